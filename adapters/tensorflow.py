@@ -1,0 +1,388 @@
+"""``tf.data`` in and out.
+
+``storage.cache(dataset, ...)`` takes a ``tf.data.Dataset`` as it is; :func:`to_tf` makes one of a stream again, with
+the element spec that went in, so that code behind it stays as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cachelayer.building.source import Batch, Prepared, Stacked, batch_records
+from cachelayer.codec.column import Column, Flat
+from cachelayer.codec.leaves import DenseLeaf, RaggedLeaf, SparseLeaf
+from cachelayer.codec.strings import encode_strings
+from cachelayer.elements import tree
+from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.elements.values import Ragged, Sparse
+from cachelayer.errors import (
+    CacheLayerError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    MissingDependencyError,
+    SourceError,
+)
+from cachelayer.sequential.stream import Stream
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
+
+_DYNAMIC_BATCH = 256
+# Finding the record that failed means running the pipeline up to it once more.
+_LOCATE_SECONDS = 60.0
+_BLOCK_RECORDS = 512
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TfDataSource | None:
+    """The source that a ``tf.data.Dataset`` is; None for anything else."""
+    if not isinstance(obj, tf.data.Dataset):
+        return None
+    return TfDataSource(obj.unbatch() if unbatch else obj, element_spec)
+
+
+class TfDataSource:
+    """A ``tf.data.Dataset``, pulled in batches: element by element costs many times more.
+
+    Args:
+        dataset: the dataset.
+        declared: the element spec that the user declares, in place of the dataset's own.
+
+    Raises:
+        InvalidTypeError: for a dataset of something that cannot be stored, with the path of the leaf.
+        InvalidArgumentError: where the declared spec is not one of this dataset.
+    """
+
+    kind = "tf.data"
+
+    def __init__(self, dataset: Any, declared: Tree | None) -> None:
+        self._dataset = dataset
+        own = _from_tf_spec(dataset.element_spec, dataset)
+        if declared is not None:
+            _check_declared(own, declared)
+        self.element_spec: Tree | None = own if declared is None else declared
+        if not tree.leaves(self.element_spec):
+            raise InvalidTypeError(f"elements of the tf.data.Dataset hold no tensor: {dataset.element_spec}")
+
+    @property
+    def length(self) -> int | None:
+        """Number of elements, where TensorFlow knows it."""
+        cardinality = int(self._dataset.cardinality())
+        return cardinality if cardinality >= 0 else None
+
+    @cached_property
+    def _leaves(self) -> list[LeafSpec]:
+        return [leaf for _, leaf in tree.leaves(self.element_spec)]
+
+    @property
+    def _stacks(self) -> bool:
+        """Whether every leaf has one shape in all elements, so that batches are plain tensors."""
+        return all(isinstance(leaf, ArraySpec) and None not in leaf.shape for leaf in self._leaves)
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements, in batches.
+
+        Raises:
+            InvalidArgumentError: where TensorFlow knows that the dataset is endless and there is no limit.
+            SourceError: where the pipeline fails.
+        """
+        if limit is None and int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise InvalidArgumentError(
+                "the tf.data.Dataset is endless (.repeat() without a count): take that out, or pass max_records="
+            )
+        dataset = self._dataset if limit is None else self._dataset.take(limit)
+        if self._stacks:
+            nbytes = sum(_static_nbytes(leaf) for leaf in self._leaves)
+            size = batch_records(nbytes)
+            return self._pulled(dataset, dataset.batch(size), size, self._stacked)
+        parts = dataset.map(self._to_parts)
+        return self._pulled(dataset, parts.ragged_batch(_DYNAMIC_BATCH), _DYNAMIC_BATCH, self._prepared)
+
+    def _pulled(self, dataset: Any, batched: Any, size: int, convert: Callable[[Any], Batch]) -> Iterator[Batch]:
+        started = time.monotonic()
+        first = 0
+        iterator = iter(batched.prefetch(2))
+        while True:
+            try:
+                batch = convert(next(iterator))
+            except StopIteration:
+                return
+            except CacheLayerError:
+                raise
+            except Exception as error:
+                again = time.monotonic() - started < _LOCATE_SECONDS
+                raise _failure(dataset, first, size, error, locate=again) from error
+            yield batch
+            first += len(batch)
+
+    def _stacked(self, batch: Any) -> Batch:
+        tensors = tree.flatten_like(self.element_spec, batch)
+        arrays = [tensor.numpy() for tensor in tensors]
+        packed = tree.packer(self.element_spec)(iter(arrays))
+        return Stacked(packed, len(arrays[0]))
+
+    def _to_parts(self, *element: Any) -> tuple[Any, ...]:
+        """In the graph: each leaf as one-dimensional tensors, which batch without loss whatever their shapes."""
+        value = element if type(self._dataset.element_spec) is tuple else element[0]
+        parts = []
+        for spec, leaf in zip(self._leaves, tree.flatten_like(self.element_spec, value), strict=True):
+            if isinstance(spec, RaggedSpec):
+                flat = leaf.flat_values
+                lengths = tuple(tf.cast(level, tf.int64) for level in leaf.nested_row_lengths())
+                parts.append((*lengths, tf.shape(flat, out_type=tf.int64)[1:], tf.reshape(flat, [-1])))
+            elif isinstance(spec, SparseSpec):
+                parts.append((leaf.dense_shape, tf.reshape(leaf.indices, [-1]), leaf.values))
+            else:
+                dense = tf.ensure_shape(leaf, spec.shape)
+                parts.append((tf.shape(dense, out_type=tf.int64), tf.reshape(dense, [-1])))
+        return tuple(parts)
+
+    def _prepared(self, batch: Any) -> Batch:
+        columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
+        return Prepared(columns, int(batch[0][0].shape[0]))
+
+
+def _column(spec: LeafSpec, parts: Any) -> Column:
+    if isinstance(spec, RaggedSpec):
+        levels = [_flat(level) for level in parts[: spec.ragged_rank]]
+        return RaggedLeaf(spec).from_parts(levels, _dense(parts[-2]), _flat(parts[-1]))
+    if isinstance(spec, SparseSpec):
+        return SparseLeaf(spec).from_parts(_dense(parts[0]), _flat(parts[1]), _flat(parts[2]))
+    shapes, flat = _dense(parts[0]), _flat(parts[1])
+    if spec.is_static:
+        return Column((flat.values.reshape(len(shapes), *(dim or 0 for dim in spec.shape)),))
+    if not spec.shape:
+        return Column((), (encode_strings(flat.values.tolist()),))
+    return DenseLeaf(spec).from_parts(shapes, flat)
+
+
+def _flat(tensor: Any) -> Flat:
+    if isinstance(tensor, tf.RaggedTensor):
+        return Flat(tensor.values.numpy(), tensor.row_splits.numpy().astype(np.int64))
+    rows, width = tensor.shape
+    return Flat(tensor.numpy().reshape(-1), np.arange(rows + 1, dtype=np.int64) * width)
+
+
+def _dense(tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        tensor = tensor.to_tensor()
+    return tensor.numpy().astype(np.int64)
+
+
+def _failure(dataset: Any, first: int, size: int, error: Exception, *, locate: bool) -> SourceError:
+    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    record = _failing_record(dataset, first, size) if locate else None
+    if record is not None:
+        return SourceError(f"the tf.data pipeline failed at record {record}: {reason}")
+    return SourceError(f"the tf.data pipeline failed between records {first} and {first + size - 1}: {reason}")
+
+
+def _failing_record(dataset: Any, first: int, size: int) -> int | None:
+    """The record at which a dataset fails when it is run again, if it lies in the batch that failed."""
+    record = first
+    try:
+        for _ in dataset.skip(first).take(size):
+            record += 1
+    except Exception:  # noqa: BLE001
+        return record
+    return None
+
+
+def _static_nbytes(leaf: LeafSpec) -> int:
+    if not isinstance(leaf.dtype, np.dtype):
+        return 64
+    return leaf.dtype.itemsize * int(np.prod([dim or 1 for dim in leaf.shape]))
+
+
+def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
+    first: list[Any] = []
+
+    def rank_of(path: str) -> int:
+        # An unknown rank is taken from the first element; its dimensions stay unknown.
+        if not first:
+            first.extend(dataset.take(1))
+        if not first:
+            raise InvalidArgumentError(f"leaf {path} has an unknown rank and the dataset is empty: pass element_spec=")
+        return int(dict(tree.leaf_values(first[0]))[path].shape.rank)
+
+    def convert(path: str, leaf: Any) -> LeafSpec | None:
+        where = f"leaf {path}" if path else "the element"
+        if leaf is None or type(leaf).__name__ == "NoneTensorSpec":
+            return None
+        if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+            raise InvalidTypeError(f"{where} of the tf.data.Dataset is a {type(leaf).__name__}, which cannot be stored")
+        if leaf.dtype in (tf.variant, tf.resource):
+            raise InvalidTypeError(
+                f"{where} of the tf.data.Dataset has dtype {leaf.dtype.name}, which cannot be stored"
+            )
+        dtype = bytes if leaf.dtype == tf.string else leaf.dtype.as_numpy_dtype
+        shape = leaf.shape if isinstance(leaf, tf.TensorSpec) else leaf._shape
+        dims = (None,) * rank_of(path) if shape.rank is None else tuple(shape)
+        try:
+            if isinstance(leaf, tf.RaggedTensorSpec) and leaf.ragged_rank > 0:
+                splits = leaf.row_splits_dtype.as_numpy_dtype
+                return RaggedSpec(dtype, dims, ragged_rank=leaf.ragged_rank, splits_dtype=splits)
+            return SparseSpec(dtype, dims) if isinstance(leaf, tf.SparseTensorSpec) else ArraySpec(dtype, dims)
+        except CacheLayerError as error:
+            raise InvalidTypeError(f"{where} of the tf.data.Dataset: {error}") from error
+
+    return tree.map_structure(spec, convert)
+
+
+def _check_declared(own: Tree, declared: Tree) -> None:
+    """Whether a declared spec says no other than the dataset's own.
+
+    Raises:
+        InvalidArgumentError: where structure, kind, dtype or a known dimension differ.
+    """
+    try:
+        wanted = tree.flatten_like(own, declared)
+    except CacheLayerError as error:
+        raise InvalidArgumentError(f"element_spec is not of this tf.data.Dataset: {error}") from error
+    for (path, leaf), other in zip(tree.leaves(own), wanted, strict=True):
+        same = (
+            type(leaf) is type(other)
+            and leaf.dtype == other.dtype
+            and len(leaf.shape) == len(other.shape)
+            and all(a is None or b is None or a == b for a, b in zip(leaf.shape, other.shape, strict=True))
+        )
+        if not same:
+            raise InvalidArgumentError(f"element_spec{path} is {other!r}, but the tf.data.Dataset has {leaf!r}")
+
+
+def to_tf(stream: Stream[Any]) -> tf.data.Dataset:
+    """A ``tf.data.Dataset`` of what a stream hands out; each iteration of it runs the stream from its start.
+
+    Args:
+        stream: batches come out as batches; without batches the elements come out, read in blocks all the same.
+
+    Returns:
+        A dataset of the element spec that was cached: str leaves as UTF-8 ``tf.string``; in batches, leaves with
+        unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its elements are ``(batch, mask)``.
+
+    Raises:
+        InvalidTypeError: for leaves that TensorFlow has no type for, or that are None in some elements.
+    """
+    spec = stream.source.element_spec
+    _check_outward(spec)
+    if stream.options.batched:
+        return _batched_dataset(stream, spec)
+    if all(isinstance(leaf, ArraySpec) and None not in leaf.shape for _, leaf in tree.leaves(spec)):
+        blocks = _generated(lambda: _blocks(stream, spec), tree.map_structure(spec, _batch_signature(None)))
+        return _with_length(blocks.unbatch(), stream)
+    signature = tree.map_structure(spec, _element_signature)
+    elements = _generated(lambda: (_outward(spec, element) for element in stream), signature)
+    return _with_length(elements, stream)
+
+
+def _batched_dataset(stream: Stream[Any], spec: Tree) -> tf.data.Dataset:
+    steps = stream.options.steps
+    share = steps.global_batch // steps.shard_count
+    even = steps.remainder != "keep" or steps.records % steps.global_batch == 0
+    signature = tree.map_structure(spec, _batch_signature(share if even else None))
+    if steps.remainder != "pad":
+        return _with_length(_generated(lambda: (_outward(spec, batch) for batch in stream), signature), stream)
+    mask = tf.TensorSpec((share,), tf.bool)
+    pairs = _generated(lambda: ((_outward(spec, batch), mask) for batch, mask in stream), (signature, mask))
+    return _with_length(pairs, stream)
+
+
+def _generated(generate: Callable[[], Iterator[Any]], signature: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(generate, output_signature=signature)
+
+
+def _with_length(dataset: Any, stream: Stream[Any]) -> tf.data.Dataset:
+    endless = stream.options.steps.end is None
+    length = tf.data.INFINITE_CARDINALITY if endless else len(stream)
+    return dataset.apply(tf.data.experimental.assert_cardinality(length)).prefetch(tf.data.AUTOTUNE)
+
+
+def _blocks(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
+    """What an unbatched stream hands out, stacked."""
+    elements = iter(stream)
+    leaves = [leaf for _, leaf in tree.leaves(spec)]
+    pack = tree.packer(spec)
+    while True:
+        rows = [tree.flatten_like(spec, element) for _, element in zip(range(_BLOCK_RECORDS), elements, strict=False)]
+        if not rows:
+            return
+        yield pack(iter([_stack(leaf, column) for leaf, column in zip(leaves, zip(*rows, strict=True), strict=True)]))
+
+
+def _stack(leaf: LeafSpec, values: tuple[Any, ...]) -> Any:
+    if isinstance(leaf.dtype, np.dtype):
+        return _tf_array(np.stack(values))
+    return np.stack([np.asarray(value, object) for value in values])
+
+
+def _check_outward(spec: Tree) -> None:
+    for path, leaf in tree.leaves(spec):
+        where = f"leaf {path}" if path else "the element"
+        if leaf.nullable:
+            raise InvalidTypeError(
+                f"{where} is None in some elements, and TensorFlow has no null: use the stream itself"
+            )
+        try:
+            _tf_dtype(leaf)
+        except TypeError as error:
+            raise InvalidTypeError(f"{where}: TensorFlow has no {leaf.describe()}") from error
+
+
+def _tf_dtype(leaf: LeafSpec) -> Any:
+    if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
+        return tf.string
+    return tf.as_dtype(leaf.dtype)
+
+
+def _batch_signature(rows: int | None) -> Callable[[str, Any], Any]:
+    def signature(_path: str, leaf: LeafSpec | None) -> Any:
+        if leaf is None:
+            return None
+        dtype = _tf_dtype(leaf)
+        if isinstance(leaf, SparseSpec):
+            return tf.SparseTensorSpec((None, *(None,) * len(leaf.shape)), dtype)
+        if isinstance(leaf, RaggedSpec):
+            return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, leaf.ragged_rank + 1, tf.int64)
+        if None in leaf.shape:
+            levels = len(leaf.shape) - leaf.shape[::-1].index(None)
+            return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, levels, tf.int64)
+        return tf.TensorSpec((rows, *leaf.shape), dtype)
+
+    return signature
+
+
+def _element_signature(_path: str, leaf: LeafSpec | None) -> Any:
+    if leaf is None:
+        return None
+    dtype = _tf_dtype(leaf)
+    if isinstance(leaf, SparseSpec):
+        return tf.SparseTensorSpec(leaf.shape, dtype)
+    if isinstance(leaf, RaggedSpec):
+        return tf.RaggedTensorSpec(leaf.shape, dtype, leaf.ragged_rank, leaf.splits_dtype)
+    return tf.TensorSpec(leaf.shape, dtype)
+
+
+def _outward(spec: Tree, value: Any) -> Any:
+    """An element or a batch with its ragged and sparse leaves in TensorFlow's form."""
+    return tree.packer(spec)(map(_outward_leaf, tree.flatten_like(spec, value)))
+
+
+def _outward_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, Ragged):
+        splits = [np.asarray(level) for level in leaf.nested_row_splits]
+        return tf.RaggedTensor.from_nested_row_splits(_tf_array(leaf.flat_values), splits, validate=False)
+    if isinstance(leaf, Sparse):
+        return tf.SparseTensor(leaf.indices, _tf_array(leaf.values), leaf.dense_shape)
+    return _tf_array(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _tf_array(array: Any) -> Any:
+    """Fixed-width text as object arrays of str, which TensorFlow takes for strings."""
+    return array.astype(object) if array.dtype.kind == "U" else array

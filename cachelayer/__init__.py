@@ -1,0 +1,71 @@
+"""Cache any sequential source once; then read it at random, shuffled, sharded and resumable."""
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.wrapped import WrappedRef, wrap
+from cachelayer.check import Report
+from cachelayer.elements.spec import ArraySpec, RaggedSpec, SparseSpec
+from cachelayer.elements.values import Nullable, Ragged, Sparse
+from cachelayer.errors import (
+    AlreadyExistsError,
+    ArgumentsMismatchError,
+    BuildRevokedError,
+    CacheLayerError,
+    CacheLayerWarning,
+    CorruptionError,
+    DatasetNotFoundError,
+    ElementError,
+    FormatError,
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidTypeError,
+    MissingDependencyError,
+    NotFoundError,
+    RecordIndexError,
+    SourceError,
+    StateError,
+    StorageError,
+    VersionNotFoundError,
+)
+from cachelayer.sequential.stream import Stream, StreamIterator
+from cachelayer.storage import Storage
+from cachelayer.storage import open_reference as open
+from cachelayer.versions.log import VersionInfo
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExistsError",
+    "ArgumentsMismatchError",
+    "ArraySpec",
+    "BuildRevokedError",
+    "CacheLayerError",
+    "CacheLayerWarning",
+    "CorruptionError",
+    "DataRef",
+    "DatasetNotFoundError",
+    "ElementError",
+    "FormatError",
+    "InvalidArgumentError",
+    "InvalidNameError",
+    "InvalidTypeError",
+    "MissingDependencyError",
+    "NotFoundError",
+    "Nullable",
+    "Ragged",
+    "RaggedSpec",
+    "RecordIndexError",
+    "Report",
+    "SourceError",
+    "Sparse",
+    "SparseSpec",
+    "StateError",
+    "Storage",
+    "StorageError",
+    "Stream",
+    "StreamIterator",
+    "VersionInfo",
+    "VersionNotFoundError",
+    "WrappedRef",
+    "open",
+    "wrap",
+]

@@ -1,0 +1,1 @@
+"""The random-access layer: records by number."""

@@ -1,0 +1,63 @@
+"""DataRef: what users hold of a version."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Self
+
+from cachelayer.access.published import Published
+from cachelayer.access.selection import Selection
+from cachelayer.access.view import View
+from cachelayer.protocols import T
+
+
+class DataRef(View[T], Generic[T]):
+    """A published version, or a view of a part of one: random access, and streams over it.
+
+    Made by :class:`cachelayer.Storage`. Picklable, and safe to use from threads and after a fork.
+    """
+
+    _base: Published
+
+    def __init__(self, base: Published, selection: Selection | None = None) -> None:
+        super().__init__(base, selection)
+
+    def _with_selection(self, selection: Selection) -> Self:
+        return type(self)(self._base, selection)
+
+    @property
+    def dataset_id(self) -> str:
+        """The dataset."""
+        return self._base.dataset_id
+
+    @property
+    def dataset_version(self) -> str:
+        """The version."""
+        return self._base.info.version
+
+    @property
+    def reference(self) -> str:
+        """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
+        return f"{self._base.store.url}/{self.dataset_id}@{self.dataset_version}@sha256:{self._base.digest}"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the user gave as metadata."""
+        return dict(self._base.manifest.provenance.get("metadata") or {})
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How the version came to be."""
+        return dict(self._base.manifest.provenance)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the version's shards."""
+        return self._base.info.nbytes
+
+    def raw(self) -> DataRef[Any]:
+        """The same records without decode hints: encoded images and sounds as their bytes."""
+        return DataRef(self._base, self._selection)
+
+    def __repr__(self) -> str:
+        name = f"{self.dataset_id}@{self.dataset_version}"
+        return f"DataRef({name!r}, records={len(self)}, digest='sha256:{self.digest}')"

@@ -1,0 +1,137 @@
+"""The records of a published version."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.shards import ShardSet
+from cachelayer.arrayrecord.reader import ShardReader, Verify
+from cachelayer.codec import Codec, codec_named
+from cachelayer.elements import tree
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import CorruptionError, InvalidArgumentError
+from cachelayer.objects import paths
+from cachelayer.objects.store import LocalStore, open_store
+from cachelayer.versions.log import VersionInfo
+from cachelayer.versions.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Published:
+    """A version and its records. Opens its files at first touch, again after a pickle; safe to use from threads.
+
+    Args:
+        url: the storage.
+        dataset_id: the dataset.
+        info: the version.
+        verify: what is checked when bytes are read.
+    """
+
+    url: str
+    dataset_id: str
+    info: VersionInfo
+    verify: Verify = "open"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def digest(self) -> str:
+        return self.info.digest
+
+    @property
+    def element_spec(self) -> Tree:
+        return self.manifest.element_spec
+
+    def __len__(self) -> int:
+        return self.info.records
+
+    @cached_property
+    def store(self) -> LocalStore:
+        return open_store(self.url)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest, checked against the log.
+
+        Raises:
+            CorruptionError: where it is missing or is not what was published.
+        """
+        name = f"{self.dataset_id}/{self.info.manifest}"
+        raw = self.store.read(name)
+        if raw is None:
+            raise CorruptionError(f"{self.store.path(name)}: the manifest of a published version is missing")
+        manifest = Manifest.decode(raw, str(self.store.path(name)))
+        if hashlib.sha256(raw).hexdigest() != self.info.manifest_sha256 or manifest.digest != self.info.digest:
+            raise CorruptionError(f"{self.store.path(name)}: changed after version {self.info.version!r} was published")
+        return manifest
+
+    @cached_property
+    def codec(self) -> Codec:
+        return codec_named(self.manifest.codec, self.element_spec)
+
+    @cached_property
+    def shards(self) -> ShardSet:
+        return ShardSet([shard.stats.records for shard in self.manifest.shards], self.open_shard)
+
+    def shard_path(self, number: int) -> Path:
+        """The file of a shard."""
+        return self.store.path(f"{self.dataset_id}/{self.manifest.shards[number].name}")
+
+    def open_shard(self, number: int, verify: Verify | None = None) -> ShardReader:
+        """A reader of a shard.
+
+        Raises:
+            CorruptionError: where its files are not what was published.
+        """
+        path, stats = self.shard_path(number), self.manifest.shards[number].stats
+        index_path = Path(paths.index_of(str(path)))
+        reader = ShardReader(
+            path, index_path, nbytes=stats.nbytes, index_nbytes=stats.index_nbytes, verify=verify or self.verify
+        )
+        if len(reader) != stats.records:
+            raise CorruptionError(f"{index_path}: {len(reader)} records, but {stats.records} in the manifest")
+        return reader
+
+    def element(self, number: int) -> Any:
+        return self.elements(np.array([number]))[0]
+
+    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+        return self.codec.elements(self.codec.decode(self.shards.records(numbers)), len(numbers))
+
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+        codec = self.codec
+        if names is None:
+            return codec.batch(codec.decode(self.shards.records(numbers)))
+        chosen = chosen_leaves(self.element_spec, names)
+        batch = codec.batch(codec.decode(self.shards.records(numbers), chosen))
+        return {name: batch[name] for name in self.element_spec if name in names}
+
+
+def chosen_leaves(spec: Tree, names: Sequence[str]) -> set[int]:
+    """The numbers of the leaves below these keys of a dict.
+
+    Raises:
+        InvalidArgumentError: where a field does not exist.
+    """
+    if isinstance(names, str) or not isinstance(spec, dict):
+        raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")
+    unknown = [name for name in names if name not in spec]
+    if unknown:
+        raise InvalidArgumentError(f"no field {unknown[0]!r}: the element is {tree.describe(spec)}")
+    chosen: set[int] = set()
+    first = 0
+    for name, child in spec.items():
+        count = len(tree.leaves(child))
+        if name in names:
+            chosen.update(range(first, first + count))
+        first += count
+    return chosen

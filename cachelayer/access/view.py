@@ -1,0 +1,183 @@
+"""What can be done with records that are read by number, wherever they come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.selection import Selection
+from cachelayer.elements.tree import Tree
+from cachelayer.protocols import T
+from cachelayer.sequential.options import make_options
+from cachelayer.sequential.stream import Stream
+
+
+class Base(Protocol):
+    """The records that views show. Safe to use from threads; picklable."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of the records, in hexadecimal."""
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of the elements."""
+
+    def __len__(self) -> int: ...
+
+    def element(self, number: int) -> Any:
+        """One element."""
+
+    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+        """Elements of these numbers, all within the base."""
+
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+        """The same, with leaves stacked on a leading axis; of a dict only the keys in ``names``."""
+
+
+class View(ABC, Generic[T]):
+    """Records in an order of their own: a whole base, or a part of it. Slicing copies nothing."""
+
+    def __init__(self, base: Base, selection: Selection | None = None) -> None:
+        self._base = base
+        self._selection = Selection.all(len(base)) if selection is None else selection
+
+    @abstractmethod
+    def _with_selection(self, selection: Selection) -> Self:
+        """The same records, shown otherwise."""
+
+    @property
+    def element_spec(self) -> Tree:
+        """The structure of an element, with :class:`cachelayer.ArraySpec` and the like as leaves."""
+        return self._base.element_spec
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 that identifies the records and their numbers, in hexadecimal."""
+        return self._selection.digest(self._base.digest, len(self._base))
+
+    def __len__(self) -> int:
+        return len(self._selection)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: Any) -> Any:
+        """One element, or a view of a part.
+
+        Raises:
+            RecordIndexError: where there is no such record; it is an IndexError.
+        """
+        if isinstance(index, slice):
+            return self._with_selection(self._selection.slice(index))
+        return self._base.element(self._selection.number(index))
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.stream())
+
+    def __getitems__(self, indices: Sequence[int] | NDArray[Any]) -> list[T]:
+        """The elements of these indices, in a list. Each is the caller's own.
+
+        Args:
+            indices: integers; negative ones count from the end.
+        """
+        return self._base.elements(self._selection.take(indices))
+
+    def read(self, indices: Sequence[int] | NDArray[Any], fields: Sequence[str] | None = None) -> Any:
+        """Many elements at once: the element's structure, with leaves stacked on a leading axis.
+
+        Args:
+            indices: integers; negative ones count from the end.
+            fields: keys of a dict element: the others are neither read nor returned.
+
+        Returns:
+            Leaves of known shape as arrays ``[len(indices), *shape]``; bytes and str as object arrays
+            ``[len(indices)]``; arrays with unknown dimensions as :class:`cachelayer.Ragged`; leaves that are None
+            somewhere in the version as :class:`cachelayer.Nullable`. All of it is the caller's own.
+
+        Raises:
+            RecordIndexError: where there is no such record.
+            InvalidArgumentError: where a field does not exist.
+        """
+        return self._base.batch(self._selection.take(indices), fields)
+
+    @overload
+    def stream(
+        self,
+        global_batch_size: int,
+        *,
+        shuffle: bool = ...,
+        seed: int | None = ...,
+        reshuffle: bool = ...,
+        num_epochs: int | None = ...,
+        shard: Any = ...,
+        remainder: Literal["pad"],
+        start: int = ...,
+        prefetch: int = ...,
+    ) -> Stream[tuple[T, NDArray[np.bool_]]]: ...
+    @overload
+    def stream(
+        self,
+        global_batch_size: int | None = ...,
+        *,
+        shuffle: bool = ...,
+        seed: int | None = ...,
+        reshuffle: bool = ...,
+        num_epochs: int | None = ...,
+        shard: Any = ...,
+        remainder: Literal["drop", "keep"] | None = ...,
+        start: int = ...,
+        prefetch: int = ...,
+    ) -> Stream[T]: ...
+    def stream(
+        self,
+        global_batch_size: int | None = None,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        reshuffle: bool = True,
+        num_epochs: int | None = 1,
+        shard: Any = (0, 1),
+        remainder: Literal["drop", "keep", "pad"] | None = None,
+        start: int = 0,
+        prefetch: int = 2,
+    ) -> Stream[Any]:
+        """The records as a sequence, the same for any number of shards, resumable at any place.
+
+        Args:
+            global_batch_size: records of a step over all shards; each shard gets batches of its share. None gives one
+                element at a time.
+            shuffle: permute all records exactly, anew in each epoch.
+            seed: an integer in [0, 2**64), required with shuffle.
+            reshuffle: False keeps the same order in every epoch.
+            num_epochs: epochs from position 0 on; None for no end.
+            shard: (index, count), or an object with shard_index and shard_count.
+            remainder: what becomes of a shorter last step of an epoch: "drop" skips it, "keep" shares it out, "pad"
+                fills it up and gives ``(batch, mask)`` at every step. Required where there are several shards and the
+                length does not divide; else "keep".
+            start: a global position in records, over all epochs and all shards.
+            prefetch: batches that are read ahead in the background; 0 for none.
+
+        Raises:
+            InvalidArgumentError: where an argument cannot be; the message names it and the fix.
+            InvalidTypeError: where an argument is of the wrong type.
+        """
+        options = make_options(
+            len(self),
+            global_batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            reshuffle=reshuffle,
+            num_epochs=num_epochs,
+            shard=shard,
+            remainder=remainder,
+            start=start,
+            prefetch=prefetch,
+        )
+        return Stream(self, options)

@@ -1,0 +1,101 @@
+"""Any object with a length and items, with the streams, order and state of a DataRef, uncached."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.published import chosen_leaves
+from cachelayer.access.selection import Selection
+from cachelayer.access.view import View
+from cachelayer.codec import codec_for
+from cachelayer.elements import tree
+from cachelayer.elements.infer import from_element, from_elements
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.protocols import T
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Sized(Protocol[T_co]):
+    """Anything with a length and items."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+class WrappedBase:
+    """An object's items as records.
+
+    Args:
+        obj: the object; ``__getitems__`` is used where it has it.
+        identity: what stands for its contents in digests and states.
+    """
+
+    def __init__(self, obj: Any, identity: str) -> None:
+        self._obj = obj
+        self.identity = identity
+        self._records = len(obj)
+        self.digest = hashlib.sha256(f"wrap:{self._records}:{identity}".encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return self._records
+
+    @property
+    def element_spec(self) -> tree.Tree:
+        """The spec of item 0."""
+        return from_element(self._obj[0]) if self._records else None
+
+    def element(self, number: int) -> Any:
+        return self._obj[number]
+
+    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+        if hasattr(self._obj, "__getitems__"):
+            return list(self._obj.__getitems__(numbers.tolist()))
+        return [self._obj[number] for number in numbers.tolist()]
+
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+        elements = self.elements(numbers)
+        spec = from_elements(elements) if elements else self.element_spec
+        codec = codec_for(spec)
+        batch = codec.batch(codec.columns(elements))
+        if names is None:
+            return batch
+        chosen_leaves(spec, names)
+        return {name: batch[name] for name in spec if name in names}
+
+
+class WrappedRef(View[T], Generic[T]):
+    """What :func:`cachelayer.wrap` gives: a DataRef's interface over any object."""
+
+    _base: WrappedBase
+
+    def _with_selection(self, selection: Selection) -> Self:
+        return type(self)(self._base, selection)
+
+    def __repr__(self) -> str:
+        return f"WrappedRef({self._base.identity!r}, records={len(self)}, digest='sha256:{self.digest}')"
+
+
+def wrap(obj: Sized[T], *, identity: str) -> WrappedRef[T]:
+    """An object's items with the streams, order, shards and state of a DataRef, without caching them.
+
+    Args:
+        obj: anything with ``__len__`` and ``__getitem__``; safe to use from another thread.
+        identity: names the contents: states are exchanged between objects of one identity and length, so change it
+            when the contents change.
+
+    Raises:
+        InvalidTypeError: where the object has no length or no items.
+        InvalidArgumentError: where the identity is no text.
+    """
+    if not hasattr(obj, "__len__") or not hasattr(obj, "__getitem__"):
+        raise InvalidTypeError(f"a {type(obj).__name__} has no __len__ and __getitem__: it cannot be wrapped")
+    if not isinstance(identity, str) or not identity:
+        raise InvalidArgumentError(f"identity {identity!r}: pass a text that names the contents")
+    return WrappedRef(WrappedBase(obj, identity))

@@ -1,0 +1,28 @@
+"""Checks of arguments that several calls take."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """The argument as an int.
+
+    Raises:
+        InvalidTypeError: where it is none; a bool is none.
+        InvalidArgumentError: where it is less than ``least``.
+    """
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidTypeError(f"{name} {value!r} of type {type(value).__name__}: pass an integer") from None
+    if number < least:
+        raise InvalidArgumentError(f"{name} {number}: it is {least} at least")
+    return number

@@ -1,0 +1,1 @@
+"""ArrayRecord files: their layout, and reading and writing them."""

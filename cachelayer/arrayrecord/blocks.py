@@ -1,0 +1,59 @@
+"""Places in an ArrayRecord file: a 24-byte header stands at every multiple of 64 KiB, wherever it falls.
+
+A *position* is an offset in the file. A *logical* offset leaves the headers out, so that what follows another thing
+in the file has the next logical offset. Source: the Riegeli records file format specification.
+"""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import numpy as np
+
+from cachelayer.codec.memory import Ints, splits_of
+
+BLOCK = 1 << 16
+HEADER = 24
+PAYLOAD = BLOCK - HEADER
+
+
+@overload
+def to_logical(position: int) -> int: ...
+@overload
+def to_logical(position: Ints) -> Ints: ...
+def to_logical(position: Any) -> Any:
+    """The logical offset of a position; that of a header is that of the first byte after it."""
+    return position // BLOCK * PAYLOAD + np.maximum(position % BLOCK - HEADER, 0)
+
+
+@overload
+def to_position(logical: int) -> int: ...
+@overload
+def to_position(logical: Ints) -> Ints: ...
+def to_position(logical: Any) -> Any:
+    """The position of the byte at a logical offset."""
+    return logical + HEADER * (logical // PAYLOAD + 1)
+
+
+def pieces(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """The unbroken pieces of ranges.
+
+    Args:
+        logical: where each range begins.
+        lengths: bytes of each range, without headers.
+
+    Returns:
+        For each piece the number of its range, its place within the range, its position in the file, its length.
+        Empty ranges have none.
+    """
+    ranges = np.flatnonzero(lengths > 0)
+    begin = logical[ranges]
+    end = begin + lengths[ranges]
+    first = begin // PAYLOAD
+    counts = (end - 1) // PAYLOAD - first + 1
+    splits = splits_of(counts)
+    owner = np.repeat(np.arange(len(ranges)), counts)
+    block = first[owner] + np.arange(splits[-1]) - splits[owner]
+    start = np.maximum(begin[owner], block * PAYLOAD)
+    stop = np.minimum(end[owner], (block + 1) * PAYLOAD)
+    return ranges[owner], start - begin[owner], to_position(start), stop - start

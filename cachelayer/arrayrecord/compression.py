@@ -1,0 +1,49 @@
+"""How records are stored in a shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachelayer.errors import InvalidArgumentError
+
+_LEVELS = range(-7, 23)
+_DEFAULT_LEVEL = 3
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Compression of each record by itself.
+
+    Args:
+        zstd_level: level of zstd, or None for no compression.
+    """
+
+    zstd_level: int | None = None
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.zstd_level is not None
+
+    @property
+    def writer_option(self) -> str:
+        """The option of ``ArrayRecordWriter``."""
+        return "uncompressed" if self.zstd_level is None else f"zstd:{self.zstd_level},window_log:20"
+
+    @classmethod
+    def parse(cls, text: str | None) -> Compression:
+        """None or ``"none"``, ``"zstd"``, or ``"zstd:<level>"``.
+
+        Raises:
+            InvalidArgumentError: for anything else.
+        """
+        if text is None or text == "none":
+            return cls()
+        name, _, level = str(text).partition(":")
+        if name == "zstd":
+            if not level:
+                return cls(_DEFAULT_LEVEL)
+            if level.lstrip("-").isdecimal() and int(level) in _LEVELS:
+                return cls(int(level))
+        raise InvalidArgumentError(
+            f"compression {text!r}: it is None, 'zstd' or 'zstd:<level>', level {_LEVELS[0]} to {_LEVELS[-1]}"
+        )

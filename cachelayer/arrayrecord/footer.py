@@ -1,0 +1,125 @@
+"""The tail of an ArrayRecord file: where its chunks are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.blocks import BLOCK, to_logical
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.codec.memory import Bytes, Ints, splits_of
+from cachelayer.errors import CorruptionError
+
+CHUNK_HEADER = 40
+_POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
+
+
+@dataclass(frozen=True, eq=False)
+class Footer:
+    """Where the chunks of records lie.
+
+    Args:
+        chunk_offsets: position of each chunk.
+        chunk_records: number of records in each.
+        footer_offset: position of the footer chunk: the last chunk of records ends there.
+    """
+
+    chunk_offsets: Ints
+    chunk_records: Ints
+    footer_offset: int
+
+
+def read_postscript(mapped: MappedFile) -> int:
+    """The position of the footer chunk.
+
+    Raises:
+        CorruptionError: where the file does not end as a whole ArrayRecord file does.
+    """
+    size = len(mapped.buffer)
+    if size < 2 * BLOCK or size % BLOCK:
+        raise CorruptionError(f"{mapped.path}: {size} bytes is not the size of a whole ArrayRecord file")
+    try:
+        values, _ = _simple_chunk(mapped, size - BLOCK)
+        fields = _fields(values)
+    except CorruptionError as error:
+        raise CorruptionError(f"{mapped.path}: no ArrayRecord postscript: {error}") from error
+    if fields.get(2) != _POSTSCRIPT_MAGIC or not 0 < fields.get(1, 0) < size:
+        raise CorruptionError(f"{mapped.path}: not an ArrayRecord file: its postscript has no magic number")
+    return fields[1]
+
+
+def read_footer(mapped: MappedFile) -> Footer:
+    """The footer of an uncompressed file.
+
+    Raises:
+        CorruptionError: where it is not as it was written.
+    """
+    footer_offset = read_postscript(mapped)
+    values, sizes = _simple_chunk(mapped, footer_offset)
+    if len(sizes) == 0:
+        raise CorruptionError(f"{mapped.path}: its footer is empty")
+    return parse_footer(values[int(sizes[0]) :], sizes[1:], footer_offset)
+
+
+def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
+    """The footer from its records: ``{1: chunk_offset, 2: decoded_size, 3: num_records}`` each, zeros left out."""
+    numbers, starts = varints.decode_all(values)
+    if len(numbers) % 2:
+        raise CorruptionError("the footer does not consist of pairs of tag and value")
+    tags, fields = numbers[0::2], numbers[1::2]
+    record_of = np.searchsorted(splits_of(sizes), starts[0::2], side="right") - 1
+    columns = []
+    for tag in (0x08, 0x18):
+        column = np.zeros(len(sizes), np.int64)
+        column[record_of[tags == tag]] = fields[tags == tag]
+        columns.append(column)
+    return Footer(columns[0], columns[1], footer_offset)
+
+
+def _simple_chunk(mapped: MappedFile, position: int) -> tuple[Bytes, Ints]:
+    """The values and record sizes of an uncompressed simple chunk."""
+    logical = int(to_logical(position))
+    header = mapped.range(logical, CHUNK_HEADER)
+    data_size = int(header[8:16].view("<u8")[0])
+    if header[24] != ord("r") or data_size > len(mapped.buffer):
+        raise CorruptionError(f"no simple chunk at {position}")
+    data = mapped.range(logical + CHUNK_HEADER, data_size)
+    if data_size == 0:
+        raise CorruptionError(f"an empty chunk at {position}")
+    if data[0] != 0:
+        return _decompressed_chunk(data, position)
+    size_of_sizes, offset = varints.decode_at(data, 1)
+    sizes, _ = varints.decode_all(data[offset : offset + size_of_sizes])
+    return data[offset + size_of_sizes :], sizes
+
+
+def _decompressed_chunk(data: Bytes, position: int) -> tuple[Bytes, Ints]:
+    if data[0] != ord("z"):
+        raise CorruptionError(f"chunk at {position}: compression {chr(int(data[0]))!r} is not one of ours")
+    import zstandard
+
+    size_of_sizes, offset = varints.decode_at(data, 1)
+    parts = []
+    for part in (data[offset : offset + size_of_sizes], data[offset + size_of_sizes :]):
+        nbytes, begin = varints.decode_at(part, 0)
+        raw = zstandard.ZstdDecompressor().decompress(part[begin:].tobytes(), max_output_size=nbytes)
+        parts.append(np.frombuffer(raw, np.uint8))
+    return parts[1], varints.decode_all(parts[0])[0]
+
+
+def _fields(values: Bytes) -> dict[int, int]:
+    """The varint and fixed64 fields of a small protocol buffer message."""
+    fields: dict[int, int] = {}
+    offset = 0
+    while offset < len(values):
+        tag, offset = varints.decode_at(values, offset)
+        if tag & 7 == 0:
+            fields[tag >> 3], offset = varints.decode_at(values, offset)
+        elif tag & 7 == 1 and offset + 8 <= len(values):
+            fields[tag >> 3] = int(values[offset : offset + 8].view("<u8")[0])
+            offset += 8
+        else:
+            raise CorruptionError(f"unexpected field {tag} in a message")
+    return fields

@@ -1,0 +1,128 @@
+"""The index of a shard: where each record lies, and its checksum, in a file that is mapped and never parsed.
+
+A header of 64 bytes, then a row of 16 bytes a record, all little-endian::
+
+    0   8s   magic
+    8   u32  version of this layout
+    12  u32  compression: 0 none, 1 zstd
+    16  u64  number of records
+    24  u64  position of record 0 in the shard
+    32  u64  bytes of every record where all have the same number and follow by arithmetic, else 2**64 - 1
+    40  u64  bytes of the shard
+    48  u64  zero
+    56  u32  CRC32C of the rows
+    60  u32  CRC32C of the first 60 bytes
+
+    row: u64 position, u32 length, u32 CRC32C of the record
+
+Position and length give the stored bytes of a record: the record itself, or a varint with its length and then its
+zstd frame. The length in a row leaves block headers out. Record i of n-byte records lies at logical offset
+``logical(first) + i * (42 + varint_nbytes(n) + n)``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.blocks import to_logical
+from cachelayer.codec.memory import Ints
+from cachelayer.errors import CorruptionError, FormatError
+
+ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
+HEADER_NBYTES = 64
+COMPRESSIONS = ("none", "zstd")
+_MAGIC = b"\x89CLIDX\r\n"
+_VERSION = 1
+_HEADER = struct.Struct("<8sIIQQQQQI")
+_VARIES = 2**64 - 1
+_CHUNK_OVERHEAD = 42
+
+
+@dataclass(frozen=True)
+class IndexHeader:
+    """What the header of an index says.
+
+    Args:
+        compression: ``none`` or ``zstd``.
+        records: number of records.
+        first_position: position of record 0.
+        record_nbytes: bytes of every record where places follow by arithmetic, else None.
+        shard_nbytes: bytes of the shard.
+    """
+
+    compression: str
+    records: int
+    first_position: int
+    record_nbytes: int | None
+    shard_nbytes: int
+
+    def stride(self) -> int:
+        """Logical bytes from one record to the next, where they have one size."""
+        if self.record_nbytes is None:
+            raise ValueError("records of this shard have different sizes")
+        return chunk_nbytes(self.record_nbytes)
+
+    def logical(self, records: Ints) -> Ints:
+        """Where records begin, where they have one size."""
+        return int(to_logical(self.first_position)) + records * self.stride()
+
+
+def chunk_nbytes(record_nbytes: int) -> int:
+    """Logical bytes of an uncompressed chunk of one record."""
+    return _CHUNK_OVERHEAD + int(varints.nbytes_of(np.array([record_nbytes]))[0]) + record_nbytes
+
+
+def encode(header: IndexHeader, rows: NDArray[np.void]) -> bytes:
+    """The bytes of an index."""
+    raw = rows.tobytes()
+    head = _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        COMPRESSIONS.index(header.compression),
+        header.records,
+        header.first_position,
+        _VARIES if header.record_nbytes is None else header.record_nbytes,
+        header.shard_nbytes,
+        0,
+        google_crc32c.value(raw),
+    )
+    return head + struct.pack("<I", google_crc32c.value(head)) + raw
+
+
+def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
+    """The header of an index of ``index_nbytes`` bytes.
+
+    Raises:
+        FormatError: where it is of another format.
+        CorruptionError: where it is not as it was written.
+    """
+    if len(raw) < HEADER_NBYTES:
+        raise CorruptionError(f"{name}: an index of {len(raw)} bytes was cut short")
+    magic, version, compression, records, first, nbytes, shard_nbytes, _, _ = _HEADER.unpack(raw[: _HEADER.size])
+    if magic != _MAGIC:
+        raise FormatError(f"{name}: not an index of cachelayer")
+    if version > _VERSION:
+        raise FormatError(f"{name}: index version {version}; this release reads up to {_VERSION}: update cachelayer")
+    if struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0] != google_crc32c.value(raw[: _HEADER.size]):
+        raise CorruptionError(f"{name}: the header of the index does not match its checksum")
+    if index_nbytes != HEADER_NBYTES + records * ROW.itemsize:
+        raise CorruptionError(f"{name}: an index of {records} records has other than {index_nbytes} bytes")
+    return IndexHeader(
+        compression=COMPRESSIONS[compression],
+        records=records,
+        first_position=first,
+        record_nbytes=None if nbytes == _VARIES else nbytes,
+        shard_nbytes=shard_nbytes,
+    )
+
+
+def rows_checksum(raw_header: bytes) -> int:
+    """The CRC32C of the rows that a header holds."""
+    checksum: int = _HEADER.unpack(raw_header[: _HEADER.size])[-1]
+    return checksum

@@ -1,0 +1,191 @@
+"""Writing one shard: an ArrayRecord file and its index, both durable before they are named anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from cachelayer.arrayrecord import index, varints
+from cachelayer.arrayrecord.blocks import to_logical, to_position
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.codec.frames import Frames
+from cachelayer.codec.memory import Ints
+from cachelayer.errors import StorageError
+
+# Defaults have moved between releases of array_record, so every option is given.
+_OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
+_READ_NBYTES = 1 << 20
+# Enough of a compressed chunk to hold its header, the sizes of one record and the varints before its frame.
+_CHUNK_HEAD = CHUNK_HEADER + 64
+
+
+@dataclass(frozen=True)
+class ShardStats:
+    """What a manifest says of a shard.
+
+    Args:
+        records: number of records.
+        nbytes: bytes of the file.
+        crc32c: checksum of the file.
+        sha256: hex digest over the records, each after its length as a little-endian uint64.
+        index_nbytes: bytes of its index.
+    """
+
+    records: int
+    nbytes: int
+    crc32c: int
+    sha256: str
+    index_nbytes: int
+
+
+class ShardWriter:
+    """Writes one shard. Not thread-safe, but ``hash`` and ``write`` may run beside each other.
+
+    Args:
+        path: the file to be written; its index is written to ``index_path`` when the shard is finished.
+        compression: how records are stored.
+    """
+
+    def __init__(self, path: Path, index_path: Path, compression: Compression) -> None:
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        self._path = path
+        self._index_path = index_path
+        self._compression = compression
+        self._sha256 = hashlib.sha256()
+        self._lengths: list[Ints] = []
+        self._checksums: list[Ints] = []
+        self._closed = False
+        try:
+            self._writer = ArrayRecordWriter(str(path), f"{_OPTIONS},{compression.writer_option}")
+        except (RuntimeError, OSError) as error:
+            raise StorageError(f"cannot create {path}: {error}") from error
+
+    def hash(self, frames: Frames) -> None:
+        """Take the records into the digest of the shard."""
+        self._sha256.update(frames.memory())
+
+    def write(self, frames: Frames) -> None:
+        """Append records.
+
+        Raises:
+            StorageError: where the disk is full or fails.
+        """
+        records = frames.to_list()
+        self._lengths.append(frames.lengths)
+        self._checksums.append(np.fromiter(map(google_crc32c.value, records), np.int64, len(records)))
+        write = self._writer.write
+        try:
+            for record in records:
+                write(record)
+        except RuntimeError as error:
+            raise StorageError(f"cannot write {self._path}: {error}") from error
+
+    def close(self) -> None:
+        """Close the file. Called again it does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._writer.close()
+        except RuntimeError as error:
+            raise StorageError(f"cannot write {self._path}: {error}") from error
+
+    def finish(self) -> ShardStats:
+        """Close the shard, check where its records lie, write its index, and bring both to the disk.
+
+        Raises:
+            StorageError: where the disk is full or fails.
+            CorruptionError: where the file is not what was written.
+        """
+        self.close()
+        lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, np.int64)
+        checksums = np.concatenate(self._checksums) if self._checksums else np.empty(0, np.int64)
+        mapped = MappedFile.open(self._path)
+        footer = read_footer(mapped)
+        if len(footer.chunk_offsets) != len(lengths) or (footer.chunk_records != 1).any():
+            raise StorageError(f"{self._path}: {len(footer.chunk_offsets)} of {len(lengths)} records arrived")
+        if self._compression.is_compressed:
+            header, rows = _compressed_index(mapped, footer, lengths)
+        else:
+            header, rows = _plain_index(mapped, footer, lengths)
+        rows["crc32c"] = checksums
+        encoded = index.encode(header, rows)
+        try:
+            _write_durably(self._index_path, encoded)
+            _sync(self._path)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._index_path}: {error}") from error
+        return ShardStats(
+            records=len(lengths),
+            nbytes=len(mapped.buffer),
+            crc32c=file_checksum(self._path),
+            sha256=self._sha256.hexdigest(),
+            index_nbytes=len(encoded),
+        )
+
+
+def file_checksum(path: Path) -> int:
+    """The CRC32C of a file."""
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_READ_NBYTES):
+            checksum = google_crc32c.extend(checksum, chunk)
+    return checksum
+
+
+def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[index.IndexHeader, Any]:
+    heads = CHUNK_HEADER + 2 + varints.nbytes_of(lengths)
+    chunks = np.append(to_logical(footer.chunk_offsets), to_logical(footer.footer_offset))
+    if not np.array_equal(np.diff(chunks), heads + lengths):
+        raise StorageError(f"{mapped.path}: the installed array_record lays out chunks in an unknown way")
+    rows = np.zeros(len(lengths), index.ROW)
+    rows["position"] = to_position(chunks[:-1] + heads)
+    rows["length"] = lengths
+    uniform = len(lengths) > 0 and bool((lengths == lengths[0]).all())
+    return _header(mapped, "none", rows, int(lengths[0]) if uniform else None), rows
+
+
+def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[index.IndexHeader, Any]:
+    chunks = to_logical(footer.chunk_offsets)
+    heads = mapped.slab(chunks, _CHUNK_HEAD)
+    data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
+    size_of_sizes, after = varints.decode_rows(heads, CHUNK_HEADER + 1)
+    values = after + size_of_sizes
+    decoded, _ = varints.decode_rows(heads, values)
+    if (heads[:, CHUNK_HEADER] != ord("z")).any() or not np.array_equal(decoded, lengths):
+        raise StorageError(f"{mapped.path}: the installed array_record lays out chunks in an unknown way")
+    rows = np.zeros(len(lengths), index.ROW)
+    rows["position"] = to_position(chunks + values)
+    rows["length"] = data_nbytes - (values - CHUNK_HEADER)
+    return _header(mapped, "zstd", rows, None), rows
+
+
+def _header(mapped: MappedFile, compression: str, rows: Any, record_nbytes: int | None) -> index.IndexHeader:
+    return index.IndexHeader(
+        compression=compression,
+        records=len(rows),
+        first_position=int(rows["position"][0]) if len(rows) else 0,
+        record_nbytes=record_nbytes,
+        shard_nbytes=len(mapped.buffer),
+    )
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

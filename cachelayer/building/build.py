@@ -1,0 +1,198 @@
+"""From a source to shards: encode, hash and write beside each other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
+from cachelayer.building.cuts import ShardCutter
+from cachelayer.building.options import BuildOptions
+from cachelayer.building.source import Batch, Elements, Source
+from cachelayer.codec import Codec, Frames, codec_for
+from cachelayer.elements import tree
+from cachelayer.elements.infer import from_elements
+from cachelayer.elements.spec import LeafSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError
+from cachelayer.objects import paths
+from cachelayer.progress import Progress
+from cachelayer.versions.manifest import ShardFile
+
+_BATCHES_IN_FLIGHT = 4
+_LOOK_AHEAD = 10_000
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build made.
+
+    Args:
+        codec: name of the codec.
+        element_spec: the spec of the elements, with leaves marked nullable that are None in some.
+        shards: the shards, durable on disk.
+    """
+
+    codec: str
+    element_spec: Tree
+    shards: list[ShardFile]
+
+
+def build(
+    source: Source,
+    folder: Path,
+    attempt: str,
+    options: BuildOptions,
+    progress: Progress,
+) -> Built:
+    """Write the elements of a source into shards.
+
+    Args:
+        source: what to write.
+        folder: an existing folder for the shards.
+        attempt: the build attempt that the folder belongs to.
+        options: how; an element spec in them goes before the source's.
+        progress: is told of what was written.
+
+    Raises:
+        ElementError: for an element that does not fit the spec.
+        SourceError: where the source fails.
+        StorageError: where the disk is full or fails.
+    """
+    batches = source.batches(options.max_records)
+    spec = options.element_spec if options.element_spec is not None else source.element_spec
+    if spec is None:
+        spec, batches = _inferred(batches)
+    codec = codec_for(spec)
+    nullable: set[int] = set()
+    with _ShardPipeline(folder, attempt, options, progress) as pipeline:
+        first_record = 0
+        for batch in batches:
+            pipeline.write(_encoded(codec, batch, first_record, nullable))
+            first_record += len(batch)
+        shards = pipeline.finish()
+    return Built(codec.name, _with_nullable(codec.spec, nullable), shards)
+
+
+def _inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
+    """The spec of the first elements, and all batches again."""
+    seen: list[Batch] = []
+    elements: list[Any] = []
+    for batch in batches:
+        seen.append(batch)
+        if not isinstance(batch, Elements):
+            raise InvalidArgumentError("a source without an element spec gives elements, not batches")
+        elements.extend(batch.items)
+        try:
+            return from_elements(elements), chain(seen, batches)
+        except ElementError as error:
+            # None so far: a later element may tell what the leaf is.
+            if error.record is not None or len(elements) >= _LOOK_AHEAD:
+                raise
+    return (from_elements(elements) if elements else None), iter(seen)
+
+
+def _encoded(codec: Codec, batch: Batch, first_record: int, nullable: set[int]) -> Frames:
+    try:
+        columns = batch.columns(codec)
+        frames = codec.encode(columns, len(batch))
+    except ElementError as error:
+        raise error.at(record=first_record + (error.record or 0)) from error.__cause__
+    nullable.update(index for index, column in enumerate(columns) if column.nulls is not None)
+    return frames
+
+
+def _with_nullable(spec: Tree, nullable: set[int]) -> Tree:
+    """The spec with the leaves of these numbers marked nullable."""
+    numbers = iter(range(len(tree.leaves(spec))))
+
+    def mark(_path: str, leaf: LeafSpec | None) -> LeafSpec | None:
+        if leaf is None:
+            return None
+        return leaf.as_nullable() if next(numbers) in nullable else leaf
+
+    return tree.map_structure(spec, mark)
+
+
+class _ShardPipeline:
+    """Writes shards in threads of its own: hashing lets the others run, and a shard is finished beside the next."""
+
+    def __init__(self, folder: Path, attempt: str, options: BuildOptions, progress: Progress) -> None:
+        self._folder = folder
+        self._attempt = attempt
+        self._compression = options.compression
+        self._cutter = ShardCutter(options.shard_bytes)
+        self._progress = progress
+        self._writing = ThreadPoolExecutor(1, "cachelayer-write")
+        self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
+        self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
+        self._in_flight: deque[tuple[Future[None], Future[None]]] = deque()
+        self._writer: ShardWriter | None = None
+        self._last: tuple[Future[None], Future[None]] | None = None
+        self._shards: list[Future[ShardStats]] = []
+
+    def __enter__(self) -> _ShardPipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for executor in (self._writing, self._hashing, self._finishing):
+            executor.shutdown(wait=True, cancel_futures=True)
+        if self._writer is not None:
+            # Reached with a writer only after a failure, which is the error to be shown.
+            try:
+                self._writer.close()
+            except CacheLayerError:
+                self._writer = None
+
+    def write(self, frames: Frames) -> None:
+        """Append records; errors of earlier ones may be raised here."""
+        for begins, rows in self._cutter.cut(frames.lengths):
+            if begins:
+                self._finish_shard()
+                name = self._folder / Path(paths.shard(self._attempt, len(self._shards))).name
+                self._writer = ShardWriter(name, Path(paths.index_of(str(name))), self._compression)
+            self._submit(self._writer, frames[rows])
+        while len(self._in_flight) > _BATCHES_IN_FLIGHT:
+            self._wait_for_oldest()
+
+    def _submit(self, writer: ShardWriter | None, frames: Frames) -> None:
+        if writer is None:
+            raise InvalidArgumentError("records came before a shard began")
+        nbytes = int(frames.lengths.sum())
+
+        def write() -> None:
+            writer.write(frames)
+            self._progress.update(len(frames), nbytes)
+
+        self._last = (self._hashing.submit(writer.hash, frames), self._writing.submit(write))
+        self._in_flight.append(self._last)
+
+    def _wait_for_oldest(self) -> None:
+        for future in self._in_flight.popleft():
+            future.result()
+
+    def _finish_shard(self) -> None:
+        writer, last = self._writer, self._last
+        if writer is None or last is None:
+            return
+
+        def finish() -> ShardStats:
+            for future in last:
+                future.result()
+            return writer.finish()
+
+        self._shards.append(self._finishing.submit(finish))
+        self._writer = None
+
+    def finish(self) -> list[ShardFile]:
+        """The shards, all of them durable."""
+        self._finish_shard()
+        while self._in_flight:
+            self._wait_for_oldest()
+        stats = [future.result() for future in self._shards]
+        return [ShardFile(self._attempt, number, stat) for number, stat in enumerate(stats)]

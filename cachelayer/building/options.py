@@ -1,0 +1,66 @@
+"""What a build is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from cachelayer.arguments import integer
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.elements.infer import declared
+from cachelayer.elements.tree import Tree
+from cachelayer.versions.provenance import checked_metadata
+
+DEFAULT_SHARD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of a build; see :meth:`cachelayer.Storage.submit`.
+
+    Args:
+        kept: what the user wants to be kept with the version.
+    """
+
+    element_spec: Tree | None
+    compression: Compression
+    shard_bytes: int
+    max_records: int | None
+    unbatch: bool
+    progress: bool | None
+    kept: Mapping[str, Any]
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        element_spec: Tree | None = None,
+        compression: str | None = None,
+        shard_bytes: int = DEFAULT_SHARD_BYTES,
+        max_records: int | None = None,
+        unbatch: bool = False,
+        progress: bool | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The options, where they can be.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+        """
+        return cls(
+            element_spec=None if element_spec is None else declared(element_spec),
+            compression=Compression.parse(compression),
+            shard_bytes=integer("shard_bytes", shard_bytes, 1),
+            max_records=None if max_records is None else integer("max_records", max_records, 0),
+            unbatch=bool(unbatch),
+            progress=progress,
+            kept={"description": description, "metadata": checked_metadata(metadata)},
+        )
+
+    def expected(self, length: int | None) -> int | None:
+        """Number of records of a source of this length, where it is known."""
+        if length is None or self.max_records is None:
+            return length
+        return min(length, self.max_records)

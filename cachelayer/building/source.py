@@ -1,0 +1,253 @@
+"""What a version is built from: anything that gives elements one after another, or many at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from cachelayer.codec import Codec, Column
+from cachelayer.elements import tree
+from cachelayer.elements.infer import from_element
+from cachelayer.elements.spec import ArraySpec
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
+
+ENTRY_POINTS = "cachelayer.sources"
+BATCH_NBYTES = 4 << 20
+MAX_BATCH_RECORDS = 1024
+
+
+class Batch(Protocol):
+    """Some elements of a source, in order."""
+
+    def __len__(self) -> int: ...
+
+    def columns(self, codec: Codec) -> list[Column]:
+        """The columns of the elements; errors count records from the first of the batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Elements:
+    """Elements one by one."""
+
+    items: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def columns(self, codec: Codec) -> list[Column]:
+        return codec.columns(self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """Elements with their leaves stacked on a leading axis."""
+
+    batch: Tree
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def columns(self, codec: Codec) -> list[Column]:
+        return codec.batch_columns(self.batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Elements in the columns of the codec of the source's spec."""
+
+    prepared: list[Column]
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
+        return self.prepared
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Gives elements in order, in batches of about ``BATCH_NBYTES``."""
+
+    @property
+    def kind(self) -> str:
+        """What it is, for the provenance."""
+
+    @property
+    def element_spec(self) -> Tree | None:
+        """The schema that the source declares, or None where it declares none."""
+
+    @property
+    def length(self) -> int | None:
+        """Number of elements, where it is known."""
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements, at most ``limit`` of them.
+
+        Raises:
+            SourceError: where the source fails, with the number of the record.
+            InvalidArgumentError: where the source is known to be endless and there is no limit.
+        """
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
+    """The source that an object is.
+
+    Args:
+        obj: a source, what an adapter knows, an array, a dict of arrays, an iterable, or a function that returns one.
+        unbatch: each element of ``obj`` is a batch: take it apart along the leading axis of its leaves.
+        element_spec: the spec that the user declares.
+
+    Raises:
+        InvalidTypeError: where it is none of these.
+    """
+    if isinstance(obj, Source):
+        return obj
+    adapted = _adapted(obj, unbatch=unbatch, element_spec=element_spec)
+    if adapted is not None:
+        return adapted
+    if callable(obj) and not isinstance(obj, Iterable):
+        return as_source(obj(), unbatch=unbatch, element_spec=element_spec)
+    if not unbatch and _is_stack(obj):
+        return ArraySource(obj)
+    if isinstance(obj, (str, bytes, bytearray, Mapping)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
+        raise InvalidTypeError(
+            f"{tree.describe(obj)} is not a source: pass an iterable of elements, a function that returns one, "
+            "an array, or a dict of arrays of equal length"
+        )
+    try:
+        iterator = iter(obj)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"a {type(obj).__name__} is not a source: pass a tf.data.Dataset, an iterable of elements, a function that "
+            "returns one, an array, or a dict of arrays"
+        ) from error
+    length = len(obj) if hasattr(obj, "__len__") and not unbatch else None
+    return IterableSource(_unbatched(iterator) if unbatch else iterator, type(obj).__name__, length)
+
+
+def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | None:
+    """The source that an adapter makes of it; only those are asked whose framework is loaded already."""
+    for entry in entry_points(group=ENTRY_POINTS):
+        if entry.name in sys.modules:
+            adapter: Callable[..., Source | None] = entry.load()
+            source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
+            if source is not None:
+                return source
+    return None
+
+
+def _is_stack(obj: Any) -> bool:
+    if isinstance(obj, np.ndarray):
+        return obj.ndim > 0 and obj.dtype != object
+    return isinstance(obj, dict) and bool(obj) and all(_is_stack(value) for value in obj.values())
+
+
+class ArraySource:
+    """An array, or a nested dict of arrays of equal length: element i is row i of each.
+
+    Raises:
+        InvalidTypeError: where the lengths differ.
+    """
+
+    kind = "arrays"
+
+    def __init__(self, arrays: Tree) -> None:
+        self._arrays = arrays
+        found = tree.leaf_values(arrays)
+        lengths = {path: len(array) for path, array in found}
+        if len(set(lengths.values())) > 1:
+            raise InvalidTypeError(f"arrays of different lengths are not a source: {lengths}")
+        self.length: int | None = next(iter(lengths.values()))
+        self.element_spec: Tree | None = tree.map_structure(
+            self._arrays, lambda _, array: ArraySpec(from_element(array).dtype, array.shape[1:])
+        )
+        nbytes = sum(array.nbytes for _, array in found)
+        self._batch = batch_records(nbytes / max(1, self.length))
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        stop = min(self.length or 0, limit) if limit is not None else self.length or 0
+        for start in range(0, stop, self._batch):
+            end = min(start + self._batch, stop)
+            yield Stacked(tree.map_structure(self._arrays, partial(_rows, slice(start, end))), end - start)
+
+
+class IterableSource:
+    """Elements from an iterator."""
+
+    element_spec: Tree | None = None
+
+    def __init__(self, iterator: Iterator[Any], kind: str, length: int | None) -> None:
+        self._iterator = iterator
+        self.kind = kind
+        self.length = length
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        items: list[Any] = []
+        nbytes = 0
+        for element in islice(guarded(self._iterator), limit):
+            items.append(element)
+            nbytes += _approximate_nbytes(element)
+            if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
+                yield Elements(items)
+                items, nbytes = [], 0
+        if items:
+            yield Elements(items)
+
+
+def guarded(elements: Iterator[Any]) -> Iterator[Any]:
+    """The same elements; a failure of theirs names the record.
+
+    Raises:
+        SourceError: where they raise, from what they raised.
+    """
+    record = 0
+    while True:
+        try:
+            element = next(elements)
+        except StopIteration:
+            return
+        except CacheLayerError:
+            raise
+        except Exception as error:
+            raise SourceError(f"the source failed at record {record}: {type(error).__name__}: {error}") from error
+        yield element
+        record += 1
+
+
+def batch_records(record_nbytes: float) -> int:
+    """How many records make a batch."""
+    return int(min(MAX_BATCH_RECORDS, max(1, BATCH_NBYTES // max(1, record_nbytes))))
+
+
+def _unbatched(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        lengths = {path: len(leaf) for path, leaf in tree.leaf_values(batch)}
+        if len(set(lengths.values())) > 1:
+            raise SourceError(f"unbatch: the leaves of a batch have different lengths: {lengths}")
+        for row in range(next(iter(lengths.values()), 0)):
+            yield tree.map_structure(batch, partial(_rows, row))
+
+
+def _rows(rows: slice | int, _path: str, leaf: Any) -> Any:
+    return leaf[rows]
+
+
+def _approximate_nbytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_approximate_nbytes, value.values()))
+    if isinstance(value, (tuple, list)):
+        return sum(map(_approximate_nbytes, value))
+    if isinstance(value, (bytes, str)):
+        return len(value)
+    nbytes = getattr(value, "nbytes", 8)
+    return nbytes if isinstance(nbytes, int) else 8

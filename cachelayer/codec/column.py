@@ -1,0 +1,52 @@
+"""One leaf of many elements, in the parts that a record stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.codec.memory import Ints, splits_of
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """Rows of different lengths, one after another.
+
+    Args:
+        values: one-dimensional.
+        splits: int64 of shape ``[rows + 1]``, the place in ``values`` where each row begins, and the end.
+    """
+
+    values: NDArray[Any]
+    splits: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.splits)
+
+    def row(self, index: int) -> NDArray[Any]:
+        return self.values[self.splits[index] : self.splits[index + 1]]
+
+    @classmethod
+    def of_rows(cls, rows: list[NDArray[Any]], dtype: Any) -> Flat:
+        """One-dimensional arrays of one dtype, laid one after another."""
+        values = np.concatenate(rows) if rows else np.empty(0, dtype)
+        return cls(values, splits_of(np.fromiter(map(len, rows), np.int64, len(rows))))
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One leaf of ``rows`` elements.
+
+    Args:
+        fixed: arrays of shape ``[rows, ...]``: the parts of the leaf that have one size in every record.
+        variable: the parts whose size differs from record to record.
+        nulls: bool of shape ``[rows]``, True where the leaf is None; None where it never is.
+    """
+
+    fixed: tuple[NDArray[Any], ...] = ()
+    variable: tuple[Flat, ...] = ()
+    nulls: NDArray[np.bool_] | None = None

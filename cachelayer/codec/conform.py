@@ -1,0 +1,105 @@
+"""Whether a leaf fits its spec. Nothing is cast that could lose anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cachelayer.elements import dtypes
+from cachelayer.elements.infer import as_leaf
+from cachelayer.elements.spec import LeafSpec, Shape
+from cachelayer.elements.tree import describe
+from cachelayer.errors import ElementError, InvalidTypeError
+
+_VARYING = "Declare element_spec= with None for the dimensions that vary."
+
+
+def conform(spec: LeafSpec, value: Any, row: int) -> Any:
+    """The value as the spec stores it: an array of its dtype and a shape it allows, or bytes or str.
+
+    Python numbers take the dtype of the spec where it holds them exactly; arrays keep theirs or are refused.
+
+    Raises:
+        ElementError: with ``row`` as its record.
+    """
+    try:
+        leaf = as_leaf(value)
+    except InvalidTypeError as error:
+        raise ElementError(spec.describe(), describe(value), record=row, hint=str(error)) from error
+    if isinstance(leaf, (bytes, str)):
+        return _conform_string(spec, leaf, row)
+    if dtypes.is_string(spec.dtype):
+        return _conform_string_array(spec, leaf, row)
+    dtype = np.dtype(spec.dtype)
+    if leaf.dtype.newbyteorder("<") != dtype:
+        weak = isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
+        if not (weak and _holds(dtype, value)) and not _widens(leaf.dtype, dtype):
+            raise _mismatch(spec, value, leaf, row)
+        leaf = leaf.astype(dtype)
+    if not fits_shape(spec.shape, leaf.shape):
+        raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING)
+    return dtypes.canonical_bytes(leaf).reshape(leaf.shape)
+
+
+def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
+    """A stack of static arrays as the spec stores them.
+
+    Raises:
+        ElementError: where dtype or shape differ; every record of the batch is concerned, the first is named.
+    """
+    stacked = np.asarray(batch)
+    if stacked.dtype.newbyteorder("<") != spec.dtype or not fits_shape((None, *spec.shape), stacked.shape):
+        raise ElementError(f"a batch of {spec.describe()}", f"{stacked.dtype}{list(stacked.shape)}", record=0)
+    return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
+
+
+def fits_shape(spec: Shape, shape: tuple[int, ...]) -> bool:
+    """Whether a spec with unknown dimensions allows this shape."""
+    return len(spec) == len(shape) and all(want is None or want == dim for want, dim in zip(spec, shape, strict=True))
+
+
+def _conform_string(spec: LeafSpec, leaf: bytes | str, row: int) -> Any:
+    if spec.dtype is type(leaf) and spec.shape == ():
+        return leaf
+    if isinstance(spec.dtype, np.dtype) and spec.dtype.kind == ("S" if isinstance(leaf, bytes) else "U"):
+        array = np.asarray(leaf)
+        if array.dtype.itemsize <= spec.dtype.itemsize and spec.shape == ():
+            return array.astype(spec.dtype)
+    raise ElementError(spec.describe(), describe(leaf), record=row)
+
+
+def _conform_string_array(spec: LeafSpec, leaf: np.ndarray[Any, Any], row: int) -> Any:
+    if leaf.dtype.kind in "SU" and spec.dtype is (bytes if leaf.dtype.kind == "S" else str):
+        leaf = leaf.astype(object)
+    if leaf.dtype != object or not spec.shape or not fits_shape(spec.shape, leaf.shape):
+        raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING if spec.shape else "")
+    for item in leaf.reshape(-1):
+        if not isinstance(item, spec.dtype):  # type: ignore[arg-type]
+            raise ElementError(spec.describe(), f"an array that holds {describe(item)}", record=row)
+    return leaf
+
+
+def _holds(dtype: np.dtype[Any], value: complex) -> bool:
+    """Whether a Python number can stand in an array of this dtype without change of kind."""
+    if isinstance(value, bool):
+        return dtype.kind == "b"
+    if isinstance(value, int):
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            return limits.min <= value <= limits.max
+        return dtype.kind in "fc" or dtype.name == "bfloat16"
+    if isinstance(value, float):
+        return dtype.kind in "fc" or dtype.name == "bfloat16"
+    return dtype.kind == "c"
+
+
+def _widens(dtype: np.dtype[Any], into: np.dtype[Any]) -> bool:
+    """Fixed-width strings fit into wider ones."""
+    return dtype.kind in "SU" and dtype.kind == into.kind and dtype.itemsize <= into.itemsize
+
+
+def _mismatch(spec: LeafSpec, value: Any, leaf: np.ndarray[Any, Any], row: int) -> ElementError:
+    hint = "Convert it, or declare element_spec= with a dtype that holds every record."
+    got = describe(value) if not hasattr(value, "dtype") else f"{leaf.dtype}{list(leaf.shape)}"
+    return ElementError(spec.describe(), got, record=row, hint=hint)

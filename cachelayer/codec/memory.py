@@ -1,0 +1,73 @@
+"""Moving many byte ranges at once, in a handful of numpy calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+# Above this, one slice assignment a range is as quick as a vectorised move, and needs no temporary copy.
+_LONG = 1 << 14
+
+
+def windows(buffer: Bytes, nbytes: int) -> NDArray[Any]:
+    """Every range of ``nbytes`` of a one-dimensional buffer, by the place where it begins, without a copy.
+
+    Indexing it with an array of places gathers those ranges at memory speed, and assigning to it scatters them.
+    """
+    return np.ndarray((len(buffer) - nbytes + 1,), f"V{nbytes}", buffer, 0, (1,))
+
+
+def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
+    """Ranges of one length, as rows: uint8 of shape ``[len(starts), nbytes]``."""
+    if nbytes == 0 or len(starts) == 0:
+        return np.empty((len(starts), nbytes), np.uint8)
+    rows: Bytes = windows(buffer, nbytes)[starts].view(np.uint8).reshape(len(starts), nbytes)
+    return rows
+
+
+def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
+    """Put row i, of one length for all, at ``starts[i]``. The ranges do not overlap."""
+    nbytes = rows.shape[1]
+    if nbytes and len(rows):
+        windows(buffer, nbytes)[starts] = np.ascontiguousarray(rows).view(f"V{nbytes}")[:, 0]
+
+
+def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
+    """Copy range i of ``lengths[i]`` bytes from one buffer to the other.
+
+    A range of between w and 2w bytes is moved as two ranges of w bytes, one from each end, which may overlap: so
+    ranges of any lengths need one gather and one scatter for each power of two.
+    """
+    if len(lengths) == 0:
+        return
+    exponents = np.frexp(np.asarray(lengths, np.float64))[1] - 1
+    for exponent in np.unique(exponents[lengths > 0]):
+        chosen = np.flatnonzero((exponents == exponent) & (lengths > 0))
+        width = 1 << int(exponent)
+        if width >= _LONG:
+            _move_each(target, target_starts, source, source_starts, lengths, chosen)
+            continue
+        into, out_of = windows(target, width), windows(source, width)
+        to, start, spare = target_starts[chosen], source_starts[chosen], lengths[chosen] - width
+        into[to] = out_of[start]
+        into[to + spare] = out_of[start + spare]
+
+
+def _move_each(
+    target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints, chosen: Ints
+) -> None:
+    ranges = zip(target_starts[chosen].tolist(), source_starts[chosen].tolist(), lengths[chosen].tolist(), strict=True)
+    for to, start, length in ranges:
+        target[to : to + length] = source[start : start + length]
+
+
+def splits_of(lengths: NDArray[Any]) -> Ints:
+    """Where rows of these lengths begin when laid one after another, and the end: int64 of shape ``[rows + 1]``."""
+    splits = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=splits[1:])
+    return splits

@@ -1,0 +1,1 @@
+"""What an element is: its spec, its structure, its leaves."""

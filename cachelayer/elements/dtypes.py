@@ -1,0 +1,123 @@
+"""Names of dtypes in a manifest, and which dtypes a leaf may have.
+
+A leaf's dtype is a ``numpy.dtype`` or one of the two Python types ``bytes`` and ``str``, for strings of any length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cachelayer.errors import FormatError, InvalidTypeError
+
+DType = np.dtype[Any] | type[bytes] | type[str]
+
+# 80-bit extended floats are the only dtype whose bytes depend on the machine: they get a name of their own,
+# so that a machine with another long double refuses them instead of misreading them.
+_EXTENDED = {"float80": np.dtype(np.longdouble), "complex160": np.dtype(np.clongdouble)}
+_IS_X87 = np.finfo(np.longdouble).nmant == 63 and _EXTENDED["float80"].itemsize == 16
+_NAMED_KINDS = frozenset("biufc")
+_ML_DTYPES = [
+    "bfloat16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+    "int2",
+    "int4",
+    "uint2",
+    "uint4",
+    "int1",
+    "uint1",
+]
+
+
+def is_string(dtype: DType) -> bool:
+    """Whether elements of this dtype are strings of any length."""
+    return dtype is bytes or dtype is str
+
+
+def is_extended(dtype: np.dtype[Any]) -> bool:
+    """Whether this is the 80-bit float of x86 or its complex form, which carry padding bytes."""
+    return dtype in (_EXTENDED["float80"], _EXTENDED["complex160"]) and _IS_X87
+
+
+def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype as it is stored: little-endian.
+
+    Raises:
+        InvalidTypeError: for object, structured, void and other dtypes that have no fixed, typed bytes.
+    """
+    if dtype.name in _ML_DTYPES and dtype.kind in "Vfiu":
+        return dtype
+    if dtype.kind == "O":
+        raise InvalidTypeError(
+            "arrays of dtype object are not stored: they could only be pickled. For strings, declare "
+            "ArraySpec(bytes, shape) or ArraySpec(str, shape) as element_spec; else convert to a numeric dtype"
+        )
+    if dtype.kind not in "biufcSUMm" or dtype.hasobject:
+        raise InvalidTypeError(
+            f"dtype {dtype} is not stored: use a numeric, boolean, datetime or fixed-width string dtype, and a dict "
+            "instead of a structured dtype"
+        )
+    if dtype.itemsize == 0:
+        raise InvalidTypeError(f"dtype {dtype} has no bytes")
+    if dtype in _EXTENDED.values() and dtype.itemsize > 8 * (1 + (dtype.kind == "c")) and not _IS_X87:
+        raise InvalidTypeError(f"dtype {dtype} of this machine has no portable bytes: convert to float64")
+    return dtype.newbyteorder("<")
+
+
+def to_name(dtype: DType) -> str:
+    """The name of a dtype in a manifest, such as ``uint8``, ``bfloat16``, ``<M8[ns]`` or ``bytes``."""
+    if dtype is bytes:
+        return "bytes"
+    if dtype is str:
+        return "str"
+    stored = np.dtype(dtype)
+    if is_extended(stored):
+        return "float80" if stored.kind == "f" else "complex160"
+    if stored.kind in _NAMED_KINDS or stored.name in _ML_DTYPES:
+        return stored.name
+    return stored.newbyteorder("<").str
+
+
+def from_name(name: str) -> DType:
+    """The dtype of a name that ``to_name`` gave.
+
+    Raises:
+        FormatError: where this machine or release has no such dtype.
+    """
+    if name == "bytes":
+        return bytes
+    if name == "str":
+        return str
+    if name in _EXTENDED:
+        if not _IS_X87:
+            raise FormatError(f"dtype {name!r} holds 80-bit floats of an x86 machine, which this machine does not have")
+        return _EXTENDED[name]
+    try:
+        if name in _ML_DTYPES:
+            import ml_dtypes
+
+            known: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+            return known
+        return check(np.dtype(name))
+    except (AttributeError, TypeError, InvalidTypeError) as error:
+        raise FormatError(f"unknown dtype {name!r}: it may need a newer numpy, ml_dtypes or cachelayer") from error
+
+
+def canonical_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """The array, contiguous and little-endian, with undefined padding bytes cleared."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    if is_extended(array.dtype):
+        array = array.copy()
+        array.reshape(-1).view(np.uint8).reshape(-1, 16)[:, 10:] = 0
+    return array

@@ -1,0 +1,128 @@
+"""Leaf specs: what is known of one leaf of every element."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from cachelayer.elements import dtypes
+from cachelayer.elements.dtypes import DType
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+
+_INT64: np.dtype[Any] = np.dtype(np.int64)
+Shape = tuple[int | None, ...]
+
+
+def _dtype(dtype: DTypeLike | type) -> DType:
+    if dtype is bytes or dtype is np.bytes_:
+        return bytes
+    if dtype is str or dtype is np.str_:
+        return str
+    try:
+        return dtypes.check(np.dtype(dtype))
+    except TypeError as error:
+        if isinstance(error, InvalidTypeError):
+            raise
+        raise InvalidTypeError(f"{dtype!r} is not a dtype") from error
+
+
+def _shape(shape: Iterable[Any]) -> Shape:
+    try:
+        dims = tuple(None if dim is None else operator.index(dim) for dim in shape)
+    except TypeError as error:
+        raise InvalidTypeError(f"a shape is a tuple of integers and None, not {shape!r}") from error
+    if any(dim is not None and dim < 0 for dim in dims):
+        raise InvalidArgumentError(f"shape {dims} has a negative dimension: write None for an unknown one")
+    return dims
+
+
+@dataclass(frozen=True, repr=False)
+class LeafSpec:
+    """What is known of one leaf of every element.
+
+    Args:
+        dtype: a numpy dtype or its name, or ``bytes`` / ``str`` for strings of any length.
+        shape: dimensions; None where they differ from element to element.
+        nullable: whether the leaf is None in some elements.
+    """
+
+    dtype: DType
+    shape: Shape = ()
+    nullable: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
+        object.__setattr__(self, "shape", _shape(self.shape))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every element has the same number of bytes here."""
+        return False
+
+    def as_nullable(self) -> Self:
+        return replace(self, nullable=True)
+
+    def describe(self) -> str:
+        """The spec in the words of an error message, such as ``uint8[32, 32, 3]``."""
+        dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
+        return f"{dtypes.to_name(self.dtype)}[{dims}]" if self.shape else dtypes.to_name(self.dtype)
+
+    def __repr__(self) -> str:
+        nullable = ", nullable=True" if self.nullable else ""
+        dtype = dtypes.to_name(self.dtype) if isinstance(self.dtype, np.dtype) else self.dtype.__name__
+        shape = f", {self.shape}" if self.shape else ""
+        return f"{type(self).__name__}({dtype}{shape}{nullable})"
+
+
+@dataclass(frozen=True, repr=False)
+class ArraySpec(LeafSpec):
+    """A dense array, a scalar or a string: shape ``()`` is a scalar."""
+
+    @property
+    def is_static(self) -> bool:
+        return not dtypes.is_string(self.dtype) and None not in self.shape
+
+
+@dataclass(frozen=True, repr=False)
+class RaggedSpec(LeafSpec):
+    """A ragged array, handed out as :class:`cachelayer.Ragged`.
+
+    Args:
+        shape: None for every dimension that is ragged, and for those that are not known.
+        ragged_rank: number of levels of row splits.
+        splits_dtype: dtype of the row splits, int32 or int64.
+    """
+
+    ragged_rank: int = 1
+    splits_dtype: np.dtype[Any] = _INT64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "splits_dtype", np.dtype(self.splits_dtype))
+        if not 1 <= self.ragged_rank < len(self.shape):
+            raise InvalidArgumentError(
+                f"ragged_rank {self.ragged_rank} of shape {self.shape}: it is 1 at least and less than the dimensions"
+            )
+        if self.splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+            raise InvalidTypeError(f"row splits are int32 or int64, not {self.splits_dtype}")
+
+    def describe(self) -> str:
+        return f"ragged {super().describe()} with {self.ragged_rank} level(s) of {self.splits_dtype} row splits"
+
+
+@dataclass(frozen=True, repr=False)
+class SparseSpec(LeafSpec):
+    """A sparse array, handed out as :class:`cachelayer.Sparse`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.shape:
+            raise InvalidArgumentError("a sparse array has one dimension at least")
+
+    def describe(self) -> str:
+        return f"sparse {super().describe()}"

@@ -1,0 +1,138 @@
+"""Every exception that cachelayer raises, grouped by what a caller would do about it.
+
+::
+
+    CacheLayerError
+    ├── InvalidArgumentError     ValueError          change the call
+    │   ├── InvalidNameError                         an id, version or tag outside the grammar
+    │   └── ArgumentsMismatchError                   a cacheable function called otherwise than its version was built
+    ├── InvalidTypeError         TypeError           pass another kind of object
+    ├── MissingDependencyError   ImportError         install an extra
+    ├── NotFoundError            KeyError            name something that exists
+    │   ├── DatasetNotFoundError
+    │   └── VersionNotFoundError
+    ├── RecordIndexError         IndexError          ask for a record that exists
+    ├── AlreadyExistsError       FileExistsError     choose another version
+    ├── ElementError             ValueError          mend the element, or declare an element spec that fits it
+    ├── SourceError              RuntimeError        mend the source
+    ├── BuildRevokedError        RuntimeError        build again: this attempt was given up by others
+    ├── StateError               ValueError          restore the state where it belongs
+    ├── FormatError              ValueError          written by a newer release, or not ours at all
+    ├── CorruptionError          OSError             restore the files, or build again
+    └── StorageError             OSError             disk full, no permission, not reachable
+
+Each is also the built-in that fits, so that code which knows nothing of cachelayer handles it rightly.
+"""
+
+from __future__ import annotations
+
+
+class CacheLayerError(Exception):
+    """Base of every exception that cachelayer raises."""
+
+
+class InvalidArgumentError(CacheLayerError, ValueError):
+    """An argument has a value that the call cannot take."""
+
+
+class InvalidNameError(InvalidArgumentError):
+    """A dataset id, version or tag is outside the grammar of names."""
+
+
+class ArgumentsMismatchError(InvalidArgumentError):
+    """A cacheable function was called with other arguments than its version was built with."""
+
+
+class InvalidTypeError(CacheLayerError, TypeError):
+    """An argument is of a kind that the call cannot take."""
+
+
+class MissingDependencyError(CacheLayerError, ImportError):
+    """A package that this feature needs is not installed."""
+
+
+class NotFoundError(CacheLayerError, KeyError):
+    """Something that was asked for by name does not exist."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which would quote the whole sentence.
+        return Exception.__str__(self)
+
+
+class DatasetNotFoundError(NotFoundError):
+    """The storage holds no dataset of this id."""
+
+
+class VersionNotFoundError(NotFoundError):
+    """The dataset has no version or tag of this name."""
+
+
+class RecordIndexError(CacheLayerError, IndexError):
+    """A record number is outside the dataset."""
+
+
+class AlreadyExistsError(CacheLayerError, FileExistsError):
+    """The version is published already, and versions never change."""
+
+
+class ElementError(CacheLayerError, ValueError):
+    """An element does not fit the element spec.
+
+    Attributes:
+        record: number of the record in the source, or None where it is not known.
+        path: path of the leaf in the element, such as ``['image']``.
+        expected: what the spec asks for.
+        got: what came.
+    """
+
+    def __init__(self, expected: str, got: str, *, path: str = "", record: int | None = None, hint: str = "") -> None:
+        self.record = record
+        self.path = path
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+        super().__init__(expected, got)
+
+    def at(self, *, path: str | None = None, record: int | None = None) -> ElementError:
+        """The same error with its place filled in."""
+        return type(self)(
+            self.expected,
+            self.got,
+            path=self.path if path is None else path,
+            record=self.record if record is None else record,
+            hint=self.hint,
+        )
+
+    def __str__(self) -> str:
+        where = "element" if self.record is None else f"record {self.record}"
+        leaf = f", leaf {self.path}" if self.path else ""
+        hint = f" {self.hint}" if self.hint else ""
+        return f"{where}{leaf}: expected {self.expected}, got {self.got}.{hint}"
+
+
+class SourceError(CacheLayerError, RuntimeError):
+    """The source failed, or does not keep a promise that it made."""
+
+
+class BuildRevokedError(CacheLayerError, RuntimeError):
+    """The build attempt was revoked in the log while it was running."""
+
+
+class StateError(CacheLayerError, ValueError):
+    """A sampler state does not belong to this stream."""
+
+
+class FormatError(CacheLayerError, ValueError):
+    """A file is not in a format that this release reads."""
+
+
+class CorruptionError(CacheLayerError, OSError):
+    """Stored bytes are not what was written."""
+
+
+class StorageError(CacheLayerError, OSError):
+    """The storage failed: no space, no permission, not reachable."""
+
+
+class CacheLayerWarning(UserWarning):
+    """Something works, but not as well or not as strictly as it could."""

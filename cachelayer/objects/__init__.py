@@ -1,0 +1,1 @@
+"""Bytes under names: where they are kept, and what the names are."""

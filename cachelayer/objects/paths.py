@@ -1,0 +1,92 @@
+"""Every name of an object in a storage, and the grammar of the names that users choose.
+
+::
+
+    <root>/<dataset id>/_log/0000000001.json              an entry of the log
+    <root>/<dataset id>/_log/head                         a hint at the last entry
+    <root>/<dataset id>/_leases/<version>                 who builds this version
+    <root>/<dataset id>/_builds/<attempt>/lease           who runs this attempt
+    <root>/<dataset id>/_builds/<attempt>/manifest.json
+    <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index
+
+Names begin with the dataset's id here and use ``/``; a manifest holds names relative to the dataset.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cachelayer.errors import InvalidNameError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_RESERVED_PREFIX = "sha256"
+LATEST = "latest"
+BUILDS = "_builds"
+
+
+def check_name(kind: str, name: object) -> str:
+    """The name, if it is one.
+
+    Args:
+        kind: what it names, for the message: ``dataset id``, ``version`` or ``tag``.
+
+    Raises:
+        InvalidNameError: where it is outside the grammar or reserved.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidNameError(f"{kind} {name!r}: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or digit")
+    if name == LATEST or name.startswith(_RESERVED_PREFIX):
+        raise InvalidNameError(
+            f"{kind} {name!r}: '{LATEST}' and names that begin with '{_RESERVED_PREFIX}' are reserved"
+        )
+    return name
+
+
+def log_entry(dataset_id: str, sequence: int) -> str:
+    """An entry of the log."""
+    return f"{dataset_id}/_log/{sequence:010}.json"
+
+
+def log_head(dataset_id: str) -> str:
+    """The hint at the last entry of the log."""
+    return f"{dataset_id}/_log/head"
+
+
+def version_lease(dataset_id: str, version: str) -> str:
+    """The lease of who builds a version."""
+    return f"{dataset_id}/_leases/{version}"
+
+
+def builds(dataset_id: str) -> str:
+    """The folder of all build attempts."""
+    return f"{dataset_id}/{BUILDS}"
+
+
+def build(dataset_id: str, attempt: str) -> str:
+    """The folder of a build attempt."""
+    return f"{dataset_id}/{BUILDS}/{attempt}"
+
+
+def build_lease(dataset_id: str, attempt: str) -> str:
+    """The lease of who runs a build attempt."""
+    return f"{build(dataset_id, attempt)}/lease"
+
+
+def manifest(attempt: str) -> str:
+    """The manifest of an attempt, relative to the dataset."""
+    return f"{BUILDS}/{attempt}/manifest.json"
+
+
+def shard(attempt: str, number: int) -> str:
+    """A shard of an attempt, relative to the dataset."""
+    return f"{BUILDS}/{attempt}/shard-{number:05}.array_record"
+
+
+def index_of(shard_name: str) -> str:
+    """The index of a shard."""
+    return shard_name.removesuffix(".array_record") + ".index"
+
+
+def attempt_of(name: str) -> str:
+    """The attempt that a name relative to the dataset belongs to."""
+    return name.split("/")[1]

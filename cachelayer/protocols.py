@@ -1,0 +1,33 @@
+"""The boundary between the two layers: below it lies where records are, above it in which order they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class RandomAccess(Protocol[T_co]):
+    """Records that can be read in any order. Safe to use from threads."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of the records and their numbers, in hexadecimal."""
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of an element, with leaf specs in it."""
+
+    def __len__(self) -> int:
+        """Number of records."""
+
+    def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[T_co]:
+        """The elements of these record numbers; each is the caller's own."""
+
+    def read(self, indices: NDArray[np.int64], /) -> Any:
+        """The elements of these record numbers, stacked on a leading axis; the caller's own."""

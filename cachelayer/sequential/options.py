@@ -1,0 +1,103 @@
+"""What a stream is asked for, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cachelayer.arguments import integer
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.sequential.order import Order
+from cachelayer.sequential.steps import REMAINDERS, Remainder, Steps
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """Which records a stream hands out; see :meth:`cachelayer.DataRef.stream`."""
+
+    batched: bool
+    steps: Steps
+    order: Order
+    shard_index: int
+    start: int
+    prefetch: int
+
+
+def make_options(
+    records: int,
+    global_batch_size: int | None,
+    *,
+    shuffle: bool,
+    seed: int | None,
+    reshuffle: bool,
+    num_epochs: int | None,
+    shard: Any,
+    remainder: str | None,
+    start: int,
+    prefetch: int,
+) -> StreamOptions:
+    """Checked options of a stream over ``records`` records.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+    """
+    shard_index, shard_count = _shard(shard)
+    batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
+    if batch % shard_count:
+        raise InvalidArgumentError(
+            f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts"
+        )
+    epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
+    position = integer("start", start, 0)
+    if epochs is not None and position > epochs * records:
+        raise InvalidArgumentError(f"start {position} is past the end: {epochs} epoch(s) of {records} records")
+    rule = _remainder(remainder, global_batch_size, records, batch, shard_count)
+    if epochs is None and (records == 0 or (rule == "drop" and records < batch)):
+        raise InvalidArgumentError(
+            f"num_epochs=None over {records} records in batches of {batch} would never hand out anything"
+        )
+    return StreamOptions(
+        batched=global_batch_size is not None,
+        steps=Steps(records, batch, shard_count, rule, epochs),
+        order=Order(records, bool(shuffle), _seed(seed, bool(shuffle)), bool(reshuffle) or not shuffle),
+        shard_index=shard_index,
+        start=position,
+        prefetch=integer("prefetch", prefetch, 0),
+    )
+
+
+def _seed(seed: int | None, shuffle: bool) -> int | None:
+    if seed is None:
+        if shuffle:
+            raise InvalidArgumentError("shuffle=True needs a seed: pass seed=<an integer in [0, 2**64)>")
+        return None
+    number = integer("seed", seed, 0)
+    if number >= 1 << 64:
+        raise InvalidArgumentError(f"seed {number}: it lies in [0, 2**64)")
+    return number
+
+
+def _shard(shard: Any) -> tuple[int, int]:
+    if hasattr(shard, "shard_index") and hasattr(shard, "shard_count"):
+        shard = (shard.shard_index, shard.shard_count)
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise InvalidTypeError(f"shard {shard!r}: pass (index, count), or an object with shard_index and shard_count")
+    index, count = integer("shard index", shard[0], 0), integer("shard count", shard[1], 1)
+    if index >= count:
+        raise InvalidArgumentError(f"shard {(index, count)}: the index lies in [0, {count})")
+    return index, count
+
+
+def _remainder(remainder: str | None, batch_size: int | None, records: int, batch: int, shards: int) -> Remainder:
+    if remainder is None:
+        if shards > 1 and records % batch:
+            raise InvalidArgumentError(
+                f"{records} records do not divide into steps of {batch} over {shards} shards: pass remainder='drop' to "
+                "skip the last step of an epoch, 'keep' to share it out, or 'pad' to fill it and get (batch, mask)"
+            )
+        return "keep"
+    if remainder not in REMAINDERS:
+        raise InvalidArgumentError(f"remainder {remainder!r}: it is one of {', '.join(map(repr, REMAINDERS))}, or None")
+    if remainder == "pad" and batch_size is None:
+        raise InvalidArgumentError("remainder='pad' fills up batches: pass a global_batch_size")
+    return remainder

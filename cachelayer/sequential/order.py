@@ -1,0 +1,146 @@
+"""In which order records come: a permutation for each epoch, computed at any place without the rest.
+
+Version 1 of the algorithm, in uint64 arithmetic modulo 2**64 throughout; docs/order.md specifies it with golden
+vectors. It never changes under this number.
+
+* ``mix`` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014, with
+  the constants of Stafford's variant 13): a bijection of 64-bit words.
+* The keys of (seed, epoch) come from a Feistel network over the pair, which is a bijection: no two pairs share them.
+* Up to 65,536 records: sorted by a keyed hash of the record number, an exact permutation for any n.
+* Above: an 8-round Feistel network over the next power of two, walked along its cycles until it falls below n
+  (Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ORDER_VERSION = 1
+SORTED_UP_TO = 1 << 16
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_M1 = 0xBF58476D1CE4E5B9
+_M2 = 0x94D049BB133111EB
+_KEY_ROUNDS = 6
+_ROUNDS = 8
+_BLOCK = 1 << 13
+
+Words = NDArray[np.uint64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of ``records`` records in every epoch.
+
+    Args:
+        records: number of records, n.
+        shuffle: whether the order is permuted at all.
+        seed: key of the permutations, in [0, 2**64); None only where nothing is shuffled.
+        reshuffle: whether each epoch has a permutation of its own.
+    """
+
+    records: int
+    shuffle: bool = False
+    seed: int | None = None
+    reshuffle: bool = True
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Indices:
+        """The numbers of records ``start`` to ``stop`` of an epoch's order: int64 of shape ``[stop - start]``."""
+        if not self.shuffle:
+            return np.arange(start, stop, dtype=np.int64)
+        return permuted(self.records, self.seed or 0, epoch if self.reshuffle else 0, start, stop)
+
+
+def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
+    """Places ``start`` to ``stop`` of the permutation of ``records`` numbers keyed by (seed, epoch)."""
+    if records <= SORTED_UP_TO:
+        return _sorted_permutation(records, seed, epoch)[start:stop].copy()
+    out = np.empty(stop - start, np.int64)
+    place = start
+    while place < stop:
+        number, offset = divmod(place, _BLOCK)
+        piece = _block(records, seed, epoch, number)[offset : offset + stop - place]
+        out[place - start : place - start + len(piece)] = piece
+        place += len(piece)
+    return out
+
+
+@lru_cache(maxsize=64)
+def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
+    """One block of a permutation: kept, since the next batch most often lies in it too."""
+    start = number * _BLOCK
+    block: Indices = _walked(records, round_keys(seed, epoch), start, min(start + _BLOCK, records))
+    block.setflags(write=False)
+    return block
+
+
+def mix(word: int) -> int:
+    """A bijection of 64-bit words that leaves no trace of structure."""
+    word = (word ^ (word >> 30)) * _M1 & _MASK
+    word = (word ^ (word >> 27)) * _M2 & _MASK
+    return word ^ (word >> 31)
+
+
+def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    """Eight 64-bit keys; the first two determine seed and epoch, so that no two pairs share them."""
+    left, right = seed & _MASK, epoch & _MASK
+    keys = []
+    for number in range(_KEY_ROUNDS + _ROUNDS):
+        left, right = right, left ^ mix((right + (number + 1) * _GOLDEN) & _MASK)
+        if number >= _KEY_ROUNDS:
+            keys.append(right)
+    return tuple(keys)
+
+
+@lru_cache(maxsize=8)
+def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
+    keys = round_keys(seed, epoch)
+    words = np.arange(records, dtype=np.uint64)
+    hashes = _mix(_mix(words + np.uint64(keys[0])) ^ np.uint64(keys[1]))
+    permutation = np.argsort(hashes, kind="stable").astype(np.int64)
+    permutation.setflags(write=False)
+    return permutation
+
+
+def _mix(words: Words) -> Words:
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(_M1)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(_M2)
+    mixed: Words = words ^ (words >> np.uint64(31))
+    return mixed
+
+
+def _walked(records: int, keys: tuple[int, ...], start: int, stop: int) -> Any:
+    bits = (records - 1).bit_length()
+    words = _feistel(np.arange(start, stop, dtype=np.uint64), bits, keys)
+    outside = np.flatnonzero(words >= records)
+    while len(outside):
+        again = _feistel(words[outside], bits, keys)
+        words[outside] = again
+        outside = outside[again >= records]
+    return words.view(np.int64)
+
+
+def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
+    """A keyed bijection of ``bits``-bit words: halves of ``bits // 2`` and the rest take turns to change the other."""
+    low_bits = bits // 2
+    high_bits = bits - low_bits
+    low = words & np.uint64((1 << low_bits) - 1)
+    high = words >> np.uint64(low_bits)
+    scratch = np.empty_like(words)
+    # After each round the halves have changed places, and so have their widths.
+    for key in keys:
+        np.add(low, np.uint64(key), out=scratch)
+        np.multiply(scratch, np.uint64(_M1), out=scratch)
+        np.bitwise_xor(scratch, scratch >> np.uint64(32), out=scratch)
+        np.multiply(scratch, np.uint64(_M2), out=scratch)
+        np.right_shift(scratch, np.uint64(64 - high_bits), out=scratch)
+        high ^= scratch
+        low, high = high, low
+        low_bits, high_bits = high_bits, low_bits
+    return (high << np.uint64(low_bits)) | low

@@ -1,0 +1,82 @@
+"""The state of a sampler: one small JSON object, the same on every shard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cachelayer.errors import StateError
+from cachelayer.sequential.order import ORDER_VERSION, Order
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StreamIdentity:
+    """What a position counts in.
+
+    Args:
+        digest: identity of the records.
+        order: their order.
+    """
+
+    digest: str
+    order: Order
+
+    def state(self, position: int) -> dict[str, Any]:
+        """The state of a sampler whose next step begins at a position."""
+        return {
+            "format": FORMAT,
+            "digest": self.digest,
+            "records": self.order.records,
+            "order": {
+                "version": ORDER_VERSION,
+                "seed": self.order.seed,
+                "shuffle": self.order.shuffle,
+                "reshuffle": self.order.reshuffle,
+            },
+            "position": position,
+        }
+
+    def position(self, state: Any) -> int:
+        """The position of a state of the same records in the same order.
+
+        Raises:
+            StateError: where it is no state, or of others; the message names what differs.
+        """
+        if isinstance(state, (str, bytes)):
+            state = _parsed(state)
+        if not isinstance(state, Mapping) or "format" not in state or "position" not in state:
+            raise StateError(f"not a sampler state: {str(state)[:200]!r}")
+        if not isinstance(state["format"], int) or state["format"] > FORMAT:
+            raise StateError(
+                f"state of format {state['format']!r}; this release reads up to {FORMAT}: update cachelayer"
+            )
+        differences = _differences(self.state(0), state)
+        if differences:
+            raise StateError("the state belongs to another stream: " + "; ".join(differences))
+        position = state["position"]
+        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+            raise StateError(f"position {position!r} of the state is not a number of records")
+        return position
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise StateError(f"not a sampler state: {error}") from error
+
+
+def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name, value in mine.items():
+        if name == "order":
+            inner = other.get("order")
+            found += _differences(value, inner if isinstance(inner, Mapping) else {})
+        elif name not in ("format", "position") and other.get(name) != value:
+            label = "order version" if name == "version" else name
+            found.append(f"{label} is {value!r} here and {other.get(name)!r} in the state")
+    return found

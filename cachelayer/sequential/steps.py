@@ -1,0 +1,131 @@
+"""Steps: which positions each step of each shard hands out. Arithmetic alone.
+
+A global position is ``epoch * n + k``: record k of an epoch's order. From it the next step is records k up to
+``min(k + G, n)`` of the epoch, G the global batch; shard r of R takes the r-th contiguous part. With n = 10, G = 4::
+
+                     step 0        step 1        step 2 (m = 2 records)
+    global           0 1 2 3       4 5 6 7       8 9
+    R = 2, keep      01 | 23       45 | 67       8 | 9
+    R = 4, keep      0|1|2|3       4|5|6|7       8|9|-|-         the last two get batches of 0 records
+    R = 2, pad       01 | 23       45 | 67       89 | 99         mask 11 | 00
+    R = 2, drop      01 | 23       45 | 67                       the next step begins at position 10
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Remainder = Literal["drop", "keep", "pad"]
+REMAINDERS: tuple[Remainder, ...] = ("drop", "keep", "pad")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all shards.
+
+    Args:
+        begin: the position where it begins.
+        end: the position after its last record; it lies in the same epoch.
+    """
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a stream.
+
+    Args:
+        records: number of records, n.
+        global_batch: records of a whole step over all shards, G.
+        shard_count: number of shards, R; it divides G.
+        remainder: what becomes of a last, shorter step of an epoch.
+        num_epochs: number of epochs from position 0 on; None for no end.
+    """
+
+    records: int
+    global_batch: int
+    shard_count: int
+    remainder: Remainder
+    num_epochs: int | None
+
+    @property
+    def end(self) -> int | None:
+        """The position after the last epoch."""
+        return None if self.num_epochs is None else self.num_epochs * self.records
+
+    def next_start(self, position: int) -> int:
+        """Where the next step from a position begins: further on where a tail is dropped."""
+        if self.records and self.remainder == "drop":
+            place = position % self.records
+            if self.records - place < self.global_batch:
+                return position - place + (self.records if place or self.records < self.global_batch else 0)
+        return position
+
+    def at(self, position: int) -> Step | None:
+        """The step from a position, or None after the last."""
+        begin = self.next_start(position)
+        if self.records == 0 or (self.end is not None and begin >= self.end):
+            return None
+        place = begin % self.records
+        return Step(begin, begin + min(self.global_batch, self.records - place))
+
+    def block(self, position: int, least: int) -> Step | None:
+        """Whole steps from a position to the end of its epoch, until they hold ``least`` records a shard."""
+        first = self.at(position)
+        if first is None:
+            return None
+        epoch_end = first.begin - first.begin % self.records + self.records
+        if self.remainder == "drop":
+            epoch_end -= (epoch_end - first.begin) % self.global_batch
+        wanted = first.begin + -(-least * self.shard_count // self.global_batch) * self.global_batch
+        return Step(first.begin, min(wanted, epoch_end))
+
+    def after(self, step: Step) -> int:
+        """The position where the step after this one begins."""
+        return self.next_start(step.end)
+
+    def per_epoch(self, place: int = 0) -> int:
+        """Steps from record ``place`` of an epoch's order to its end."""
+        left = self.records - place
+        return left // self.global_batch if self.remainder == "drop" else -(-left // self.global_batch)
+
+    def nth(self, start: int, number: int) -> Step | None:
+        """Step ``number``, counted from a position."""
+        if self.records == 0:
+            return None
+        epoch, place = divmod(start, self.records)
+        first = self.per_epoch(place)
+        if number >= first:
+            whole = self.per_epoch()
+            if whole == 0:
+                return None
+            more, number = divmod(number - first, whole)
+            epoch, place = epoch + 1 + more, 0
+        return self.at(epoch * self.records + place + number * self.global_batch)
+
+    def count(self, start: int) -> int | None:
+        """Number of steps from a position; None where there is no end."""
+        if self.num_epochs is None:
+            return None
+        if self.records == 0:
+            return 0
+        epoch, place = divmod(start, self.records)
+        if epoch >= self.num_epochs:
+            return 0
+        return self.per_epoch(place) + (self.num_epochs - epoch - 1) * self.per_epoch()
+
+    def part(self, step: Step, shard_index: int) -> tuple[int, int]:
+        """The part of a step that a shard takes, as offsets from its begin.
+
+        With remainder "pad" the part may reach past the step's records: those rows are padding.
+        """
+        size = step.end - step.begin
+        share = self.global_batch // self.shard_count
+        if size == self.global_batch or self.remainder == "pad":
+            return shard_index * share, (shard_index + 1) * share
+        even, extra = divmod(size, self.shard_count)
+        first = shard_index * even + min(shard_index, extra)
+        return first, first + even + (shard_index < extra)

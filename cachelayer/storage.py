@@ -1,0 +1,405 @@
+"""Storage: where datasets are kept, and everything that is done with their versions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, ParamSpec, Protocol, cast, overload
+
+from cachelayer import maintenance
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.published import Published
+from cachelayer.arrayrecord.reader import VERIFY, Verify
+from cachelayer.building.build import Built, build
+from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
+from cachelayer.building.source import as_source
+from cachelayer.check import Report, check
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import (
+    AlreadyExistsError,
+    DatasetNotFoundError,
+    InvalidArgumentError,
+    VersionNotFoundError,
+)
+from cachelayer.objects import paths
+from cachelayer.objects.store import open_store, parent_of, sync_folder
+from cachelayer.progress import Progress, notice
+from cachelayer.protocols import T
+from cachelayer.versions import lease
+from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.provenance import bound_arguments, check_arguments, environment, now
+from cachelayer.versions.reference import Reference, split_slice
+
+P = ParamSpec("P")
+
+
+class Cacheable(Protocol):
+    """A decorator that keeps the parameters of a function, and makes what it returns a version."""
+
+    @overload
+    def __call__(self, function: Callable[P, Mapping[Any, Any]], /) -> Callable[P, DataRef[Any]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Iterable[T]], /) -> Callable[P, DataRef[T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Any], /) -> Callable[P, DataRef[Any]]: ...
+
+
+class Storage:
+    """A place where versioned datasets are kept.
+
+    Args:
+        url: a path, or a ``file://`` URL.
+        verify: ``"open"`` checks each shard's size and its end at first touch; ``"always"`` also each record's
+            checksum when it is read; ``"never"`` sizes only.
+
+    Raises:
+        InvalidArgumentError: where the URL or ``verify`` cannot be.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], *, verify: Verify = "open") -> None:
+        if verify not in VERIFY:
+            raise InvalidArgumentError(f"verify {verify!r}: it is one of {', '.join(map(repr, VERIFY))}")
+        self._store = open_store(url)
+        self._verify: Verify = verify
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._store.url
+
+    def __repr__(self) -> str:
+        return f"Storage({self.url!r})"
+
+    def submit(
+        self,
+        source: Any,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        element_spec: Tree | None = None,
+        compression: str | None = None,
+        shard_bytes: int = DEFAULT_SHARD_BYTES,
+        max_records: int | None = None,
+        unbatch: bool = False,
+        progress: bool | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> DataRef[Any]:
+        """Build a version and publish it whole, or not at all.
+
+        Args:
+            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, an array, or a dict of
+                arrays.
+            dataset_id, dataset_version: 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``.
+            element_spec: the structure of an element with leaf specs, dtypes or objects with shape and dtype; by
+                default the source's own schema, else that of the first element.
+            compression: None, ``"zstd"`` or ``"zstd:<level>"``, of each record by itself.
+            shard_bytes: about the size of a shard file, in bytes.
+            max_records: take no more than these.
+            unbatch: each element of the source is a batch: take it apart along the leading axis.
+            progress: None shows a line where stderr is a terminal.
+            description: a text that is kept with the version.
+            metadata: a dict that JSON can hold, kept with the version.
+
+        Returns:
+            The version.
+
+        Raises:
+            AlreadyExistsError: where the version is there; versions never change.
+            ElementError: for an element that does not fit, with its record number and the path of the leaf.
+            SourceError: where the source fails, with the record number.
+            InvalidTypeError: where the source is none.
+            StorageError: where the disk is full or fails.
+        """
+        options = BuildOptions.checked(
+            element_spec=element_spec,
+            compression=compression,
+            shard_bytes=shard_bytes,
+            max_records=max_records,
+            unbatch=unbatch,
+            progress=progress,
+            description=description,
+            metadata=metadata,
+        )
+        return self._submit(source, dataset_id, dataset_version, {}, options)
+
+    def _submit(
+        self, source: Any, dataset_id: str, dataset_version: str, call: Mapping[str, Any], options: BuildOptions
+    ) -> DataRef[Any]:
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("version", dataset_version)
+        log = Log(self._store, dataset_id)
+        if dataset_version in log.head().versions:
+            raise AlreadyExistsError(f"{dataset_id}@{dataset_version} is published already: choose another version")
+
+        readable = as_source(source, unbatch=options.unbatch, element_spec=options.element_spec)
+        attempt = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
+        folder = self._store.make_folder(paths.build(dataset_id, attempt))
+        started = time.monotonic()
+        with lease.hold(self._store.path(paths.build_lease(dataset_id, attempt))):
+            try:
+                title = f"{dataset_id}@{dataset_version}"
+                with Progress(title, options.expected(readable.length), options.progress) as shown:
+                    built = build(readable, folder, attempt, options, shown)
+                made = {"source": readable.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
+                provenance = {**options.kept, **call, **made, **environment()}
+                info = self._publish(log, dataset_id, dataset_version, attempt, built, provenance)
+            except BaseException:
+                self._store.delete_folder(paths.build(dataset_id, attempt))
+                raise
+        return self._open(dataset_id, info)
+
+    def _publish(
+        self, log: Log, dataset_id: str, version: str, attempt: str, built: Built, provenance: dict[str, Any]
+    ) -> VersionInfo:
+        manifest = Manifest(built.codec, built.element_spec, built.shards, provenance, uuid.uuid4().hex)
+        raw = manifest.encode()
+        name = paths.manifest(attempt)
+        self._store.put(f"{dataset_id}/{name}", raw)
+        sync_folder(self._store.path(paths.build(dataset_id, attempt)))
+        info = VersionInfo(
+            version=version,
+            manifest=name,
+            manifest_sha256=hashlib.sha256(raw).hexdigest(),
+            digest=manifest.digest,
+            records=manifest.records,
+            nbytes=manifest.nbytes,
+            time=provenance["time"],
+        )
+        log.commit(lambda head: head.with_version(info, _event("publish", version=version)))
+        return info
+
+    def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
+        """A published version.
+
+        Args:
+            dataset_id: the dataset, or the whole reference such as ``"cifar10@v2"``.
+            dataset_version: a version, a tag, ``"latest"`` (the newest published, the default) or
+                ``"sha256:<digest prefix>"``.
+
+        Raises:
+            DatasetNotFoundError, VersionNotFoundError: where there is none; the message names what exists.
+            CorruptionError: where a pinned digest is not the version's.
+        """
+        reference = Reference.parse(dataset_id, dataset_version)
+        snapshot = self._snapshot(reference.dataset_id)
+        return self._open(reference.dataset_id, reference.resolve(snapshot))
+
+    def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
+        published = Published(str(self._store.root), dataset_id, info, self._verify)
+        # Reading the manifest now finds a damaged version here, not in the first batch.
+        published.manifest  # noqa: B018
+        return DataRef(published)
+
+    def _snapshot(self, dataset_id: str) -> Snapshot:
+        """The newest snapshot of a dataset that exists."""
+        snapshot = Log(self._store, dataset_id).head()
+        if snapshot.sequence == 0:
+            known = self.datasets()
+            near = get_close_matches(dataset_id, known, 3)
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            shown = f"there are {', '.join(known[:10])}" if known else "it holds no dataset"
+            raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.url}: {hint}{shown}")
+        return snapshot
+
+    @overload
+    def cache(
+        self, source: Mapping[Any, Any], dataset_id: str, dataset_version: str, **submit_options: Any
+    ) -> DataRef[Any]: ...
+    @overload
+    def cache(
+        self,
+        source: Iterable[T] | Callable[[], Iterable[T]],
+        dataset_id: str,
+        dataset_version: str,
+        **submit_options: Any,
+    ) -> DataRef[T]: ...
+    @overload
+    def cache(self, source: Any, dataset_id: str, dataset_version: str, **submit_options: Any) -> DataRef[Any]: ...
+    def cache(self, source: Any, dataset_id: str, dataset_version: str, **submit_options: Any) -> DataRef[Any]:
+        """The version, built once among all threads and processes that ask for it.
+
+        Args:
+            source: as in :meth:`submit`; a function is called only where the version has to be built.
+            dataset_id, dataset_version: as in :meth:`submit`.
+            submit_options: as in :meth:`submit`; they matter only where the version has to be built.
+        """
+        return self._cache(source, dataset_id, dataset_version, {}, submit_options)
+
+    def _cache(
+        self, source: Any, dataset_id: str, version: str, call: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> DataRef[Any]:
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("version", version)
+        found = self._find(dataset_id, version)
+        if found is not None:
+            return found
+        name = paths.version_lease(dataset_id, version)
+        self._store.make_folder(parent_of(name))
+
+        def waiting() -> None:
+            notice(f"{dataset_id}@{version}: waiting for another process that builds it", options.get("progress"))
+
+        with lease.hold(self._store.path(name), on_wait=waiting):
+            found = self._find(dataset_id, version)
+            if found is not None:
+                return found
+            try:
+                return self._submit(source, dataset_id, version, call, BuildOptions.checked(**options))
+            except AlreadyExistsError:
+                return self.fetch(dataset_id, version)
+
+    def _find(self, dataset_id: str, version: str) -> DataRef[Any] | None:
+        info = Log(self._store, dataset_id).head().versions.get(version)
+        return None if info is None else self._open(dataset_id, info)
+
+    def cacheable(self, dataset_id: str, dataset_version: str, **submit_options: Any) -> Cacheable:
+        """Decorate a function that returns a source: calling it gives the version, built at the first call.
+
+        The arguments of the call that built it are recorded; a call with others is refused.
+
+        Args:
+            dataset_id, dataset_version, submit_options: as in :meth:`submit`.
+
+        Raises:
+            ArgumentsMismatchError: (by the decorated function) where the version was built with other arguments.
+        """
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("version", dataset_version)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
+            @functools.wraps(function)
+            def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
+                arguments = bound_arguments(function, args, kwargs)
+                call = {"function": f"{function.__module__}.{function.__qualname__}", "arguments": arguments}
+                ref = self._cache(lambda: function(*args, **kwargs), dataset_id, dataset_version, call, submit_options)
+                check_arguments(f"{dataset_id}@{dataset_version}", ref.provenance.get("arguments"), arguments)
+                return ref
+
+            return cached
+
+        return cast(Cacheable, decorate)
+
+    def datasets(self) -> list[str]:
+        """The ids of the datasets that were published here, sorted."""
+        return [name for name in self._store.names("") if self._store.exists(paths.log_entry(name, 1))]
+
+    def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
+        """The versions of a dataset by name, in the order in which they were published.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return dict(self._snapshot(dataset_id).versions)
+
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """The version that each tag of a dataset names.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return dict(self._snapshot(dataset_id).tags)
+
+    def tag(self, dataset_id: str, version: str, tag: str) -> None:
+        """Let a tag name a version; a tag that named another before is moved.
+
+        Raises:
+            VersionNotFoundError: where there is no such version.
+            AlreadyExistsError: where a version has the name of the tag.
+        """
+        paths.check_name("tag", tag)
+        self._commit(dataset_id, version, lambda head: maintenance.tagged(head, version, tag, _event("tag", tag=tag)))
+
+    def delete(self, dataset_id: str, version: str) -> None:
+        """Delete a version, and the files that no other version has. Readers that have them open go on.
+
+        Raises:
+            VersionNotFoundError: where there is no such version.
+            InvalidArgumentError: where a tag names it.
+        """
+        event = _event("delete", version=version)
+        self._commit(dataset_id, version, lambda head: maintenance.without(head, version, event))
+        maintenance.collect(self._store, dataset_id, grace=0.0)
+
+    def _commit(self, dataset_id: str, version: str, change: Callable[[Snapshot], Snapshot]) -> None:
+        paths.check_name("dataset id", dataset_id)
+        self._snapshot(dataset_id)
+
+        def decide(head: Snapshot) -> Snapshot:
+            if version not in head.versions:
+                Reference(dataset_id, paths.check_name("version", version)).resolve(head)
+                raise VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
+            return change(head)
+
+        Log(self._store, dataset_id).commit(decide)
+
+    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> Report:
+        """Read every record of a version and compare with every checksum.
+
+        Returns:
+            A report that is true where all is well, and names each problem with its file.
+
+        Raises:
+            NotFoundError: where there is no such version.
+        """
+        reference = Reference.parse(dataset_id, version)
+        info = reference.resolve(self._snapshot(reference.dataset_id))
+        return check(Published(str(self._store.root), reference.dataset_id, info, "always"), progress=progress)
+
+    def gc(self, grace: float = 24 * 3600.0) -> list[str]:
+        """Delete what failed or killed builds left behind, and what deleted versions had to themselves.
+
+        Args:
+            grace: seconds since the last change of a build attempt before it is touched. A running build never is.
+
+        Returns:
+            The attempts that were deleted, as ``<dataset id>/<attempt>``.
+        """
+        return [
+            f"{dataset_id}/{attempt}"
+            for dataset_id in self._store.names("")
+            if self._store.names(paths.builds(dataset_id))
+            for attempt in maintenance.collect(self._store, dataset_id, grace=grace)
+        ]
+
+
+def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
+    """Open a version by its whole reference.
+
+    Args:
+        reference: ``<url>/<dataset id>@<version>``, with ``@sha256:<digest>`` where it is pinned, and ``[a:b]`` behind
+            it for a view of a part.
+        storage_options: as in :class:`Storage`.
+
+    Raises:
+        InvalidArgumentError: where it is no reference.
+        NotFoundError: where there is no such version.
+        CorruptionError: where the version has another digest.
+    """
+    text, rows = split_slice(reference)
+    head, at, version = text.partition("@") if "/" not in text.partition("@")[0] else _split_url(text)
+    url, slash, dataset_id = head.rpartition("/")
+    if not at or not slash:
+        raise InvalidArgumentError(f"{reference!r} is no reference: write <url>/<dataset id>@<version>")
+    ref = Storage(url, **storage_options).fetch(f"{dataset_id}@{version}")
+    return ref if rows is None else ref[rows]
+
+
+def _split_url(text: str) -> tuple[str, str, str]:
+    """The reference parted at the first @ after its last slash: a URL may hold one before."""
+    slash = text.rfind("/")
+    head, at, version = text[slash:].partition("@")
+    return text[:slash] + head, at, version
+
+
+def _event(kind: str, **details: Any) -> dict[str, Any]:
+    return {"kind": kind, **details, "time": now(), "host": socket.gethostname(), "pid": os.getpid()}

@@ -1,0 +1,1 @@
+"""What a version is, and the log that publishes it."""

@@ -1,0 +1,61 @@
+"""Who is at work: locks that the operating system lets go when their holder dies.
+
+A lease only saves work that would be done twice and keeps running builds from being collected. What is published is
+decided by the log alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cachelayer.errors import CacheLayerWarning
+
+
+@contextmanager
+def hold(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lease of a file, waiting while another thread or process has it.
+
+    Args:
+        path: the file of the lease; it is made where it does not exist, and stays.
+        on_wait: called once before a wait.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if not _try_lock(descriptor):
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lease of a file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        warnings.warn(
+            f"this file system has no locks ({error}): several builds of one version may run beside each other",
+            CacheLayerWarning,
+            stacklevel=2,
+        )
+    return True

@@ -1,0 +1,165 @@
+"""The log of a dataset: the one place where versions are published, tagged and deleted.
+
+An entry is a whole snapshot under the next number, put if absent. Who loses the race for a number reads the winner's
+entry and decides again. An entry holds a token, so that a put whose reply was lost is recognised as one's own.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError
+from cachelayer.objects import paths
+from cachelayer.objects.store import ObjectStore
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """A published version.
+
+    Args:
+        version: its name.
+        manifest: name of its manifest, relative to the dataset.
+        manifest_sha256: hex digest of the manifest's bytes.
+        digest: hex digest of the data.
+        records: number of records.
+        nbytes: bytes of its shards.
+        time: when it was published, in ISO 8601, UTC.
+    """
+
+    version: str
+    manifest: str
+    manifest_sha256: str
+    digest: str
+    records: int
+    nbytes: int
+    time: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a dataset after one entry of its log.
+
+    Args:
+        sequence: number of the entry; 0 before the first.
+        versions: by name, in the order in which they were published.
+        tags: the version that each tag names.
+        revoked: build attempts that may not publish any more.
+        event: what the entry changed, by whom and when.
+    """
+
+    sequence: int = 0
+    versions: Mapping[str, VersionInfo] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    revoked: frozenset[str] = frozenset()
+    event: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_version(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
+        """The snapshot with one more version.
+
+        Raises:
+            AlreadyExistsError: where a version or tag of the name exists.
+            BuildRevokedError: where the attempt that wrote its manifest was revoked.
+        """
+        if info.version in self.versions or info.version in self.tags:
+            what = "version" if info.version in self.versions else "tag"
+            raise AlreadyExistsError(
+                f"{what} {info.version!r} exists already, and versions never change: choose another name"
+            )
+        attempt = paths.attempt_of(info.manifest)
+        if attempt in self.revoked:
+            raise BuildRevokedError(f"build attempt {attempt} of version {info.version!r} was revoked: build again")
+        return replace(self, versions={**self.versions, info.version: info}, event=event)
+
+    def encode(self, token: str) -> bytes:
+        document = {
+            "format": FORMAT,
+            "sequence": self.sequence,
+            "versions": [asdict(info) for info in self.versions.values()],
+            "tags": dict(self.tags),
+            "revoked": sorted(self.revoked),
+            "event": dict(self.event),
+            "token": token,
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, raw: bytes, name: str) -> Snapshot:
+        """The snapshot of an entry.
+
+        Raises:
+            FormatError: where it was written by a newer release.
+            CorruptionError: where it is cut short or not an entry.
+        """
+        try:
+            document = json.loads(raw)
+            if isinstance(document["format"], int) and document["format"] > FORMAT:
+                raise FormatError(
+                    f"{name}: log of format {document['format']}; this release reads up to {FORMAT}: update cachelayer"
+                )
+            versions = [VersionInfo(**info) for info in document["versions"]]
+            return cls(
+                sequence=document["sequence"],
+                versions={info.version: info for info in versions},
+                tags=document["tags"],
+                revoked=frozenset(document["revoked"]),
+                event=document["event"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise CorruptionError(f"{name}: not a whole entry of a log: {error!r}") from error
+
+
+class Log:
+    """The log of one dataset.
+
+    Args:
+        store: where it is kept.
+        dataset_id: whose log it is.
+    """
+
+    def __init__(self, store: ObjectStore, dataset_id: str) -> None:
+        self._store = store
+        self._dataset_id = dataset_id
+
+    def head(self) -> Snapshot:
+        """The newest snapshot; one without versions where nothing was ever published."""
+        sequence = self._hint()
+        while self._store.exists(paths.log_entry(self._dataset_id, sequence + 1)):
+            sequence += 1
+        if sequence == 0:
+            return Snapshot()
+        name = paths.log_entry(self._dataset_id, sequence)
+        raw = self._store.read(name)
+        if raw is None:
+            raise CorruptionError(f"{self._store.url}: {name} is missing")
+        return Snapshot.decode(raw, name)
+
+    def _hint(self) -> int:
+        """A number up to which entries exist, for the head moves on while it is read."""
+        raw = self._store.read(paths.log_head(self._dataset_id)) or b""
+        hint = int(raw) if raw.isdigit() else 0
+        return hint if hint and self._store.exists(paths.log_entry(self._dataset_id, hint)) else 0
+
+    def commit(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
+        """Append what ``decide`` makes of the newest snapshot; it is asked again whenever another entry comes first.
+
+        Raises:
+            CacheLayerError: whatever ``decide`` raises; nothing is appended then.
+        """
+        token = uuid.uuid4().hex
+        while True:
+            head = self.head()
+            entry = replace(decide(head), sequence=head.sequence + 1)
+            raw = entry.encode(token)
+            name = paths.log_entry(self._dataset_id, entry.sequence)
+            if self._store.put_if_absent(name, raw) or self._store.read(name) == raw:
+                self._store.put(paths.log_head(self._dataset_id), str(entry.sequence).encode())
+                return entry

@@ -1,0 +1,100 @@
+"""How a version came to be: what is recorded beside its data, outside its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import platform
+import re
+import socket
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cachelayer.errors import ArgumentsMismatchError, CacheLayerWarning, InvalidArgumentError
+
+_LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
+_SECRET = re.compile(r"secret|token|passw|credential|api_?key|private_?key|access_?key", re.IGNORECASE)
+
+
+def now() -> str:
+    """The time in ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def environment() -> dict[str, Any]:
+    """Host, Python and the libraries that write a version."""
+    libraries = {}
+    for name in _LIBRARIES:
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            libraries[name] = "unknown"
+    return {"host": socket.gethostname(), "python": platform.python_version(), "libraries": libraries}
+
+
+def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata as it is stored.
+
+    Raises:
+        InvalidArgumentError: where JSON cannot hold it.
+    """
+    try:
+        stored: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"metadata is a dict of what JSON can hold: {error}") from error
+    return stored
+
+
+def bound_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, with defaults applied, as JSON.
+
+    What JSON cannot hold is left out, with a warning; arguments that are named like secrets are hashed.
+    """
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    recorded: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        try:
+            plain = json.loads(json.dumps(value, allow_nan=False, sort_keys=True))
+        except (TypeError, ValueError):
+            warnings.warn(
+                f"argument {name!r} of {function.__qualname__} is a {type(value).__name__}, which JSON cannot hold: "
+                "it is not compared with the one that the version was built with",
+                CacheLayerWarning,
+                stacklevel=4,
+            )
+            continue
+        recorded[name] = _hashed(name, plain)
+    return recorded
+
+
+def _hashed(name: str, value: Any) -> Any:
+    """The value with everything that is named like a secret hashed."""
+    if _SECRET.search(name):
+        return "sha256:" + hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    if isinstance(value, dict):
+        return {key: _hashed(key, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_hashed("", item) for item in value]
+    return value
+
+
+def check_arguments(name: str, built: Mapping[str, Any] | None, called: Mapping[str, Any]) -> None:
+    """Whether a version was built with the arguments of this call, as far as both are known.
+
+    Raises:
+        ArgumentsMismatchError: with both, where they differ.
+    """
+    differences = [
+        f"{argument} was {built[argument]!r} and is {value!r}"
+        for argument, value in called.items()
+        if built is not None and argument in built and built[argument] != value
+    ]
+    if differences:
+        raise ArgumentsMismatchError(
+            f"{name} was built with other arguments: {'; '.join(differences)}. Give other arguments another version"
+        )

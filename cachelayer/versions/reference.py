@@ -1,0 +1,111 @@
+"""References to versions: ``cifar10@v2``, ``cifar10@latest``, ``cifar10@sha256:<prefix>``, ``cifar10@v2[:45000]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
+from cachelayer.objects import paths
+from cachelayer.versions.log import Snapshot, VersionInfo
+
+_DIGEST = re.compile(r"sha256:([0-9a-f]{1,64})", re.ASCII)
+_SLICE = re.compile(r"(?P<rest>.*)\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?(?::(?P<step>-?\d+)?)?\]", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference to a version.
+
+    Args:
+        dataset_id: the dataset.
+        name: a version, a tag, or ``latest``; None where only the digest is given.
+        digest: a prefix of the digest, or None.
+    """
+
+    dataset_id: str
+    name: str | None = paths.LATEST
+    digest: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, default: str | None = None) -> Reference:
+        """The reference that a text such as ``cifar10@v2`` is.
+
+        Args:
+            default: the version where the text names none.
+
+        Raises:
+            InvalidNameError: where it is none.
+            InvalidArgumentError: where it names a version and there is a default too.
+        """
+        dataset_id, _, rest = str(text).partition("@") if isinstance(text, str) else (text, "", "")
+        paths.check_name("dataset id", dataset_id)
+        if rest and default is not None:
+            raise InvalidArgumentError(f"{text!r} names a version, and so does {default!r}: pass one")
+        name, separator, digest = (rest or default or paths.LATEST).partition("@")
+        if not separator and name.startswith("sha256"):
+            return cls(dataset_id, None, _digest(name))
+        if name != paths.LATEST:
+            paths.check_name("version or tag", name)
+        return cls(dataset_id, name, _digest(digest) if separator else None)
+
+    def resolve(self, snapshot: Snapshot) -> VersionInfo:
+        """The version that is meant.
+
+        Raises:
+            VersionNotFoundError: where there is none; the message names what exists.
+            InvalidArgumentError: where a digest's prefix stands for several.
+            CorruptionError: where the version is there with another digest.
+        """
+        versions = snapshot.versions
+        if self.name is None:
+            return self._by_digest(versions)
+        name = snapshot.tags.get(self.name, self.name)
+        if name == paths.LATEST and versions:
+            name = next(reversed(list(versions)))
+        if name not in versions:
+            raise self._not_found(snapshot)
+        info = versions[name]
+        if self.digest is not None and not info.digest.startswith(self.digest):
+            raise CorruptionError(
+                f"{self.dataset_id}@{self.name} has digest sha256:{info.digest}, not the pinned sha256:{self.digest}"
+            )
+        return info
+
+    def _by_digest(self, versions: Mapping[str, VersionInfo]) -> VersionInfo:
+        found = [info for info in versions.values() if info.digest.startswith(self.digest or "")]
+        if not found:
+            raise VersionNotFoundError(
+                f"{self.dataset_id}: no version has a digest that begins with sha256:{self.digest}"
+            )
+        if len({info.digest for info in found}) > 1:
+            names = ", ".join(f"{info.version} (sha256:{info.digest[:12]})" for info in found)
+            raise InvalidArgumentError(f"sha256:{self.digest} stands for several versions: {names}; give more digits")
+        return found[-1]
+
+    def _not_found(self, snapshot: Snapshot) -> VersionNotFoundError:
+        if not snapshot.versions:
+            return VersionNotFoundError(f"{self.dataset_id}: no version is published")
+        known = [*snapshot.versions, *snapshot.tags]
+        near = get_close_matches(str(self.name), known, 3)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        shown = ", ".join(known[-10:])
+        return VersionNotFoundError(f"{self.dataset_id}: no version or tag {self.name!r}: {hint}there are {shown}")
+
+
+def split_slice(text: str) -> tuple[str, slice | None]:
+    """A reference and the slice at its end, if it has one."""
+    match = _SLICE.fullmatch(text)
+    if match is None:
+        return text, None
+    numbers = [int(match[name]) if match[name] else None for name in ("start", "stop", "step")]
+    return match["rest"], slice(*numbers)
+
+
+def _digest(text: str) -> str:
+    match = _DIGEST.fullmatch(text)
+    if match is None:
+        raise InvalidNameError(f"{text!r} is no digest: write sha256: and up to 64 hexadecimal digits")
+    return match[1]
