@@ -68,8 +68,6 @@ class TfDataSource:
         if declared is not None:
             _check_declared(own, declared)
         self.element_spec: Tree | None = own if declared is None else declared
-        if not tree.leaves(self.element_spec):
-            raise InvalidTypeError(f"elements of the tf.data.Dataset hold no tensor: {dataset.element_spec}")
 
     @property
     def length(self) -> int | None:
@@ -124,7 +122,7 @@ class TfDataSource:
 
     def _stacked(self, batch: Any) -> Batch:
         tensors = tree.flatten_like(self.element_spec, batch)
-        arrays = [tensor.numpy() for tensor in tensors]
+        arrays = [np.asarray(tensor) for tensor in tensors]
         packed = tree.packer(self.element_spec)(iter(arrays))
         return Stacked(packed, len(arrays[0]))
 
@@ -274,7 +272,8 @@ def to_tf(stream: Stream[Any]) -> tf.data.Dataset:
     _check_outward(spec)
     if stream.options.batched:
         return _batched_dataset(stream, spec)
-    if all(isinstance(leaf, ArraySpec) and None not in leaf.shape for _, leaf in tree.leaves(spec)):
+    # Without 0 in a shape: TensorFlow's unbatch() crashes the process over tensors that hold nothing.
+    if all(isinstance(leaf, ArraySpec) and all(leaf.shape) for _, leaf in tree.leaves(spec)):
         blocks = _generated(lambda: _blocks(stream, spec), tree.map_structure(spec, _batch_signature(None)))
         return _with_length(blocks.unbatch(), stream)
     signature = tree.map_structure(spec, _element_signature)

@@ -109,4 +109,5 @@ def _as_indices(indices: Any) -> Numbers:
         raise InvalidArgumentError(f"indices of shape {list(indices.shape)}: pass one dimension")
     if indices.dtype.kind not in "iu":
         raise InvalidTypeError(f"indices of dtype {indices.dtype}: pass integers")
-    return indices.astype(np.int64)
+    numbers: Numbers = indices.astype(np.int64)
+    return numbers

@@ -20,7 +20,7 @@ from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
 ENTRY_POINTS = "cachelayer.sources"
-BATCH_NBYTES = 4 << 20
+BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
 
 

@@ -50,7 +50,7 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
     """
     stacked = np.asarray(batch)
     if stacked.dtype.newbyteorder("<") != spec.dtype or not fits_shape((None, *spec.shape), stacked.shape):
-        raise ElementError(f"a batch of {spec.describe()}", f"{stacked.dtype}{list(stacked.shape)}", record=0)
+        raise ElementError(spec.describe(), f"{stacked.dtype}{list(stacked.shape[1:])}", record=0)
     return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
 
 

@@ -1,0 +1,67 @@
+"""Building from tf.data: against a plain loop into ArrayRecordWriter, and against the bare writer fed ready bytes.
+
+Run: ``python benchmarks/build.py [folder]``. Each contender brings its file to the disk (fsync).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from array_record.python.array_record_module import ArrayRecordWriter
+from harness import machine, medians, peak_mb, table
+
+import cachelayer
+
+RECORDS = 50_000
+OPTIONS = "group_size:1,uncompressed,transpose:false,pad_to_block_boundary:false"
+
+
+def main(folder: Path) -> None:
+    """Print the table."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "image": rng.integers(0, 256, (RECORDS, 32, 32, 3), dtype=np.uint8),
+        "label": np.arange(RECORDS, dtype=np.int64),
+    }
+    dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    ready = [image.tobytes() + label.tobytes() for image, label in zip(arrays["image"], arrays["label"], strict=True)]
+
+    def ours() -> int:
+        shutil.rmtree(folder / "storage", ignore_errors=True)
+        return len(cachelayer.Storage(folder / "storage").submit(dataset, "images", "v1"))
+
+    def written(records: Any) -> int:
+        path = folder / "plain.array_record"
+        path.unlink(missing_ok=True)
+        writer = ArrayRecordWriter(str(path), OPTIONS)
+        for record in records:
+            writer.write(record)
+        writer.close()
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        return RECORDS
+
+    def loop() -> int:
+        return written(row["image"].tobytes() + row["label"].tobytes() for row in dataset.as_numpy_iterator())
+
+    rates = medians({"cachelayer": ours, "as_numpy_iterator loop": loop, "bare writer": lambda: written(ready)})
+    rows = [(name, f"{rate:,.0f}", f"{rates['cachelayer'] / rate:.2f}") for name, rate in rates.items()]
+    title = f"Build of {RECORDS:,} images of 32 x 32 x 3 with labels ({machine()}; peak {peak_mb():,.0f} MB)"
+    print(table(title, ("way", "records/s", "cachelayer / this"), rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            main(Path(made))

@@ -1,0 +1,187 @@
+"""Hypothesis strategies for element specs and elements, and what it means for two values to be the same."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer.elements import tree
+from cachelayer.elements.spec import LeafSpec
+
+ML_DTYPES = [
+    np.dtype(getattr(ml_dtypes, name))
+    for name in dir(ml_dtypes)
+    if name.startswith(("bfloat", "float", "int", "uint")) and name not in ("finfo", "iinfo")
+]
+NUMPY_DTYPES = [
+    *(np.dtype(char) for char in "?bBhHiIlLqQefdgFDG"),
+    *(np.dtype(name) for name in ("S1", "S5", "<U1", "<U7")),
+    *(np.dtype(name) for name in ("M8", "M8[ns]", "M8[25s]", "M8[D]", "m8", "m8[us]", "m8[7ms]")),
+]
+DTYPES = [*NUMPY_DTYPES, *ML_DTYPES]
+TEXTS = ["", "a", "näïve", "雪" * 40, "\ud800", "x\udfff\x00y\x00", "\U0001f9ca"]
+BLOBS = [b"", b"\x00", b"\xff\x00", b"abc" * 50, bytes(range(256))]
+
+
+def random_array(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array of any bits that its dtype can have, NaNs with payloads among them; of bytes or str, an object array."""
+    count = int(np.prod(shape, dtype=np.int64))
+    if dtype in (bytes, str):
+        choices = BLOBS if dtype is bytes else TEXTS
+        items = np.empty(count, object)
+        items[:] = [choices[i] for i in rng.integers(0, len(choices), count)]
+        return items.reshape(shape)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind == "U":
+        return rng.integers(0, 0x110000, count * dtype.itemsize // 4, np.uint32).view(dtype).reshape(shape)
+    if dtype.char in "gG":
+        parts = rng.standard_normal((2, count)).astype(np.longdouble) / 3
+        return (parts[0] if dtype.char == "g" else parts[0] + 1j * parts[1]).astype(dtype).reshape(shape)
+    raw = rng.integers(0, 256, count * dtype.itemsize, np.uint8)
+    if dtype.name.startswith(("int", "uint", "float4", "float6")) and dtype.kind == "V":
+        bits = int("".join(filter(str.isdigit, dtype.name.partition("_")[0])))
+        if dtype.name.startswith("float"):
+            raw &= np.uint8((1 << bits) - 1)
+        else:
+            raw = (rng.integers(0, 1 << bits, count) - ((1 << bits >> 1) if dtype.name[0] == "i" else 0)).astype(dtype)
+    return raw.view(dtype).reshape(shape)
+
+
+def random_shape(rng: np.random.Generator, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    return tuple(int(rng.integers(0, 4)) if dim is None else dim for dim in shape)
+
+
+def random_leaf(rng: np.random.Generator, spec: LeafSpec) -> Any:
+    """A value that fits a leaf spec."""
+    shape = random_shape(rng, spec.shape)
+    if isinstance(spec, RaggedSpec):
+        splits, rows = [], shape[0]
+        for _ in range(spec.ragged_rank):
+            splits.append(np.cumsum([0, *rng.integers(0, 4, rows)]).astype(spec.splits_dtype))
+            rows = int(splits[-1][-1])
+        return Ragged.from_nested(
+            random_array(rng, spec.dtype, (rows, *shape[spec.ragged_rank + 1 :])), tuple(splits)
+        )
+    if isinstance(spec, SparseSpec):
+        count = int(rng.integers(0, 4)) if 0 not in shape else 0
+        indices = np.column_stack([rng.integers(0, max(dim, 1), count) for dim in shape]).astype(np.int64)
+        return Sparse(indices, random_array(rng, spec.dtype, (count,)), np.array(shape, np.int64))
+    array = random_array(rng, spec.dtype, shape)
+    return array.item() if spec.dtype in (bytes, str) and shape == () else array
+
+
+def dtypes_of_leaves() -> st.SearchStrategy[Any]:
+    return st.sampled_from([*DTYPES, bytes, str])
+
+
+def dims() -> st.SearchStrategy[int]:
+    return st.integers(0, 3)
+
+
+@st.composite
+def leaf_specs(draw: st.DrawFn, *, nullable: bool = True) -> LeafSpec:
+    """Any leaf spec."""
+    dtype = draw(dtypes_of_leaves())
+    options = {"nullable": draw(st.booleans())} if nullable else {}
+    maybe = st.one_of(dims(), st.none())
+    match draw(st.integers(0, 4)):
+        case 0:
+            rank = draw(st.integers(1, 3))
+            shape = (draw(maybe), *[None] * rank, *draw(st.lists(maybe, max_size=2)))
+            splits = draw(st.sampled_from([np.int32, np.int64]))
+            return RaggedSpec(dtype, shape, ragged_rank=rank, splits_dtype=np.dtype(splits), **options)
+        case 1:
+            return SparseSpec(dtype, tuple(draw(st.lists(maybe, min_size=1, max_size=3))), **options)
+        case 2:
+            return ArraySpec(dtype, tuple(draw(st.lists(maybe, max_size=3))), **options)
+        case _:
+            return ArraySpec(dtype, tuple(draw(st.lists(dims(), max_size=3))), **options)
+
+
+KEYS = st.one_of(st.text(max_size=4), st.sampled_from(["image", "label", "", "a b", "0", "\ud800", "self", "'"]))
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,5}x", fullmatch=True)
+
+
+@st.composite
+def namedtuples(draw: st.DrawFn, children: st.SearchStrategy[Any]) -> Any:
+    fields = draw(st.lists(NAMES, unique=True, max_size=3))
+    return namedtuple(draw(NAMES), fields)(*[draw(children) for _ in fields])
+
+
+def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Any nested structure, empty ones too."""
+
+    def extend(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        lists = st.lists(children, max_size=3)
+        return st.one_of(st.dictionaries(KEYS, children, max_size=3), lists, lists.map(tuple), namedtuples(children))
+
+    return st.recursive(leaves, extend, max_leaves=6)
+
+
+def specs(*, nullable: bool = True) -> st.SearchStrategy[Any]:
+    """Any element spec."""
+    return trees(st.one_of(leaf_specs(nullable=nullable), leaf_specs(nullable=nullable), st.none()))
+
+
+@st.composite
+def versions(draw: st.DrawFn, max_rows: int = 4) -> tuple[Any, list[Any]]:
+    """An element spec, and elements that fit it, with None in some leaves that are nullable."""
+    spec = draw(specs())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+
+    def leaf(_path: str, leaf_spec: LeafSpec | None) -> Any:
+        if leaf_spec is None or (leaf_spec.nullable and rng.random() < 0.4):
+            return None
+        return random_leaf(rng, leaf_spec)
+
+    return spec, [tree.map_structure(spec, leaf) for _ in range(draw(st.integers(0, max_rows)))]
+
+
+def bits(array: np.ndarray[Any, Any]) -> Any:
+    """The bytes of an array that mean something, or its objects."""
+    if array.dtype == object:
+        return [(type(item), item) for item in array.reshape(-1)]
+    raw = np.frombuffer(array.astype(array.dtype.newbyteorder("<")).tobytes(), np.uint8)
+    return raw.reshape(-1, 16)[:, :10].tobytes() if array.dtype.char in "gG" else raw.tobytes()
+
+
+def same_array(one: Any, other: Any) -> bool:
+    """Whether two arrays, or scalars, have the same dtype, shape and bits."""
+    one, other = np.asarray(one), np.asarray(other)
+    little = one.dtype.newbyteorder("<") == other.dtype.newbyteorder("<")
+    return little and one.shape == other.shape and bits(one) == bits(other)
+
+
+def same_leaf(one: Any, other: Any) -> bool:
+    """Whether two leaves are the same: kind, dtypes, shapes and bits."""
+    if one is None or isinstance(one, (bytes, str)):
+        return type(one) is type(other) and one == other
+    if isinstance(one, Ragged):
+        if not isinstance(other, Ragged) or len(one.nested_row_splits) != len(other.nested_row_splits):
+            return False
+        mine, theirs = (one.flat_values, *one.nested_row_splits), (other.flat_values, *other.nested_row_splits)
+        return all(map(same_array, mine, theirs))
+    if isinstance(one, Sparse):
+        parts = ("indices", "values", "dense_shape")
+        return isinstance(other, Sparse) and all(same_array(getattr(one, p), getattr(other, p)) for p in parts)
+    return isinstance(other, (np.ndarray, np.generic)) and same_array(one, other)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two elements are the same: structure, order of keys, names of fields, leaves."""
+    if isinstance(one, dict):
+        keys = isinstance(other, dict) and list(one) == list(other)
+        return keys and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (tuple, list)):
+        if tree.is_namedtuple(one):
+            alike = type(one).__name__ == type(other).__name__ and one._fields == getattr(other, "_fields", None)
+        else:
+            alike = type(one) is type(other)
+        return alike and len(one) == len(other) and all(map(same, one, other))
+    return same_leaf(one, other)

@@ -1,0 +1,269 @@
+"""tf.data in and out, against TensorFlow itself."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import cachelayer
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer.adapters.tensorflow import to_tf
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path)
+
+
+def assert_same(mine: Any, theirs: Any) -> None:
+    """Whether an element is what TensorFlow gives for it."""
+    if isinstance(theirs, dict):
+        assert list(mine) == list(theirs)
+        for key in theirs:
+            assert_same(mine[key], theirs[key])
+    elif isinstance(theirs, tuple):
+        assert getattr(mine, "_fields", None) == getattr(theirs, "_fields", None)
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same(one, other)
+    elif isinstance(theirs, tf.RaggedTensor):
+        assert isinstance(mine, Ragged)
+        assert mine.to_list() == theirs.to_list()
+        assert mine.flat_values.dtype == theirs.flat_values.numpy().dtype
+        assert [s.dtype for s in mine.nested_row_splits] == [s.numpy().dtype for s in theirs.nested_row_splits]
+    elif isinstance(theirs, tf.SparseTensor):
+        assert isinstance(mine, Sparse)
+        for part in ("indices", "values", "dense_shape"):
+            np.testing.assert_array_equal(getattr(mine, part), getattr(theirs, part).numpy())
+    elif theirs is None:
+        assert mine is None
+    else:
+        array = theirs.numpy()
+        if isinstance(array, bytes):
+            assert mine == array
+        else:
+            assert mine.dtype == array.dtype
+            assert mine.shape == array.shape
+            np.testing.assert_array_equal(mine, array)
+
+
+def varying() -> Iterator[dict[str, Any]]:
+    for i in range(40):
+        yield {
+            "z": np.full((i % 4, 2, 3 - i % 2), i, np.float32),
+            "a": b"x" * i,
+            "words": np.array([b"w%d" % k for k in range(i % 3)], dtype=object),
+            "fixed": np.full((2, 3), i, np.int16),
+            "id": np.int64(i),
+        }
+
+
+VARYING = {
+    "z": tf.TensorSpec((None, 2, None), tf.float32),
+    "a": tf.TensorSpec((), tf.string),
+    "words": tf.TensorSpec((None,), tf.string),
+    "fixed": tf.TensorSpec((2, 3), tf.int16),
+    "id": tf.TensorSpec((), tf.int64),
+}
+
+
+def ragged_rows(dtype: Any = tf.int64) -> tf.data.Dataset:
+    rows = tf.ragged.constant([[[1, 2], []], [], [[3]], [[4, 5, 6], [7], []]], row_splits_dtype=dtype)
+    return tf.data.Dataset.from_tensor_slices({"r": rows, "n": tf.range(4)})
+
+
+def sparse_rows() -> tf.data.Dataset:
+    return tf.data.Dataset.range(5).map(
+        lambda i: {
+            "s": tf.sparse.from_dense(tf.one_hot(i, 5)),
+            "t": tf.sparse.from_dense(tf.eye(3) * tf.cast(i, tf.float32)),
+        }
+    )
+
+
+PIPELINES = {
+    "images": lambda: tf.data.Dataset.from_tensor_slices(
+        {"image": np.random.default_rng(0).integers(0, 256, (3000, 8, 8, 3), dtype=np.uint8), "label": np.arange(3000)}
+    ),
+    "mapped": lambda: tf.data.Dataset.range(2500).map(lambda i: (i, {"b": i % 2 == 0, "a": tf.cast(i, tf.bfloat16)})),
+    "scalars": lambda: tf.data.Dataset.range(10),
+    "strings": lambda: tf.data.Dataset.from_tensor_slices([b"", b"a", "ü".encode() * 5000]),
+    "plain string arrays": lambda: tf.data.Dataset.from_tensor_slices([["a", "bc"], ["", "d"]]),
+    "varying": lambda: tf.data.Dataset.from_generator(varying, output_signature=VARYING),
+    "one-tuple": lambda: tf.data.Dataset.from_generator(
+        lambda: ((np.zeros(i, np.int32),) for i in range(5)), output_signature=(tf.TensorSpec((None,), tf.int32),)
+    ),
+    "namedtuple": lambda: tf.data.Dataset.range(4).map(lambda i: Point(i, [tf.fill([2], i), (i, i)])),
+    "varying namedtuple": lambda: tf.data.Dataset.range(4).map(lambda i: Point(tf.range(i), i)),
+    "ragged": ragged_rows,
+    "ragged int32 splits": lambda: ragged_rows(tf.int32),
+    "ragged strings": lambda: tf.data.Dataset.from_tensors(tf.ragged.constant([["a", "bb"], []])).repeat(3),
+    "ragged rank 0": lambda: tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
+    "sparse": sparse_rows,
+    "none": lambda: tf.data.Dataset.from_tensors((1, None)),
+    "zero-size": lambda: tf.data.Dataset.from_tensors(np.zeros((0, 5), np.float32)),
+    "unknown length": lambda: tf.data.Dataset.range(100).filter(lambda i: i % 3 == 0),
+    "batched by the user": lambda: tf.data.Dataset.range(10).batch(4),
+    "empty": lambda: tf.data.Dataset.range(0),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_element_comes_back(storage: cachelayer.Storage, name: str) -> None:
+    dataset = PIPELINES[name]()
+    ref = storage.cache(dataset, "d", "v1")
+    expected = list(dataset)
+    assert len(ref) == len(expected)
+    for mine, theirs in zip(ref, expected, strict=True):
+        assert_same(mine, theirs)
+    for index in range(0, len(ref), 7):
+        assert_same(ref[index], expected[index])
+
+
+@pytest.mark.parametrize("name", sorted(set(PIPELINES) - {"none"}))
+def test_to_tf_gives_the_same_elements_again(storage: cachelayer.Storage, name: str) -> None:
+    dataset = PIPELINES[name]()
+    again = to_tf(storage.cache(dataset, "d", "v1").stream())
+    assert int(again.cardinality()) == len(list(dataset))
+    for mine, theirs in zip(again, dataset, strict=True):
+        tf.nest.map_structure(lambda a, b: assert_same(*_numpy_pair(a, b)), mine, theirs)
+
+
+def _numpy_pair(mine: Any, theirs: Any) -> tuple[Any, Any]:
+    if isinstance(mine, tf.RaggedTensor):
+        splits = tuple(level.numpy() for level in mine.nested_row_splits)
+        return Ragged.from_nested(mine.flat_values.numpy(), splits), theirs
+    if isinstance(mine, tf.SparseTensor):
+        return Sparse(mine.indices.numpy(), mine.values.numpy(), mine.dense_shape.numpy()), theirs
+    value = mine.numpy()
+    return value if isinstance(value, bytes) else np.asarray(value), theirs
+
+
+def test_the_spec_is_the_datasets(storage: cachelayer.Storage) -> None:
+    assert storage.cache(PIPELINES["varying"](), "a", "v").element_spec == {
+        "z": ArraySpec("float32", (None, 2, None)),
+        "a": ArraySpec(bytes),
+        "words": ArraySpec(bytes, (None,)),
+        "fixed": ArraySpec("int16", (2, 3)),
+        "id": ArraySpec("int64"),
+    }
+    assert storage.cache(ragged_rows(), "b", "v").element_spec["r"] == RaggedSpec("int32", (None, None))
+    assert storage.cache(sparse_rows(), "c", "v").element_spec == {
+        "s": SparseSpec("float32", (5,)),
+        "t": SparseSpec("float32", (3, 3)),
+    }
+    assert storage.cache(PIPELINES["mapped"](), "d", "v").element_spec[1]["a"] == ArraySpec(ml_dtypes.bfloat16)
+
+
+def test_a_shape_of_unknown_rank_is_taken_from_the_first_element(storage: cachelayer.Storage) -> None:
+    def load(i: Any) -> Any:
+        return tf.numpy_function(lambda k: np.zeros((int(k) + 1, 2), np.float32), [i], tf.float32)
+
+    ref = storage.cache(tf.data.Dataset.range(4).map(load), "d", "v1")
+    assert ref.element_spec == ArraySpec("float32", (None, None))
+    assert [element.shape for element in ref] == [(1, 2), (2, 2), (3, 2), (4, 2)]
+
+
+def test_a_declared_spec_fixes_what_the_pipeline_leaves_open(storage: cachelayer.Storage) -> None:
+    def load(i: Any) -> Any:
+        return tf.numpy_function(lambda k: np.full((2, 2), k, np.float32), [i], tf.float32)
+
+    dataset = tf.data.Dataset.range(4).map(load)
+    ref = storage.cache(dataset, "d", "v1", element_spec=tf.TensorSpec((2, 2), tf.float32))
+    assert ref.element_spec == ArraySpec("float32", (2, 2))
+    assert ref.read([0, 3])[:, 0, 0].tolist() == [0.0, 3.0]
+    with pytest.raises(cachelayer.ElementError, match=r"record 0: expected float32\[3, 2\], got float32\[2, 2\]"):
+        storage.submit(dataset, "d", "v2", element_spec=tf.TensorSpec((3, 2), tf.float32))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="float64"):
+        storage.submit(dataset, "d", "v2", element_spec=ArraySpec("float64", (2, 2)))
+
+
+def test_batches_are_taken_apart_on_request(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(PIPELINES["images"]().batch(64), "d", "v1", unbatch=True)
+    assert len(ref) == 3000
+    assert ref[2999]["label"] == 2999
+
+
+def test_an_endless_dataset_is_refused_up_front(storage: cachelayer.Storage) -> None:
+    endless = tf.data.Dataset.range(3).repeat()
+    with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
+        storage.cache(endless, "d", "v1")
+    assert storage.datasets() == []
+    assert list(storage.cache(endless, "d", "v1", max_records=7)) == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("bad", [37, 1300])
+def test_a_failing_pipeline_names_the_record(storage: cachelayer.Storage, bad: int) -> None:
+    def rows() -> Iterator[int]:
+        for i in range(3000):
+            if i == bad:
+                raise ValueError("boom")
+            yield i
+
+    dataset = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((), tf.int64))
+    with pytest.raises(cachelayer.SourceError, match=rf"record {bad}:.*") as caught:
+        storage.cache(dataset, "d", "v1")
+    assert caught.value.__cause__ is not None
+    assert storage.datasets() == []
+
+
+def test_what_cannot_be_stored_is_refused_by_name(storage: cachelayer.Storage) -> None:
+    nested = tf.data.Dataset.range(6).window(2).map(lambda w: {"w": w})
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['w'\].*DatasetSpec"):
+        storage.cache(nested, "d", "v1")
+
+
+def test_to_tf_hands_out_batches(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(PIPELINES["varying"](), "d", "v1")
+    stream = ref.stream(16, shuffle=True, seed=3)
+    batches = list(to_tf(stream))
+    assert [len(batch["id"]) for batch in batches] == [16, 16, 8]
+    for mine, theirs in zip(stream, batches, strict=True):
+        np.testing.assert_array_equal(mine["id"], theirs["id"].numpy())
+        assert mine["z"].to_list() == theirs["z"].to_list()
+        assert mine["words"].to_list() == theirs["words"].to_list()
+        assert mine["a"].tolist() == theirs["a"].numpy().tolist()
+
+
+def test_to_tf_batches_have_static_shapes_where_they_can(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(PIPELINES["images"](), "d", "v1")
+    assert to_tf(ref.stream(100)).element_spec["image"].shape == (100, 8, 8, 3)
+    assert to_tf(ref.stream(128, remainder="drop")).element_spec["image"].shape == (128, 8, 8, 3)
+    assert to_tf(ref.stream(128)).element_spec["image"].shape.as_list() == [None, 8, 8, 3]
+    batch, mask = to_tf(ref.stream(128, remainder="pad")).element_spec
+    assert (batch["label"].shape, mask.shape) == ((128,), (128,))
+    assert sum(int(mask.numpy().sum()) for _, mask in to_tf(ref.stream(128, remainder="pad"))) == 3000
+
+
+def test_augmentation_code_goes_on_unchanged(storage: cachelayer.Storage) -> None:
+    def augmented(dataset: tf.data.Dataset) -> list[Any]:
+        mapped = dataset.map(lambda row: (tf.cast(row["image"], tf.float32) / 255.0, row["label"])).batch(100)
+        return [label.numpy().tolist() for _, label in mapped]
+
+    dataset = PIPELINES["images"]()
+    assert augmented(to_tf(storage.cache(dataset, "d", "v1").stream())) == augmented(dataset)
+
+
+def test_to_tf_of_an_endless_stream_is_endless(storage: cachelayer.Storage) -> None:
+    stream = storage.cache(PIPELINES["scalars"](), "d", "v1").stream(num_epochs=None)
+    again = to_tf(stream)
+    assert int(again.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert [int(i) for i in again.take(25)] == [*range(10), *range(10), *range(5)]
+
+
+def test_leaves_without_a_tensorflow_type_are_refused(storage: cachelayer.Storage) -> None:
+    nulls = storage.cache([{"a": 1}, {"a": None}], "d", "v1")
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['a'\].*None"):
+        to_tf(nulls.stream())
+    times = storage.cache([{"t": np.datetime64("2020-01-01")}], "e", "v1")
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['t'\]"):
+        to_tf(times.stream())
