@@ -96,6 +96,7 @@ class TfDataSource:
                 "the tf.data.Dataset is endless (.repeat() without a count): take that out, or pass max_records="
             )
         dataset = self._dataset if limit is None else self._dataset.take(limit)
+        dataset = _without_graph_rewrites(dataset)
         if self._stacks:
             nbytes = sum(_static_nbytes(leaf) for leaf in self._leaves)
             size = batch_records(nbytes)
@@ -145,6 +146,19 @@ class TfDataSource:
     def _prepared(self, batch: Any) -> Batch:
         columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
         return Prepared(columns, int(batch[0][0].shape[0]))
+
+
+def _without_graph_rewrites(dataset: Any) -> Any:
+    """The dataset without TensorFlow's default rewrites, unless its options ask for them.
+
+    They serialise the graph, with every array in it, before the first element: seconds for a dataset made of arrays,
+    and next to nothing gained in a single pass. Autotuning stays.
+    """
+    if dataset.options().experimental_optimization.apply_default_optimizations is not None:
+        return dataset
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return dataset.with_options(options)
 
 
 def _column(spec: LeafSpec, parts: Any) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -120,7 +121,11 @@ def _with_nullable(spec: Tree, nullable: set[int]) -> Tree:
 
 
 class _ShardPipeline:
-    """Writes shards in threads of its own: hashing lets the others run, and a shard is finished beside the next."""
+    """Writes shards in the caller's thread; hashes records, and finishes shards, in threads beside it.
+
+    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so that a thread for it would only make the source
+    wait for the lock. Hashing and bringing files to the disk let the lock go.
+    """
 
     def __init__(self, folder: Path, attempt: str, options: BuildOptions, progress: Progress) -> None:
         self._folder = folder
@@ -128,62 +133,45 @@ class _ShardPipeline:
         self._compression = options.compression
         self._cutter = ShardCutter(options.shard_bytes)
         self._progress = progress
-        self._writing = ThreadPoolExecutor(1, "cachelayer-write")
         self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
         self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
-        self._in_flight: deque[tuple[Future[None], Future[None]]] = deque()
+        self._hashes: deque[Future[None]] = deque()
         self._writer: ShardWriter | None = None
-        self._last: tuple[Future[None], Future[None]] | None = None
         self._shards: list[Future[ShardStats]] = []
 
     def __enter__(self) -> _ShardPipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for executor in (self._writing, self._hashing, self._finishing):
+        for executor in (self._hashing, self._finishing):
             executor.shutdown(wait=True, cancel_futures=True)
         if self._writer is not None:
             # Reached with a writer only after a failure, which is the error to be shown.
-            try:
+            with suppress(CacheLayerError):
                 self._writer.close()
-            except CacheLayerError:
-                self._writer = None
 
     def write(self, frames: Frames) -> None:
         """Append records; errors of earlier ones may be raised here."""
         for begins, rows in self._cutter.cut(frames.lengths):
-            if begins:
+            if begins or self._writer is None:
                 self._finish_shard()
-                name = self._folder / Path(paths.shard(self._attempt, len(self._shards))).name
-                self._writer = ShardWriter(name, Path(paths.index_of(str(name))), self._compression)
-            self._submit(self._writer, frames[rows])
-        while len(self._in_flight) > _BATCHES_IN_FLIGHT:
-            self._wait_for_oldest()
-
-    def _submit(self, writer: ShardWriter | None, frames: Frames) -> None:
-        if writer is None:
-            raise InvalidArgumentError("records came before a shard began")
-        nbytes = int(frames.lengths.sum())
-
-        def write() -> None:
-            writer.write(frames)
-            self._progress.update(len(frames), nbytes)
-
-        self._last = (self._hashing.submit(writer.hash, frames), self._writing.submit(write))
-        self._in_flight.append(self._last)
-
-    def _wait_for_oldest(self) -> None:
-        for future in self._in_flight.popleft():
-            future.result()
+                path = self._folder / Path(paths.shard(self._attempt, len(self._shards))).name
+                self._writer = ShardWriter(path, Path(paths.index_of(str(path))), self._compression)
+            piece = frames[rows]
+            self._hashes.append(self._hashing.submit(self._writer.hash, piece))
+            self._writer.write(piece)
+            self._progress.update(len(piece), int(piece.lengths.sum()))
+        while len(self._hashes) > _BATCHES_IN_FLIGHT:
+            self._hashes.popleft().result()
 
     def _finish_shard(self) -> None:
-        writer, last = self._writer, self._last
-        if writer is None or last is None:
+        writer = self._writer
+        if writer is None:
             return
+        last_hash = self._hashes[-1]
 
         def finish() -> ShardStats:
-            for future in last:
-                future.result()
+            last_hash.result()
             return writer.finish()
 
         self._shards.append(self._finishing.submit(finish))
@@ -192,7 +180,5 @@ class _ShardPipeline:
     def finish(self) -> list[ShardFile]:
         """The shards, all of them durable."""
         self._finish_shard()
-        while self._in_flight:
-            self._wait_for_oldest()
         stats = [future.result() for future in self._shards]
         return [ShardFile(self._attempt, number, stat) for number, stat in enumerate(stats)]

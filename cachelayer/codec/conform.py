@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from cachelayer.elements import dtypes
@@ -49,6 +51,8 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
         ElementError: where dtype or shape differ; every record of the batch is concerned, the first is named.
     """
     stacked = np.asarray(batch)
+    if _widens(stacked.dtype, np.dtype(spec.dtype)):
+        stacked = stacked.astype(spec.dtype)
     if stacked.dtype.newbyteorder("<") != spec.dtype or not fits_shape((None, *spec.shape), stacked.shape):
         raise ElementError(spec.describe(), f"{stacked.dtype}{list(stacked.shape[1:])}", record=0)
     return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
@@ -64,7 +68,8 @@ def _conform_string(spec: LeafSpec, leaf: bytes | str, row: int) -> Any:
         return leaf
     if isinstance(spec.dtype, np.dtype) and spec.dtype.kind == ("S" if isinstance(leaf, bytes) else "U"):
         array = np.asarray(leaf)
-        if array.dtype.itemsize <= spec.dtype.itemsize and spec.shape == ():
+        # A fixed width holds no zeros at the end.
+        if array.dtype.itemsize <= spec.dtype.itemsize and spec.shape == () and array.item() == leaf:
             return array.astype(spec.dtype)
     raise ElementError(spec.describe(), describe(leaf), record=row)
 
@@ -81,17 +86,22 @@ def _conform_string_array(spec: LeafSpec, leaf: np.ndarray[Any, Any], row: int) 
 
 
 def _holds(dtype: np.dtype[Any], value: complex) -> bool:
-    """Whether a Python number can stand in an array of this dtype without change of kind."""
+    """Whether a Python number can stand in an array of this dtype: integers exactly, others rounded but in range."""
+    kind = dtypes.number_kind(dtype)
     if isinstance(value, bool):
-        return dtype.kind == "b"
+        return kind == "b"
+    if kind not in ("iufc" if isinstance(value, int) else "fc" if isinstance(value, float) else "c"):
+        return False
+    with np.errstate(all="ignore"):
+        stored = np.asarray(value).astype(dtype)
     if isinstance(value, int):
-        if dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            return limits.min <= value <= limits.max
-        return dtype.kind in "fc" or dtype.name == "bfloat16"
-    if isinstance(value, float):
-        return dtype.kind in "fc" or dtype.name == "bfloat16"
-    return dtype.kind == "c"
+        try:
+            return int(stored.real) == value
+        except (OverflowError, ValueError):
+            return False
+    limit = float(ml_dtypes.finfo(dtype).max)
+    parts = ((value.real, float(stored.real)), (value.imag, float(stored.imag)))
+    return all(abs(got) <= limit if math.isfinite(want) else str(got) == str(want) for want, got in parts)
 
 
 def _widens(dtype: np.dtype[Any], into: np.dtype[Any]) -> bool:

@@ -11,6 +11,7 @@ from cachelayer.codec.memory import Bytes, Ints, gather_rows, move_ranges, scatt
 
 PREFIX = 8
 """Bytes of the length that stands before each record in :class:`Frames`."""
+_MAX_ITEM_NBYTES = 2**31
 
 
 def _memory(buffer: Any) -> memoryview:
@@ -71,7 +72,7 @@ class Frames:
     def to_list(self) -> list[bytes]:
         """The records, without their lengths."""
         uniform = self.uniform_nbytes
-        if uniform:
+        if uniform and uniform < _MAX_ITEM_NBYTES:
             rows = self.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:]
             listed: list[bytes] = rows.view(f"V{uniform}")[:, 0].tolist()
             return listed

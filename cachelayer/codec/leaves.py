@@ -25,17 +25,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.codec.column import Column, Flat
-from cachelayer.codec.conform import conform, conform_batch
+from cachelayer.codec.conform import conform, conform_batch, fits_shape
 from cachelayer.codec.memory import Ints, splits_of
 from cachelayer.codec.strings import Values, decode_strings, encode_strings
 from cachelayer.elements import dtypes
-from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
 from cachelayer.elements.tree import describe
 from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import ElementError
 
 _U32 = np.dtype("<u4")
 _I64 = np.dtype("<i8")
+_MAX_U32 = 2**32 - 1
 FixedPart = tuple[np.dtype[Any], tuple[int, ...]]
 
 
@@ -144,7 +145,7 @@ class DenseLeaf:
         self.variable = self._values.parts
 
     def filler(self) -> Any:
-        return np.zeros([dim or 0 for dim in self._spec.shape], self._values.array_dtype)
+        return self._values.zeros([dim or 0 for dim in self._spec.shape])
 
     def from_rows(self, rows: Sequence[Any]) -> Column:
         arrays = [conform(self._spec, row, index) for index, row in enumerate(rows)]
@@ -153,7 +154,7 @@ class DenseLeaf:
 
     def from_parts(self, shapes: Ints, flat: Flat) -> Column:
         """The column of rows of these shapes, int64 ``[rows, rank]``, and their values in C order."""
-        fixed = (shapes[:, self._unknown].astype(_U32),) if self._unknown else ()
+        fixed = (_as_u32(self._spec, shapes[:, self._unknown]),) if self._unknown else ()
         return Column(fixed, self._values.encode(flat))
 
     def from_batch(self, batch: Any) -> Column:
@@ -201,28 +202,26 @@ class RaggedLeaf:
         self.variable = (_U32,) * spec.ragged_rank + self._values.parts
 
     def filler(self) -> Any:
-        splits = np.zeros(1, self._spec.splits_dtype)
-        values = np.empty([0, *(dim or 0 for dim in self._inner)], self._values.array_dtype)
-        return Ragged.from_nested(values, (splits,) * self._spec.ragged_rank)
+        outer = np.zeros((self._spec.shape[0] or 0) + 1, self._spec.splits_dtype)
+        values = self._values.zeros([0, *(dim or 0 for dim in self._inner)])
+        return Ragged.from_nested(values, (outer, *[outer[:1]] * (self._spec.ragged_rank - 1)))
 
     def _checked(self, row: Any, index: int) -> Ragged:
         spec = self._spec
         if not isinstance(row, Ragged):
             raise ElementError(spec.describe(), describe(row), record=index, hint="Pass a cachelayer.Ragged.")
-        flat, splits = row.flat_values, row.nested_row_splits
-        inner = ArraySpec(spec.dtype, (None, *self._inner), spec.nullable)
-        conform(inner, flat, index)
-        counts = [len(level) - 1 for level in splits] + [len(flat)]
+        flat, splits = _conform_values(spec, row.flat_values, self._inner, index), row.nested_row_splits
+        counts = [*map(len, splits[1:]), len(flat) + 1]
         fits = (
             len(splits) == spec.ragged_rank
-            and all(level.dtype == spec.splits_dtype for level in splits)
-            and spec.shape[0] in (None, counts[0])
-            and all(level[0] == 0 and (np.diff(level) >= 0).all() for level in splits)
-            and all(level[-1] == count for level, count in zip(splits, counts[1:], strict=True))
+            and all(level.ndim == 1 and level.dtype.newbyteorder("<") == spec.splits_dtype for level in splits)
+            and fits_shape(spec.shape[:1], (len(row),))
+            and all(len(level) and level[0] == 0 and (np.diff(level) >= 0).all() for level in splits)
+            and all(level[-1] == count - 1 for level, count in zip(splits, counts, strict=True))
         )
         if not fits:
             raise ElementError(spec.describe(), f"{row!r} with row splits {splits}", record=index)
-        return row
+        return Ragged.from_nested(flat, splits)
 
     def from_rows(self, rows: Sequence[Any]) -> Column:
         ragged = [self._checked(row, index) for index, row in enumerate(rows)]
@@ -236,8 +235,11 @@ class RaggedLeaf:
 
     def from_parts(self, levels: Sequence[Flat], inner: Ints, flat: Flat) -> Column:
         """The column of rows with these row lengths at each level, inner shapes ``[rows, inner rank]``, and values."""
-        fixed = (inner[:, self._unknown].astype(_U32),) if self._unknown else ()
-        lengths = [Flat(level.values.astype(_U32), level.splits) for level in levels]
+        fixed = (_as_u32(self._spec, inner[:, self._unknown]),) if self._unknown else ()
+        lengths = [
+            Flat(_as_u32(self._spec, level.values, np.repeat(np.arange(len(inner)), level.lengths)), level.splits)
+            for level in levels
+        ]
         return Column(fixed, (*lengths, *self._values.encode(flat)))
 
     def from_batch(self, batch: Any) -> Column:
@@ -274,35 +276,36 @@ class SparseLeaf:
         self._spec = spec
         self._values = Values(spec.dtype)
         self._rank = len(spec.shape)
+        self._known = np.array([dim or 0 for dim in spec.shape], _I64)
         self.fixed: tuple[FixedPart, ...] = ((_I64, (self._rank,)),)
         self.variable = (_I64, *self._values.parts)
 
     def filler(self) -> Any:
-        zeros = np.zeros(self._rank, _I64)
-        return Sparse(np.zeros((0, self._rank), _I64), np.empty(0, self._values.array_dtype), zeros)
+        return Sparse(np.zeros((0, self._rank), _I64), self._values.zeros([0]), self._known)
 
     def _checked(self, row: Any, index: int) -> Sparse:
         spec = self._spec
         if not isinstance(row, Sparse):
             raise ElementError(spec.describe(), describe(row), record=index, hint="Pass a cachelayer.Sparse.")
-        conform(ArraySpec(spec.dtype, (None,)), row.values, index)
-        shape = tuple(int(dim) for dim in row.dense_shape)
-        indices = np.asarray(row.indices)
+        values = _conform_values(spec, row.values, (), index)
+        indices, shape = row.indices, row.dense_shape
         fits = (
-            len(shape) == self._rank
-            and all(want in (None, dim) for want, dim in zip(spec.shape, shape, strict=True))
-            and indices.dtype == np.int64
-            and indices.shape == (len(row.values), self._rank)
+            all(part.dtype.newbyteorder("<") == _I64 for part in (indices, shape))
+            and fits_shape(spec.shape, tuple(shape.tolist()) if shape.ndim == 1 else ())
+            and indices.shape == (len(values), self._rank)
+            and (shape >= 0).all()
+            and ((indices >= 0) & (indices < shape)).all()
         )
         if not fits:
-            got = f"indices {indices.dtype}{list(indices.shape)}, {len(row.values)} values, dense shape {shape}"
-            raise ElementError(spec.describe(), got, record=index)
-        return row
+            got = f"{indices.dtype}{list(indices.shape)} indices of {len(values)} values, dense shape {shape.tolist()}"
+            hint = "Indices are int64 and lie within the dense shape."
+            raise ElementError(spec.describe(), got, record=index, hint=hint)
+        return Sparse(indices, values, shape)
 
     def from_rows(self, rows: Sequence[Any]) -> Column:
         sparse = [self._checked(row, index) for index, row in enumerate(rows)]
         shapes = np.array([row.dense_shape for row in sparse], _I64).reshape(len(rows), self._rank)
-        indices = Flat.of_rows([np.asarray(row.indices, _I64).reshape(-1) for row in sparse], _I64)
+        indices = Flat.of_rows([row.indices.reshape(-1) for row in sparse], _I64)
         return self.from_parts(shapes, indices, Flat.of_rows([row.values for row in sparse], self._values.array_dtype))
 
     def from_parts(self, shapes: Ints, indices: Flat, flat: Flat) -> Column:
@@ -331,10 +334,30 @@ class SparseLeaf:
         """One Sparse with the batch as its first dimension, wide enough for the largest row."""
         indices, flat = column.variable[0], self._values.decode(column.variable[1:])
         shapes: Ints = column.fixed[0]
-        inner = shapes.max(axis=0, initial=0)
+        inner = np.vstack([self._known, shapes]).max(axis=0)
         row_of = np.repeat(np.arange(len(shapes)), flat.lengths)
         placed = np.column_stack([row_of, indices.values.reshape(-1, self._rank)]).astype(np.int64)
         return Sparse(placed, flat.values, np.array([len(shapes), *inner], np.int64))
+
+
+def _conform_values(spec: LeafSpec, values: Any, inner: Shape, row: int) -> NDArray[Any]:
+    """The flat values of a ragged or sparse leaf as the spec stores them."""
+    try:
+        conformed: NDArray[Any] = conform(ArraySpec(spec.dtype, (None, *inner)), values, row)
+    except ElementError as error:
+        raise ElementError(spec.describe(), f"values {error.got}", record=row, hint=error.hint) from error.__cause__
+    return conformed
+
+
+def _as_u32(spec: LeafSpec, lengths: Ints, row_of: Ints | None = None) -> NDArray[np.uint32]:
+    """Dimensions or row lengths as they are stored, where ``row_of`` is the row of each; by default its number."""
+    too_long = np.argwhere(lengths > _MAX_U32)
+    if len(too_long):
+        place = too_long[0]
+        row = int(place[0] if row_of is None else row_of[place[0]])
+        raise ElementError(spec.describe(), f"a dimension of {lengths[tuple(place)]}", record=row)
+    stored: NDArray[np.uint32] = lengths.astype(_U32)
+    return stored
 
 
 def fixed_nbytes(part: FixedPart) -> int:

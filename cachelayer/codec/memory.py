@@ -12,6 +12,8 @@ Ints = NDArray[np.int64]
 
 # Above this, one slice assignment a range is as quick as a vectorised move, and needs no temporary copy.
 _LONG = 1 << 14
+# numpy has no item of 2 GiB; far below that, one copy a row costs nothing beside the bytes.
+_LONG_ROW = 1 << 20
 
 
 def windows(buffer: Bytes, nbytes: int) -> NDArray[Any]:
@@ -26,6 +28,11 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
     """Ranges of one length, as rows: uint8 of shape ``[len(starts), nbytes]``."""
     if nbytes == 0 or len(starts) == 0:
         return np.empty((len(starts), nbytes), np.uint8)
+    if nbytes > _LONG_ROW:
+        copies = np.empty((len(starts), nbytes), np.uint8)
+        for row, start in enumerate(starts.tolist()):
+            copies[row] = buffer[start : start + nbytes]
+        return copies
     rows: Bytes = windows(buffer, nbytes)[starts].view(np.uint8).reshape(len(starts), nbytes)
     return rows
 
@@ -33,7 +40,10 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
 def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
     """Put row i, of one length for all, at ``starts[i]``. The ranges do not overlap."""
     nbytes = rows.shape[1]
-    if nbytes and len(rows):
+    if nbytes > _LONG_ROW:
+        for row, start in enumerate(starts.tolist()):
+            buffer[start : start + nbytes] = rows[row]
+    elif nbytes and len(rows):
         windows(buffer, nbytes)[starts] = np.ascontiguousarray(rows).view(f"V{nbytes}")[:, 0]
 
 

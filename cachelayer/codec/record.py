@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cachelayer.codec.column import Column, Flat
-from cachelayer.codec.frames import Frames, Records
+from cachelayer.codec.frames import PREFIX, Frames, Records
 from cachelayer.codec.layout import layout_of
 from cachelayer.codec.leaves import fixed_nbytes, leaf_codec
 from cachelayer.codec.memory import Bytes, Ints, move_ranges, scatter_rows, splits_of
@@ -179,7 +179,7 @@ class TypedCodec(_TreeCodec):
         if variable:
             section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
         else:
-            section = frames.buffer.reshape(rows, -1)[:, -layout.fixed_nbytes or rows :]
+            section = frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:]
         self._write_fixed(section, columns, nbytes)
         if variable:
             scatter_rows(frames.buffer, frames.starts, section)
@@ -239,11 +239,14 @@ class TypedCodec(_TreeCodec):
         """Where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
         layout = self.layout
         nbytes = np.empty((len(lengths), 0), np.int64)
+        if not layout.variable_count and records.uniform_nbytes == layout.fixed_nbytes:
+            return nbytes, nbytes
+        short = np.flatnonzero(lengths < layout.fixed_nbytes)
+        if len(short):
+            raise CorruptionError(f"a record of {lengths[short[0]]} bytes has less than {layout.fixed_nbytes}")
         if layout.variable_count:
             raw = records.slab(layout.lengths, 4 * layout.variable_count)
             nbytes = raw.view("<u4").astype(np.int64)
-        elif records.uniform_nbytes == layout.fixed_nbytes:
-            return nbytes, nbytes
         starts = np.full((len(lengths), layout.variable_count + 1), layout.fixed_nbytes)
         starts[:, 1:] += np.cumsum(_padded(nbytes), axis=1)
         wrong = np.flatnonzero(starts[:, -1] != lengths)

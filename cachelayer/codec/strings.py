@@ -40,6 +40,12 @@ class Values:
         self.array_dtype: np.dtype[Any] = np.dtype(object) if self._is_string else np.dtype(dtype)
         self.parts: tuple[np.dtype[Any], ...] = (_U32, _U8) if self._is_string else (self.array_dtype,)
 
+    def zeros(self, shape: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array of zeros, or of empty strings."""
+        if self._is_string:
+            return np.full(shape, b"" if self._dtype is bytes else "", object)
+        return np.zeros(shape, self.array_dtype)
+
     def encode(self, flat: Flat) -> tuple[Flat, ...]:
         if not self._is_string:
             return (flat,)

@@ -37,6 +37,8 @@ _ML_DTYPES = [
     "uint4",
     "int1",
     "uint1",
+    "complex32",
+    "bcomplex32",
 ]
 
 
@@ -56,7 +58,7 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
     Raises:
         InvalidTypeError: for object, structured, void and other dtypes that have no fixed, typed bytes.
     """
-    if dtype.name in _ML_DTYPES and dtype.kind in "Vfiu":
+    if dtype.name in _ML_DTYPES and dtype.kind in "VWfiu":
         return dtype
     if dtype.kind == "O":
         raise InvalidTypeError(
@@ -73,6 +75,13 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype in _EXTENDED.values() and dtype.itemsize > 8 * (1 + (dtype.kind == "c")) and not _IS_X87:
         raise InvalidTypeError(f"dtype {dtype} of this machine has no portable bytes: convert to float64")
     return dtype.newbyteorder("<")
+
+
+def number_kind(dtype: np.dtype[Any]) -> str:
+    """The kind as numpy names it, such as ``i`` or ``f``, for dtypes of ml_dtypes too."""
+    if dtype.name not in _ML_DTYPES:
+        return dtype.kind
+    return next(kind for kind in ("float", "complex", "uint", "int") if kind in dtype.name)[0]
 
 
 def to_name(dtype: DType) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
-from cachelayer.elements.tree import Tree, describe, leaf_values, map_structure
+from cachelayer.elements.tree import Tree, children, describe, leaf_values, map_structure
 from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 
@@ -76,15 +76,15 @@ def null_paths(spec: Tree) -> list[str]:
     return [path for path, leaf in leaf_values(spec) if leaf is None]
 
 
-def _fill(spec: Tree, element: Any) -> Tree:
+def _fill(spec: Tree, element: Any, path: str = "") -> Tree:
     """The spec with leaves of this element in place of None; structures that differ are left to the encoder."""
     if spec is None:
-        return from_element(element)
-    if isinstance(spec, dict) and isinstance(element, dict):
-        return {key: _fill(child, element.get(key)) for key, child in spec.items()}
+        return map_structure(element, _leaf_of, path)
+    if isinstance(spec, dict) and isinstance(element, Mapping):
+        return {key: _fill(child, element.get(key), f"{path}[{key!r}]") for key, child in spec.items()}
     if isinstance(spec, (tuple, list)) and isinstance(element, (tuple, list)) and len(spec) == len(element):
-        children = [_fill(child, part) for child, part in zip(spec, element, strict=True)]
-        return type(spec)(*children) if hasattr(spec, "_fields") else type(spec)(children)
+        filled = [_fill(child, part, path + step) for (step, child), part in zip(children(spec), element, strict=True)]
+        return type(spec)(*filled) if hasattr(spec, "_fields") else type(spec)(filled)
     return spec
 
 

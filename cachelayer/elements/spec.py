@@ -103,13 +103,13 @@ class RaggedSpec(LeafSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "splits_dtype", np.dtype(self.splits_dtype))
+        object.__setattr__(self, "splits_dtype", _dtype(self.splits_dtype))
         if not 1 <= self.ragged_rank < len(self.shape):
             raise InvalidArgumentError(
                 f"ragged_rank {self.ragged_rank} of shape {self.shape}: it is 1 at least and less than the dimensions"
             )
         if self.splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-            raise InvalidTypeError(f"row splits are int32 or int64, not {self.splits_dtype}")
+            raise InvalidTypeError(f"row splits are int32 or int64, not {dtypes.to_name(self.splits_dtype)}")
 
     def describe(self) -> str:
         return f"ragged {super().describe()} with {self.ragged_rank} level(s) of {self.splits_dtype} row splits"

@@ -50,11 +50,12 @@ def _walk(spec: Tree, path: str, found: list[tuple[str, LeafSpec]]) -> None:
     if isinstance(spec, LeafSpec):
         found.append((path, spec))
     else:
-        for step, child in _children(spec):
+        for step, child in children(spec):
             _walk(child, path + step, found)
 
 
-def _children(node: Tree) -> Iterator[tuple[str, Any]]:
+def children(node: Tree) -> Iterator[tuple[str, Any]]:
+    """The children of a node, each after its step in a path, such as ``['image']``."""
     if node is None:
         return
     if isinstance(node, Mapping):
@@ -82,10 +83,10 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
         return {str(key): map_structure(child, leaf, f"{path}[{key!r}]") for key, child in tree.items()}
     if is_namedtuple(tree):
         cls = namedtuple_class(type(tree).__name__, tuple(tree._fields))
-        return cls(*(map_structure(child, leaf, path + step) for step, child in _children(tree)))
+        return cls(*(map_structure(child, leaf, path + step) for step, child in children(tree)))
     if isinstance(tree, (tuple, list)):
-        children = [map_structure(child, leaf, path + step) for step, child in _children(tree)]
-        return tuple(children) if isinstance(tree, tuple) else children
+        mapped = [map_structure(child, leaf, path + step) for step, child in children(tree)]
+        return tuple(mapped) if isinstance(tree, tuple) else mapped
     return leaf(path, tree)
 
 
@@ -129,7 +130,7 @@ def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
             same_kind = isinstance(value, type(spec)) and not is_namedtuple(value)
         if not same_kind or len(value) != len(spec):
             raise _structure_error(spec, value)
-        for (step, child), part in zip(_children(spec), value, strict=True):
+        for (step, child), part in zip(children(spec), value, strict=True):
             try:
                 _flatten(child, part, out)
             except ElementError as error:
@@ -170,7 +171,7 @@ def packer(spec: Tree) -> Callable[[Iterator[Any]], Any]:
         return next
     if spec is None:
         return lambda _: None
-    packers = [packer(child) for _, child in _children(spec)]
+    packers = [packer(child) for _, child in children(spec)]
     if isinstance(spec, dict):
         keys = list(spec)
         if all(isinstance(child, LeafSpec) for child in spec.values()):

@@ -10,6 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def _make_arrays(value: Any, *names: str) -> None:
+    """Turn attributes of a frozen object into arrays where they are none."""
+    for name in names:
+        if not isinstance(getattr(value, name), np.ndarray):
+            object.__setattr__(value, name, np.asarray(getattr(value, name)))
+
+
 @dataclass(frozen=True, eq=False)
 class Ragged:
     """Rows of different lengths, as one flat array and the places where rows begin.
@@ -21,6 +28,11 @@ class Ragged:
 
     values: NDArray[Any] | Ragged
     row_splits: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Ragged):
+            _make_arrays(self, "values")
+        _make_arrays(self, "row_splits")
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
@@ -92,6 +104,9 @@ class Sparse:
     indices: NDArray[np.int64]
     values: NDArray[Any]
     dense_shape: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _make_arrays(self, "indices", "values", "dense_shape")
 
     def to_dense(self) -> NDArray[Any]:
         """The array with every value in its place and zeros (``b""`` or ``""`` for strings) elsewhere."""

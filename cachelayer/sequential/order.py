@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ _M2 = 0x94D049BB133111EB
 _KEY_ROUNDS = 6
 _ROUNDS = 8
 _BLOCK = 1 << 13
+_FEW = 16
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -115,32 +115,55 @@ def _mix(words: Words) -> Words:
     return mixed
 
 
-def _walked(records: int, keys: tuple[int, ...], start: int, stop: int) -> Any:
+def _walked(records: int, keys: tuple[int, ...], start: int, stop: int) -> Indices:
     bits = (records - 1).bit_length()
     words = _feistel(np.arange(start, stop, dtype=np.uint64), bits, keys)
     outside = np.flatnonzero(words >= records)
-    while len(outside):
+    while len(outside) > _FEW:
         again = _feistel(words[outside], bits, keys)
         words[outside] = again
         outside = outside[again >= records]
+    for place in outside.tolist():
+        word = int(words[place])
+        while word >= records:
+            word = _feistel_word(word, bits, keys)
+        words[place] = word
     return words.view(np.int64)
 
 
-def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
+def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
     """A keyed bijection of ``bits``-bit words: halves of ``bits // 2`` and the rest take turns to change the other."""
+    low_bits = bits // 2
+    high_bits = bits - low_bits
+    low = word & ((1 << low_bits) - 1)
+    high = word >> low_bits
+    # After each round the halves have changed places, and so have their widths.
+    for key in keys:
+        mixed = (low + key) * _M1 & _MASK
+        mixed = (mixed ^ (mixed >> 32)) * _M2 & _MASK
+        low, high = high ^ (mixed >> (64 - high_bits)), low
+        low_bits, high_bits = high_bits, low_bits
+    return (high << low_bits) | low
+
+
+def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
+    """``_feistel_word`` of many words at once."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
-    scratch = np.empty_like(words)
-    # After each round the halves have changed places, and so have their widths.
+    scratch, shifted = np.empty_like(words), np.empty_like(words)
+    # Constants as arrays without dimensions: numpy takes them twice as fast as scalars.
+    m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - high_bits, 64 - low_bits))
     for key in keys:
-        np.add(low, np.uint64(key), out=scratch)
-        np.multiply(scratch, np.uint64(_M1), out=scratch)
-        np.bitwise_xor(scratch, scratch >> np.uint64(32), out=scratch)
-        np.multiply(scratch, np.uint64(_M2), out=scratch)
-        np.right_shift(scratch, np.uint64(64 - high_bits), out=scratch)
-        high ^= scratch
+        np.add(low, np.array(key, np.uint64), out=scratch)
+        np.multiply(scratch, m1, out=scratch)
+        np.right_shift(scratch, half, out=shifted)
+        np.bitwise_xor(scratch, shifted, out=scratch)
+        np.multiply(scratch, m2, out=scratch)
+        np.right_shift(scratch, cut, out=scratch)
+        np.bitwise_xor(high, scratch, out=high)
         low, high = high, low
-        low_bits, high_bits = high_bits, low_bits
+        cut, next_cut = next_cut, cut
+    # An even number of rounds: each half has its own width again.
     return (high << np.uint64(low_bits)) | low
