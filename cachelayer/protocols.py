@@ -23,6 +23,10 @@ class RandomAccess(Protocol[T_co]):
     def element_spec(self) -> Any:
         """The structure of an element, with leaf specs in it."""
 
+    @property
+    def record_nbytes(self) -> int:
+        """About the bytes of a record."""
+
     def __len__(self) -> int:
         """Number of records."""
 

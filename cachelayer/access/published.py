@@ -54,6 +54,10 @@ class Published:
     def __len__(self) -> int:
         return self.info.records
 
+    @property
+    def record_nbytes(self) -> int:
+        return self.info.nbytes // max(1, self.info.records)
+
     @cached_property
     def store(self) -> LocalStore:
         return open_store(self.url)
@@ -102,7 +106,7 @@ class Published:
         return reader
 
     def element(self, number: int) -> Any:
-        return self.elements(np.array([number]))[0]
+        return self.codec.element(self.shards.record(number))
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         return self.codec.elements(self.codec.decode(self.shards.records(numbers)), len(numbers))

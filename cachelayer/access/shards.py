@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,7 @@ class ShardSet:
 
     def __init__(self, records: Sequence[int], open_shard: Callable[[int], ShardReader]) -> None:
         self._splits = splits_of(np.asarray(records, np.int64))
+        self._starts: list[int] = self._splits[:-1].tolist()
         self._open_shard = open_shard
         self._readers: list[ShardReader | None] = [None] * len(records)
         self._lock = threading.Lock()
@@ -78,6 +80,12 @@ class ShardSet:
                 if reader is None:
                     reader = self._readers[number] = self._open_shard(number)
         return reader
+
+    def record(self, number: int) -> bytearray:
+        """One record, the caller's own; ``number`` is below ``len(self)``."""
+        shard = 0 if len(self._readers) == 1 else bisect_right(self._starts, number) - 1
+        reader = self._readers[shard] or self.reader(shard)
+        return reader.record(number - self._starts[shard])
 
     def records(self, numbers: Ints) -> Records:
         """The records of these numbers, each below ``len(self)``."""

@@ -30,6 +30,10 @@ class Base(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def record_nbytes(self) -> int:
+        """About the bytes of a record."""
+
     def element(self, number: int) -> Any:
         """One element."""
 
@@ -60,6 +64,11 @@ class View(ABC, Generic[T]):
     def digest(self) -> str:
         """SHA-256 that identifies the records and their numbers, in hexadecimal."""
         return self._selection.digest(self._base.digest, len(self._base))
+
+    @property
+    def record_nbytes(self) -> int:
+        """About the bytes of a record."""
+        return self._base.record_nbytes
 
     def __len__(self) -> int:
         return len(self._selection)

@@ -46,6 +46,9 @@ class WrappedBase:
     def __len__(self) -> int:
         return self._records
 
+    # Unknown without reading; a guess that makes blocks of a few hundred items.
+    record_nbytes = 4096
+
     @property
     def element_spec(self) -> tree.Tree:
         """The spec of item 0."""

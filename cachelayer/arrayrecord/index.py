@@ -30,8 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
-from cachelayer.arrayrecord.blocks import to_logical
-from cachelayer.codec.memory import Ints
 from cachelayer.errors import CorruptionError, FormatError
 
 ROW = np.dtype([("position", "<u8"), ("length", "<u4"), ("crc32c", "<u4")])
@@ -67,10 +65,6 @@ class IndexHeader:
         if self.record_nbytes is None:
             raise ValueError("records of this shard have different sizes")
         return chunk_nbytes(self.record_nbytes)
-
-    def logical(self, records: Ints) -> Ints:
-        """Where records begin, where they have one size."""
-        return int(to_logical(self.first_position)) + records * self.stride()
 
 
 def chunk_nbytes(record_nbytes: int) -> int:

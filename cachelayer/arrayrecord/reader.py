@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import google_crc32c
 import numpy as np
 
 from cachelayer.arrayrecord import index, varints
-from cachelayer.arrayrecord.blocks import to_logical
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.codec.frames import RecordBuffer, Records
@@ -18,6 +19,7 @@ from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError
 
 Verify = Literal["never", "open", "always"]
+_ROW = struct.Struct("<QII")
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
 
 
@@ -71,6 +73,12 @@ class ShardReader:
         if self.header.shard_nbytes != nbytes:
             raise CorruptionError(f"{index_path}: belongs to a shard of {self.header.shard_nbytes} bytes, not {nbytes}")
         self._rows: Any = mapped_index[index.HEADER_NBYTES :].view(index.ROW)
+        self._index = memoryview(mapped_index.data)
+        self._memory = memoryview(self._mapped.buffer.data)
+        self._length = self.header.record_nbytes or 0
+        uniform = self.header.record_nbytes is not None
+        self._stride = self.header.stride() if uniform else None
+        self._first = int(to_logical(self.header.first_position)) if uniform else 0
         self._always = verify == "always"
         if verify != "never":
             read_postscript(self._mapped)
@@ -92,14 +100,34 @@ class ShardReader:
         if google_crc32c.value(self._rows.tobytes()) != index.rows_checksum(raw_header):
             raise CorruptionError(f"{self._mapped.path}: the rows of its index do not match their checksum")
 
+    def record(self, number: int) -> bytearray:
+        """One record, the caller's own.
+
+        Raises:
+            CorruptionError: where it is not what was written, as far as that is checked.
+        """
+        if self._always or self.header.compression != "none":
+            found = self.records(np.array([number]))
+            return bytearray(found.ranges(np.zeros(1, np.int64), found.lengths).data)
+        if self._stride is not None:
+            logical, length = self._first + number * self._stride, self._length
+        else:
+            position, length, _ = _ROW.unpack_from(self._index, index.HEADER_NBYTES + number * _ROW.size)
+            logical = position - (position // BLOCK + 1) * HEADER
+        block, place = divmod(logical, PAYLOAD)
+        if place + length <= PAYLOAD:
+            start = block * BLOCK + HEADER + place
+            return bytearray(self._memory[start : start + length])
+        return bytearray(self._mapped.range(logical, length).data)
+
     def records(self, numbers: Ints) -> Records:
         """The records of these numbers, each within the shard.
 
         Raises:
             CorruptionError: where a record is not what was written, as far as that is checked.
         """
-        if self.header.record_nbytes is not None and not self._always:
-            return UniformRecords(self._mapped, self.header.logical(numbers), self.header.record_nbytes)
+        if self._stride is not None and not self._always:
+            return UniformRecords(self._mapped, self._first + numbers * self._stride, self._length)
         rows = self._rows[numbers]
         lengths = rows["length"].astype(np.int64)
         stored = self._mapped.ranges(to_logical(rows["position"].astype(np.int64)), lengths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,17 @@ class ShardWriter:
             CorruptionError: where the file is not what was written.
         """
         self.close()
+        # The disk is the slowest here, so the file is on its way to it while the rest is worked out.
+        with ThreadPoolExecutor(1, "cachelayer-sync") as beside:
+            synced = beside.submit(_sync, self._path)
+            stats = self._finished()
+        try:
+            synced.result()
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error}") from error
+        return stats
+
+    def _finished(self) -> ShardStats:
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, np.int64)
         checksums = np.concatenate(self._checksums) if self._checksums else np.empty(0, np.int64)
         mapped = MappedFile.open(self._path)
@@ -121,7 +133,6 @@ class ShardWriter:
         encoded = index.encode(header, rows)
         try:
             _write_durably(self._index_path, encoded)
-            _sync(self._path)
         except OSError as error:
             raise StorageError(f"cannot write {self._index_path}: {error}") from error
         return ShardStats(

@@ -215,7 +215,7 @@ class RaggedLeaf:
         fits = (
             len(splits) == spec.ragged_rank
             and all(level.ndim == 1 and level.dtype.newbyteorder("<") == spec.splits_dtype for level in splits)
-            and fits_shape(spec.shape[:1], (len(row),))
+            and fits_shape(spec.shape[:1], (len(splits[0]) - 1,))
             and all(len(level) and level[0] == 0 and (np.diff(level) >= 0).all() for level in splits)
             and all(level[-1] == count - 1 for level, count in zip(splits, counts, strict=True))
         )

@@ -6,6 +6,7 @@ that their shards are ordinary ArrayRecord files.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
@@ -51,6 +52,9 @@ class Codec(Protocol):
     def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:
         """The elements of columns."""
 
+    def element(self, record: bytearray) -> Any:
+        """The element of one record; it may keep the memory of the record."""
+
     def batch(self, columns: Sequence[Column | None]) -> Any:
         """The structure of an element with leaves stacked on a leading axis."""
 
@@ -72,7 +76,7 @@ def codec_named(name: str, spec: Tree) -> Codec:
     raise FormatError(f"unknown codec {name!r}: it may need a newer release of cachelayer")
 
 
-class _TreeCodec:
+class _TreeCodec(ABC):
     """What both codecs share: leaves from and to elements and batches."""
 
     def __init__(self, spec: Tree) -> None:
@@ -83,6 +87,15 @@ class _TreeCodec:
         self._leaves = [leaf_codec(leaf) for leaf in self._leaf_specs]
         self._pack_rows = tree.row_packer(spec)
         self._pack = tree.packer(spec)
+
+    def element(self, record: bytearray) -> Any:
+        lengths = np.array([len(record)])
+        columns = self.decode(RecordBuffer(np.frombuffer(record, np.uint8), np.zeros(1, np.int64), lengths))
+        return self.elements(columns, 1)[0]
+
+    @abstractmethod
+    def decode(self, records: Records, chosen: Collection[int] | None = None) -> list[Column | None]:
+        """See :class:`Codec`."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
         rows: list[list[Any]] = []
@@ -167,6 +180,20 @@ class TypedCodec(_TreeCodec):
     def __init__(self, spec: Tree) -> None:
         super().__init__(spec)
         self.layout = layout_of(self._leaves)
+        # For each leaf shape, dtype and offset, where all are static: then an element is views of its record.
+        self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
+        if all(leaf.is_static and not leaf.nullable for leaf in self._leaf_specs):
+            for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True):
+                self._views.append((leaf.fixed[0][1], leaf.fixed[0][0], offsets[0]))
+
+    def element(self, record: bytearray) -> Any:
+        if not self._views or len(record) != self.layout.fixed_nbytes:
+            return super().element(record)
+        leaves = [
+            np.ndarray(shape, dtype, record, offset) if shape else np.frombuffer(record, dtype, 1, offset)[0]
+            for shape, dtype, offset in self._views
+        ]
+        return self._pack(iter(leaves))
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         layout = self.layout

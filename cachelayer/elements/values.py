@@ -35,7 +35,7 @@ class Ragged:
         _make_arrays(self, "row_splits")
 
     def __len__(self) -> int:
-        return len(self.row_splits) - 1
+        return max(len(self.row_splits) - 1, 0)
 
     def __getitem__(self, row: int) -> Any:
         """Row ``row``: an array, or a Ragged where rows are ragged."""

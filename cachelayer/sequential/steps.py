@@ -58,11 +58,12 @@ class Steps:
 
     def next_start(self, position: int) -> int:
         """Where the next step from a position begins: further on where a tail is dropped."""
-        if self.records and self.remainder == "drop":
-            place = position % self.records
-            if self.records - place < self.global_batch:
-                return position - place + (self.records if place or self.records < self.global_batch else 0)
-        return position
+        if self.remainder != "drop" or self.records == 0:
+            return position
+        if self.records < self.global_batch:
+            return position if self.end is None else self.end
+        left = self.records - position % self.records
+        return position + left if left < self.global_batch else position
 
     def at(self, position: int) -> Step | None:
         """The step from a position, or None after the last."""
@@ -87,10 +88,12 @@ class Steps:
         """The position where the step after this one begins."""
         return self.next_start(step.end)
 
-    def per_epoch(self, place: int = 0) -> int:
-        """Steps from record ``place`` of an epoch's order to its end."""
+    def per_epoch(self, place: int = 0, offset: int = 0) -> int:
+        """Steps from record ``place`` of an epoch's order to its end; only those that hold more than ``offset`` records."""
         left = self.records - place
-        return left // self.global_batch if self.remainder == "drop" else -(-left // self.global_batch)
+        if self.remainder == "drop":
+            return left // self.global_batch
+        return -((offset - left) // self.global_batch)
 
     def nth(self, start: int, number: int) -> Step | None:
         """Step ``number``, counted from a position."""
@@ -106,8 +109,8 @@ class Steps:
             epoch, place = epoch + 1 + more, 0
         return self.at(epoch * self.records + place + number * self.global_batch)
 
-    def count(self, start: int) -> int | None:
-        """Number of steps from a position; None where there is no end."""
+    def count(self, start: int, offset: int = 0) -> int | None:
+        """Number of steps from a position that hold more than ``offset`` records; None where there is no end."""
         if self.num_epochs is None:
             return None
         if self.records == 0:
@@ -115,7 +118,7 @@ class Steps:
         epoch, place = divmod(start, self.records)
         if epoch >= self.num_epochs:
             return 0
-        return self.per_epoch(place) + (self.num_epochs - epoch - 1) * self.per_epoch()
+        return self.per_epoch(place, offset) + (self.num_epochs - epoch - 1) * self.per_epoch(0, offset)
 
     def part(self, step: Step, shard_index: int) -> tuple[int, int]:
         """The part of a step that a shard takes, as offsets from its begin.

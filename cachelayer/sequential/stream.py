@@ -16,8 +16,9 @@ from cachelayer.sequential.prefetch import Chunk, Prefetcher
 from cachelayer.sequential.state import StreamIdentity
 from cachelayer.sequential.steps import Step
 
-# Records that are read at once at least, where batches are smaller or there are none.
-_CHUNK_RECORDS = 256
+# What is read at once at least, where batches are smaller or there are none.
+_CHUNK_NBYTES = 2 << 20
+_CHUNK_RECORDS = 1024
 
 
 class Stream(Generic[T]):
@@ -29,6 +30,7 @@ class Stream(Generic[T]):
     def __init__(self, records: RandomAccess[Any], options: StreamOptions) -> None:
         self._records = records
         self._options = options
+        self._chunk_records = min(_CHUNK_RECORDS, max(1, _CHUNK_NBYTES // max(1, records.record_nbytes)))
 
     @property
     def options(self) -> StreamOptions:
@@ -130,14 +132,14 @@ class Stream(Generic[T]):
         if self._options.batched:
             share = steps.global_batch // steps.shard_count
             found: list[Step] = []
-            while len(found) * share < _CHUNK_RECORDS and (step := steps.at(position)) is not None:
+            while len(found) * share < self._chunk_records and (step := steps.at(position)) is not None:
                 position = steps.after(step)
                 found.append(step)
             if not found:
                 return None
             after = [steps.after(step) for step in found]
             return Chunk(found[0].begin, after[-1], after, lambda: [self._batch(step) for step in found])
-        block = steps.block(position, _CHUNK_RECORDS)
+        block = steps.block(position, self._chunk_records)
         if block is None:
             return None
         end = steps.after(block)
@@ -171,7 +173,7 @@ class StreamIterator(Iterator[T]):
 
     def _go_to(self, position: int) -> None:
         self._position = self._steps.next_start(position)
-        self._ready: Iterator[tuple[Any, int]] = iter(())
+        self._ready: Iterator[tuple[T, int]] = iter(())
         self._prefetcher.go_to(self._position)
 
     def __iter__(self) -> StreamIterator[T]:
@@ -182,7 +184,7 @@ class StreamIterator(Iterator[T]):
             ready = next(self._ready, None)
             if ready is not None:
                 item, self._position = ready
-                return cast(T, item)
+                return item
             loaded = self._prefetcher.next_chunk()
             if loaded is None:
                 raise StopIteration
