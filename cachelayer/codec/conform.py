@@ -101,7 +101,10 @@ def _holds(dtype: np.dtype[Any], value: complex) -> bool:
             return False
     limit = float(ml_dtypes.finfo(dtype).max)
     parts = ((value.real, float(stored.real)), (value.imag, float(stored.imag)))
-    return all(abs(got) <= limit if math.isfinite(want) else str(got) == str(want) for want, got in parts)
+    return all(
+        abs(want) <= limit and math.isfinite(got) if math.isfinite(want) else str(got) == str(want)
+        for want, got in parts
+    )
 
 
 def _widens(dtype: np.dtype[Any], into: np.dtype[Any]) -> bool:

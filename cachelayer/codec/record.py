@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cachelayer.codec.column import Column, Flat
-from cachelayer.codec.frames import Frames, RecordBuffer, Records
+from cachelayer.codec.frames import PREFIX, Frames, RecordBuffer, Records
 from cachelayer.codec.layout import layout_of
 from cachelayer.codec.leaves import fixed_nbytes, leaf_codec
 from cachelayer.codec.memory import Bytes, Ints, move_ranges, scatter_rows, splits_of
