@@ -16,13 +16,14 @@ from cachelayer.elements.spec import LeafSpec
 ML_DTYPES = [
     np.dtype(getattr(ml_dtypes, name))
     for name in dir(ml_dtypes)
-    if name.startswith(("bfloat", "float", "int", "uint")) and name not in ("finfo", "iinfo")
+    if name.startswith(("bfloat", "float", "int", "uint", "complex", "bcomplex")) and name not in ("finfo", "iinfo")
 ]
 NUMPY_DTYPES = [
     *(np.dtype(char) for char in "?bBhHiIlLqQefdgFDG"),
     *(np.dtype(name) for name in ("S1", "S5", "<U1", "<U7")),
     *(np.dtype(name) for name in ("M8", "M8[ns]", "M8[25s]", "M8[D]", "m8", "m8[us]", "m8[7ms]")),
 ]
+EXTENDED = (np.dtype(np.longdouble), np.dtype(np.clongdouble))  # 10 bytes of 16 have a meaning
 DTYPES = [*NUMPY_DTYPES, *ML_DTYPES]
 TEXTS = ["", "a", "näïve", "雪" * 40, "\ud800", "x\udfff\x00y\x00", "\U0001f9ca"]
 BLOBS = [b"", b"\x00", b"\xff\x00", b"abc" * 50, bytes(range(256))]
@@ -40,9 +41,9 @@ def random_array(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind == "U":
         return rng.integers(0, 0x110000, count * dtype.itemsize // 4, np.uint32).view(dtype).reshape(shape)
-    if dtype.char in "gG":
+    if dtype in EXTENDED:
         parts = rng.standard_normal((2, count)).astype(np.longdouble) / 3
-        return (parts[0] if dtype.char == "g" else parts[0] + 1j * parts[1]).astype(dtype).reshape(shape)
+        return (parts[0] if dtype.kind == "f" else parts[0] + 1j * parts[1]).astype(dtype).reshape(shape)
     raw = rng.integers(0, 256, count * dtype.itemsize, np.uint8)
     if dtype.name.startswith(("int", "uint", "float4", "float6")) and dtype.kind == "V":
         bits = int("".join(filter(str.isdigit, dtype.name.partition("_")[0])))
@@ -65,9 +66,7 @@ def random_leaf(rng: np.random.Generator, spec: LeafSpec) -> Any:
         for _ in range(spec.ragged_rank):
             splits.append(np.cumsum([0, *rng.integers(0, 4, rows)]).astype(spec.splits_dtype))
             rows = int(splits[-1][-1])
-        return Ragged.from_nested(
-            random_array(rng, spec.dtype, (rows, *shape[spec.ragged_rank + 1 :])), tuple(splits)
-        )
+        return Ragged.from_nested(random_array(rng, spec.dtype, (rows, *shape[spec.ragged_rank + 1 :])), tuple(splits))
     if isinstance(spec, SparseSpec):
         count = int(rng.integers(0, 4)) if 0 not in shape else 0
         indices = np.column_stack([rng.integers(0, max(dim, 1), count) for dim in shape]).astype(np.int64)
@@ -148,11 +147,13 @@ def bits(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype == object:
         return [(type(item), item) for item in array.reshape(-1)]
     raw = np.frombuffer(array.astype(array.dtype.newbyteorder("<")).tobytes(), np.uint8)
-    return raw.reshape(-1, 16)[:, :10].tobytes() if array.dtype.char in "gG" else raw.tobytes()
+    return raw.reshape(-1, 16)[:, :10].tobytes() if array.dtype in EXTENDED else raw.tobytes()
 
 
 def same_array(one: Any, other: Any) -> bool:
     """Whether two arrays, or scalars, have the same dtype, shape and bits."""
+    if isinstance(other, (np.str_, np.bytes_)) and one.dtype.kind == other.dtype.kind:
+        other = np.asarray(other).astype(one.dtype)  # numpy's own scalars have the width of their text
     one, other = np.asarray(one), np.asarray(other)
     little = one.dtype.newbyteorder("<") == other.dtype.newbyteorder("<")
     return little and one.shape == other.shape and bits(one) == bits(other)

@@ -131,8 +131,15 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
             f"a {type(obj).__name__} is not a source: pass a tf.data.Dataset, an iterable of elements, a function that "
             "returns one, an array, or a dict of arrays"
         ) from error
-    length = len(obj) if hasattr(obj, "__len__") and not unbatch else None
+    length = None if unbatch else _length_of(obj)
     return IterableSource(_unbatched(iterator) if unbatch else iterator, type(obj).__name__, length)
+
+
+def _length_of(obj: Any) -> int | None:
+    try:
+        return len(obj)
+    except TypeError:
+        return None
 
 
 def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | None:
@@ -195,7 +202,7 @@ class IterableSource:
         items: list[Any] = []
         nbytes = 0
         for element in islice(guarded(self._iterator), limit):
-            items.append(element)
+            items.append(_snapshot(element))
             nbytes += _approximate_nbytes(element)
             if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
                 yield Elements(items)
@@ -240,6 +247,21 @@ def _unbatched(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _rows(rows: slice | int, _path: str, leaf: Any) -> Any:
     return leaf[rows]
+
+
+def _snapshot(value: Any) -> Any:
+    """The element as it is now: sources may write the next one into the same arrays."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: _snapshot(child) for key, child in value.items()}
+    if tree.is_namedtuple(value):
+        return value._make(map(_snapshot, value))
+    if isinstance(value, list):
+        return [_snapshot(child) for child in value]
+    if isinstance(value, tuple):
+        return tuple([_snapshot(child) for child in value])
+    return value
 
 
 def _approximate_nbytes(value: Any) -> int:

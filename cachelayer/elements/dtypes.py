@@ -58,6 +58,7 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
     Raises:
         InvalidTypeError: for object, structured, void and other dtypes that have no fixed, typed bytes.
     """
+    dtype = dtype.newbyteorder("<")
     if dtype.name in _ML_DTYPES and dtype.kind in "VWfiu":
         return dtype
     if dtype.kind == "O":
@@ -74,7 +75,7 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
         raise InvalidTypeError(f"dtype {dtype} has no bytes")
     if dtype in _EXTENDED.values() and dtype.itemsize > 8 * (1 + (dtype.kind == "c")) and not _IS_X87:
         raise InvalidTypeError(f"dtype {dtype} of this machine has no portable bytes: convert to float64")
-    return dtype.newbyteorder("<")
+    return dtype
 
 
 def number_kind(dtype: np.dtype[Any]) -> str:
@@ -90,12 +91,12 @@ def to_name(dtype: DType) -> str:
         return "bytes"
     if dtype is str:
         return "str"
-    stored = np.dtype(dtype)
+    stored = np.dtype(dtype).newbyteorder("<")
     if is_extended(stored):
         return "float80" if stored.kind == "f" else "complex160"
     if stored.kind in _NAMED_KINDS or stored.name in _ML_DTYPES:
         return stored.name
-    return stored.newbyteorder("<").str
+    return stored.str
 
 
 def from_name(name: str) -> DType:

@@ -28,7 +28,7 @@ def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
     if value is None or isinstance(value, LeafSpec):
         return value
     try:
-        if not isinstance(value, np.dtype) and hasattr(value, "shape") and hasattr(value, "dtype"):
+        if not isinstance(value, (np.dtype, type)) and hasattr(value, "shape") and hasattr(value, "dtype"):
             dtype = getattr(value.dtype, "as_numpy_dtype", value.dtype)
             return ArraySpec(bytes if dtype in (object, np.object_) else dtype, tuple(value.shape))
         return ArraySpec(value)
@@ -91,7 +91,7 @@ def _fill(spec: Tree, element: Any, path: str = "") -> Tree:
 def _leaf_of(path: str, value: Any) -> LeafSpec | None:
     try:
         return leaf_spec(value)
-    except InvalidTypeError as error:
+    except (InvalidTypeError, InvalidArgumentError) as error:
         raise ElementError("a leaf that can be stored", describe(value), path=path, hint=str(error)) from error
 
 
@@ -105,10 +105,12 @@ def leaf_spec(value: Any) -> LeafSpec | None:
         return None
     if isinstance(value, Ragged):
         flat, splits = value.flat_values, value.nested_row_splits
+        if flat.ndim == 0:
+            raise InvalidTypeError("the values of a Ragged have one dimension at least")
         shape = (None, *[None] * len(splits), *flat.shape[1:])
         return RaggedSpec(_array_dtype(flat), shape, ragged_rank=len(splits), splits_dtype=splits[0].dtype)
     if isinstance(value, Sparse):
-        return SparseSpec(_array_dtype(value.values), tuple(int(dim) for dim in value.dense_shape))
+        return SparseSpec(_array_dtype(value.values), tuple(value.dense_shape.reshape(-1).tolist()))
     array = as_leaf(value)
     if isinstance(array, (bytes, str)):
         return ArraySpec(type(array))

@@ -19,10 +19,12 @@ Shape = tuple[int | None, ...]
 
 
 def _dtype(dtype: DTypeLike | type) -> DType:
-    if dtype is bytes or dtype is np.bytes_:
+    if dtype in (bytes, np.bytes_, "bytes"):
         return bytes
-    if dtype is str or dtype is np.str_:
+    if dtype in (str, np.str_, "str"):
         return str
+    if dtype is None:
+        raise InvalidTypeError("None is not a dtype")
     try:
         return dtypes.check(np.dtype(dtype))
     except TypeError as error:

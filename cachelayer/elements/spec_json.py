@@ -55,9 +55,12 @@ def _from_json(node: Any) -> Tree:
         options: dict[str, Any] = {"dtype": dtypes.from_name(node["dtype"]), "shape": tuple(node["shape"])}
         if kind == "ragged":
             options |= {"ragged_rank": node["ragged_rank"], "splits_dtype": node["splits_dtype"]}
-        return _LEAF_KINDS[kind](**options, nullable=node.get("nullable", False))
+        return _LEAF_KINDS[kind](**options, nullable=_flag(node.get("nullable", False)))
     if kind == "dict":
-        return {key: _from_json(child) for key, child in node["items"]}
+        children = {_key(key): _from_json(child) for key, child in node["items"]}
+        if len(children) != len(node["items"]):
+            raise FormatError("a dict of an element spec holds a key twice")
+        return children
     if kind == "namedtuple":
         cls = namedtuple_class(node["name"], tuple(field for field, _ in node["items"]))
         return cls(*(_from_json(child) for _, child in node["items"]))
@@ -66,3 +69,15 @@ def _from_json(node: Any) -> Tree:
     if kind == "list":
         return [_from_json(child) for child in node["items"]]
     raise FormatError(f"unknown kind {kind!r} in an element spec: it may need a newer release of cachelayer")
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise FormatError(f"key {key!r} of an element spec is no str")
+    return key
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise FormatError(f"{value!r} in an element spec is neither true nor false")
+    return value

@@ -1,0 +1,170 @@
+"""Specs from elements, and from what users write for one."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer.elements.infer import declared, from_element, from_elements
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("value", "spec"),
+    [
+        (True, ArraySpec("bool")),
+        (3, ArraySpec("int64")),
+        (2**63, ArraySpec("uint64")),
+        (1.5, ArraySpec("float64")),
+        (1j, ArraySpec("complex128")),
+        (b"", ArraySpec(bytes)),
+        ("", ArraySpec(str)),
+        (np.str_("a"), ArraySpec(str)),
+        (np.float32(1), ArraySpec("float32")),
+        (np.datetime64("2020-01-01"), ArraySpec("M8[D]")),
+        (ml_dtypes.bfloat16(1), ArraySpec("bfloat16")),
+        (np.zeros((2, 0), ">i2"), ArraySpec("int16", (2, 0))),
+        (np.array(["ab"]), ArraySpec("U2", (1,))),
+        (Ragged(np.zeros((3, 2), "f"), np.array([0, 3])), RaggedSpec("f", (None, None, 2))),
+        (Ragged(np.zeros(1), np.array([0, 1], np.int32)), RaggedSpec("d", (None, None), splits_dtype=np.dtype("i4"))),
+        (Ragged(np.array([b"a"], object), np.array([0, 1])), RaggedSpec(bytes, (None, None))),
+        (Sparse(np.zeros((0, 2), np.int64), np.zeros(0), np.array([3, 4])), SparseSpec("float64", (3, 4))),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_leaf_tells_its_spec(value: Any, spec: Any) -> None:
+    assert from_element({"a": value}) == {"a": spec}
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.arange(3, dtype=np.int16)
+
+
+def test_arrays_of_other_libraries_are_arrays() -> None:
+    assert from_element(Foreign()) == ArraySpec("int16", (3,))
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (np.array([1, None], object), "pickled"),
+        (np.array(["a", float("nan")], object), "pickled"),
+        (np.zeros(2, "V4"), "not stored"),
+        (np.zeros(2, [("a", "i4")]), "dict"),
+        (np.ma.masked_array([1, 2], [True, False]), "mask"),
+        (np.ma.masked, "mask"),
+        (2**64, "64 bits"),
+        (object(), "convert"),
+        ({1, 2}, "convert"),
+        (bytearray(b"a"), "convert"),
+        (lambda: None, "convert"),
+        (Ragged(np.array([1, "a"], object), np.array([0, 2])), "object array"),
+        (Ragged(np.zeros(2, "V4"), np.array([0, 2])), "not stored"),
+        (Ragged(np.zeros(2), np.array([0.0, 2.0])), "int32 or int64"),
+        (Ragged(np.array(3.0), np.array([0, 1])), "dimension"),
+        (Sparse(np.array([[0]]), np.array([None], object), np.array([1])), "object array"),
+        (Sparse(np.zeros((1, 0), np.int64), np.zeros(1), np.zeros(0, np.int64)), "dimension"),
+        (Sparse(np.zeros((1, 1), np.int64), np.zeros(1), np.array([-3])), "dimension"),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_a_leaf_that_cannot_be_stored_is_named(value: Any, hint: str) -> None:
+    with pytest.raises(ElementError, match=hint) as caught:
+        from_element({"a": [0, value]})
+    assert caught.value.path == "['a'][1]"
+
+
+def test_what_is_none_first_is_taken_from_the_first_that_has_it() -> None:
+    elements = [
+        {"a": None, "b": Point(None, [None, 1])},
+        {"a": None, "b": Point(b"x", [None, 1])},
+        {"a": {"deep": np.zeros(2)}, "b": Point(None, [None, 1])},
+        {"a": None, "b": Point(None, ["s", 1])},
+        {"a": object(), "b": None},
+    ]
+    spec = from_elements(iter(elements))
+    assert spec["a"] == {"deep": ArraySpec("float64", (2,))}
+    assert type(spec["b"]).__name__ == "Point"
+    assert spec["b"] == (ArraySpec(bytes), [ArraySpec(str), ArraySpec("int64")])
+
+
+def test_no_more_elements_are_taken_than_are_needed() -> None:
+    def endless() -> Any:
+        yield {"a": 1}
+        raise AssertionError("the spec was known")
+
+    assert from_elements(endless()) == {"a": ArraySpec("int64")}
+
+
+def test_a_leaf_that_is_none_in_all_is_named() -> None:
+    with pytest.raises(ElementError, match="element_spec=") as caught:
+        from_elements([{"a": 1, "b": (None,)}] * 3)
+    assert caught.value.path == "['b'][0]"
+
+
+def test_a_later_leaf_that_cannot_be_stored_is_named_with_its_record_and_whole_path() -> None:
+    with pytest.raises(ElementError) as caught:
+        from_elements([{"a": Point(0, [None])}, {"a": Point(0, [{"b": object()}])}])
+    assert (caught.value.record, caught.value.path) == (1, "['a'].y[0]['b']")
+
+
+def test_users_write_specs_as_they_like() -> None:
+    tensor = SimpleNamespace(shape=(None, 3), dtype=SimpleNamespace(as_numpy_dtype=np.float32))
+    text = SimpleNamespace(shape=(), dtype=SimpleNamespace(as_numpy_dtype=object))
+    written = {
+        "spec": ArraySpec("int8", (None,)), "dtype": np.dtype(">f4"), "name": "uint8", "type": int, "text": str,
+        "raw": bytes, "ml": ml_dtypes.bfloat16, "named": "bfloat16", "tensor": tensor, "string": text, "none": None,
+        "np": np.float16, "nested": (float, [bool]), "strings": "str", "blobs": "bytes",
+    }  # fmt: skip
+    assert declared(written) == {
+        "spec": ArraySpec("int8", (None,)), "dtype": ArraySpec("float32"), "name": ArraySpec("uint8"),
+        "type": ArraySpec("int64"), "text": ArraySpec(str), "raw": ArraySpec(bytes), "ml": ArraySpec("bfloat16"),
+        "named": ArraySpec("bfloat16"), "tensor": ArraySpec("float32", (None, 3)), "string": ArraySpec(bytes),
+        "none": None, "np": ArraySpec("float16"), "nested": (ArraySpec("float64"), [ArraySpec("bool")]),
+        "strings": ArraySpec(str), "blobs": ArraySpec(bytes),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [object, "no such dtype", 3, {1}, "O", "V3", np.dtype([("a", "i4")])], ids=str)
+def test_a_declared_spec_that_cannot_be_names_its_place(wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"element_spec\['a'\]\[0\]"):
+        declared({"a": [wrong]})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ArraySpec("uint8", (-1,)),
+        lambda: ArraySpec("uint8", ("a",)),
+        lambda: ArraySpec("uint8", 3),  # type: ignore[arg-type]
+        lambda: ArraySpec("object"),
+        lambda: ArraySpec(None),  # type: ignore[arg-type]
+        lambda: RaggedSpec("uint8", (None,)),
+        lambda: RaggedSpec("uint8", (None, None), ragged_rank=2),
+        lambda: RaggedSpec("uint8", (None, None), ragged_rank=0),
+        lambda: RaggedSpec("uint8", (None, None), splits_dtype=np.dtype("uint32")),
+        lambda: RaggedSpec("uint8", (None, None), splits_dtype="x"),  # type: ignore[arg-type]
+        lambda: SparseSpec("uint8"),
+    ],
+)
+def test_a_leaf_spec_that_cannot_be_is_refused(make: Any) -> None:
+    with pytest.raises(CacheLayerError) as caught:
+        make()
+    assert isinstance(caught.value, (ValueError, TypeError))
+
+
+def test_specs_print_as_they_are_written() -> None:
+    assert repr(ArraySpec("uint8", (None, 3), nullable=True)) == "ArraySpec(uint8, (None, 3), nullable=True)"
+    assert repr(ArraySpec(str)) == "ArraySpec(str)"
+    assert RaggedSpec("f", (None, None)).describe() == "ragged float32[None, None] with 1 level(s) of int64 row splits"

@@ -1,0 +1,89 @@
+"""Element specs as JSON, and the names of dtypes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies import DTYPES, specs
+
+from cachelayer import ArraySpec, RaggedSpec
+from cachelayer.elements import dtypes, spec_json, tree
+from cachelayer.errors import FormatError
+
+
+def shape_of(spec: Any) -> Any:
+    """A spec with names and order spelled out, for comparison: namedtuples are equal to tuples, dicts have no order."""
+    if isinstance(spec, dict):
+        return ("dict", [(key, shape_of(child)) for key, child in spec.items()])
+    if isinstance(spec, (tuple, list)):
+        return (type(spec).__name__, getattr(spec, "_fields", ()), [shape_of(child) for child in spec])
+    return spec
+
+
+@settings(max_examples=200, deadline=None)
+@given(specs())
+def test_specs_come_back_from_json_exactly(spec: Any) -> None:
+    node = json.loads(json.dumps(spec_json.to_json(spec)))
+    assert shape_of(spec_json.from_json(node)) == shape_of(spec)
+    assert spec_json.to_json(spec_json.from_json(node)) == node
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, bytes, str], ids=str)
+def test_dtypes_come_back_from_their_names(dtype: Any) -> None:
+    assert dtypes.from_name(dtypes.to_name(dtype)) == dtype
+    if dtype not in (bytes, str):
+        assert dtypes.to_name(dtype.newbyteorder(">")) == dtypes.to_name(dtype)
+        assert dtypes.check(dtype.newbyteorder(">")) == dtype
+
+
+def test_names_of_dtypes_are_all_different() -> None:
+    names = {dtypes.to_name(dtype) for dtype in [*DTYPES, bytes, str]}
+    assert len(names) == len({*DTYPES, bytes, str})
+
+
+ARRAY = {"kind": "array", "dtype": "uint8", "shape": [3]}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        None, [], "array", 3, {}, {"kind": "set", "items": []}, {"kind": "array"}, {**ARRAY, "dtype": "object"},
+        {**ARRAY, "dtype": "uint7"}, {**ARRAY, "dtype": 3}, {**ARRAY, "dtype": "V3"}, {**ARRAY, "dtype": "i4,i4"},
+        {**ARRAY, "shape": [-1]}, {**ARRAY, "shape": ["a"]}, {**ARRAY, "shape": 3}, {"kind": "dict", "items": [3]},
+        {"kind": "dict", "items": [["a"]]}, {"kind": "dict", "items": [[1, ARRAY]]}, {"kind": "tuple"},
+        {"kind": "namedtuple", "name": "a b", "items": []},
+        {"kind": "namedtuple", "name": "A", "items": [["class", ARRAY]]},
+        {"kind": "ragged", "dtype": "uint8", "shape": [None], "ragged_rank": 1, "splits_dtype": "int64"},
+        {"kind": "ragged", "dtype": "uint8", "shape": [None, None], "ragged_rank": 1, "splits_dtype": "float32"},
+        {"kind": "ragged", "dtype": "uint8", "shape": [None, None], "ragged_rank": "1", "splits_dtype": "int64"},
+        {"kind": "sparse", "dtype": "uint8", "shape": []}, {**ARRAY, "nullable": "yes"},
+        {"kind": "dict", "items": [["a", ARRAY], ["a", ARRAY]]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_spec_is_refused(node: Any) -> None:
+    with pytest.raises(FormatError):
+        spec_json.from_json(node)
+
+
+def test_a_newer_dtype_is_refused_by_name() -> None:
+    with pytest.raises(FormatError, match="float3_e1m1fn"):
+        spec_json.from_json({**ARRAY, "dtype": "float3_e1m1fn"})
+
+
+def test_a_spec_in_json_reads_like_this() -> None:
+    spec = {"b": RaggedSpec("f", (None, None), splits_dtype=np.dtype("int32")), "a": (None, [ArraySpec(str)])}
+    assert spec_json.to_json(spec) == {
+        "kind": "dict",
+        "items": [
+            ["b", {"kind": "ragged", "dtype": "float32", "shape": [None, None],
+                   "ragged_rank": 1, "splits_dtype": "int32"}],
+            ["a", {"kind": "tuple", "items": [{"kind": "none"}, {"kind": "list", "items": [
+                {"kind": "array", "dtype": "str", "shape": []}]}]}],
+        ],
+    }  # fmt: skip
+    assert tree.leaves(spec)[1] == ("['a'][1][0]", ArraySpec(str))
