@@ -10,7 +10,7 @@ import numpy as np
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 
 
-def integer(name: str, value: Any, least: int) -> int:
+def integer(name: str, value: Any, least: int | None = None) -> int:
     """The argument as an int.
 
     Raises:
@@ -23,6 +23,6 @@ def integer(name: str, value: Any, least: int) -> int:
         number = operator.index(value)
     except TypeError:
         raise InvalidTypeError(f"{name} {value!r} of type {type(value).__name__}: pass an integer") from None
-    if number < least:
+    if least is not None and number < least:
         raise InvalidArgumentError(f"{name} {number}: it is {least} at least")
     return number

@@ -35,8 +35,17 @@ class Selection:
         return len(self.numbers)
 
     def slice(self, rows: slice) -> Selection:
-        """A part of the selection."""
-        return Selection(self.numbers[rows])
+        """A part of the selection.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: where Python refuses such a slice.
+        """
+        try:
+            return Selection(self.numbers[rows])
+        except TypeError as error:
+            raise InvalidTypeError(f"{rows}: {error}") from None
+        except ValueError as error:
+            raise InvalidArgumentError(f"{rows}: {error}") from None
 
     def take(self, indices: Any) -> Numbers:
         """The base's record numbers of these indices; negative ones count from the end.
@@ -109,5 +118,8 @@ def _as_indices(indices: Any) -> Numbers:
         raise InvalidArgumentError(f"indices of shape {list(indices.shape)}: pass one dimension")
     if indices.dtype.kind not in "iu":
         raise InvalidTypeError(f"indices of dtype {indices.dtype}: pass integers")
+    if indices.dtype == np.uint64:
+        # What int64 cannot hold must not come out negative; its largest number is outside of any selection too.
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     numbers: Numbers = indices.astype(np.int64)
     return numbers

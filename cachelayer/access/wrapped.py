@@ -15,7 +15,7 @@ from cachelayer.access.view import View
 from cachelayer.codec import codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.infer import from_element, from_elements
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
 
 T_co = TypeVar("T_co", covariant=True)
@@ -58,9 +58,12 @@ class WrappedBase:
         return self._obj[number]
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
-        if hasattr(self._obj, "__getitems__"):
-            return list(self._obj.__getitems__(numbers.tolist()))
-        return [self._obj[number] for number in numbers.tolist()]
+        if not hasattr(self._obj, "__getitems__"):
+            return [self._obj[number] for number in numbers.tolist()]
+        items = list(self._obj.__getitems__(numbers.tolist()))
+        if len(items) != len(numbers):
+            raise SourceError(f"{type(self._obj).__name__}.__getitems__ gave {len(items)} items for {len(numbers)}")
+        return items
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         elements = self.elements(numbers)

@@ -45,17 +45,15 @@ def make_options(
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
     if batch % shard_count:
         raise InvalidArgumentError(
-            f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts"
+            f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "
+            f"pass a multiple such as {-(-batch // shard_count) * shard_count}"
         )
     epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
     position = integer("start", start, 0)
     if epochs is not None and position > epochs * records:
-        raise InvalidArgumentError(f"start {position} is past the end: {epochs} epoch(s) of {records} records")
+        raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
     rule = _remainder(remainder, global_batch_size, records, batch, shard_count)
-    if epochs is None and (records == 0 or (rule == "drop" and records < batch)):
-        raise InvalidArgumentError(
-            f"num_epochs=None over {records} records in batches of {batch} would never hand out anything"
-        )
+    _check_endless(epochs, records, batch, skips=rule == "drop" or global_batch_size is None)
     return StreamOptions(
         batched=global_batch_size is not None,
         steps=Steps(records, batch, shard_count, rule, epochs),
@@ -64,6 +62,14 @@ def make_options(
         start=position,
         prefetch=integer("prefetch", prefetch, 0),
     )
+
+
+def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool) -> None:
+    if epochs is None and (records == 0 or (skips and records < batch)):
+        raise InvalidArgumentError(
+            f"num_epochs=None over {records} records in steps of {batch}: a shard would wait for ever for its first one; "
+            "pass a number of epochs, or smaller steps"
+        )
 
 
 def _seed(seed: int | None, shuffle: bool) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +16,29 @@ class Chunk:
     """Something to be read.
 
     Args:
-        begin: the position where it begins.
-        end: the position where the next chunk begins.
-        after: the position after each item.
-        load: reads the items; called once, in another thread.
+        after: the position after each step of it; there may be an item less than steps.
+        load: reads the items one after the other.
     """
 
-    begin: int
-    end: int
     after: Sequence[int]
-    load: Callable[[], list[Any]]
+    load: Callable[[], Iterator[Any]]
+
+    @property
+    def end(self) -> int:
+        """The position where the next chunk begins."""
+        return self.after[-1]
+
+    def loaded(self) -> Loaded:
+        """The chunk, its items up to the first that fails, and the error."""
+        items: list[Any] = []
+        try:
+            items.extend(self.load())
+        except Exception as error:  # noqa: BLE001 - raised in its place, after these items
+            return self, items, error
+        return self, items, None
+
+
+Loaded = tuple[Chunk, list[Any], Exception | None]
 
 
 class Prefetcher:
@@ -42,52 +55,44 @@ class Prefetcher:
     def __init__(self, plan: Callable[[int], Chunk | None], depth: int) -> None:
         self._plan = plan
         self._depth = depth
-        self._pending: deque[tuple[Chunk, Future[list[Any]]]] = deque()
+        # Each with the position that it was planned from.
+        self._pending: deque[tuple[int, Future[Loaded]]] = deque()
         self._executor: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._position = 0
 
     def go_to(self, position: int) -> None:
         """Go on from a position; what was read ahead is dropped."""
+        self._notice_fork()
         for _, future in self._pending:
             future.cancel()
         self._pending.clear()
         self._position = position
 
-    def next_chunk(self) -> tuple[Chunk, list[Any]] | None:
-        """The next chunk and its items; None at the end.
-
-        Raises:
-            Exception: what loading raised; the chunk is loaded again on the next call.
-        """
+    def next_chunk(self) -> Loaded | None:
+        """The next chunk; None at the end. After one that failed, say with :meth:`go_to` where to go on."""
         if self._depth == 0:
             chunk = self._plan(self._position)
             if chunk is None:
                 return None
-            items = chunk.load()
+            loaded = chunk.loaded()
             self._position = chunk.end
-            return chunk, items
-        if self._pid != os.getpid():
-            self._forget_parent()
+            return loaded
+        self._notice_fork()
         self._read_ahead()
         if not self._pending:
             return None
-        chunk, future = self._pending[0]
-        try:
-            items = future.result()
-        except Exception:
-            self.go_to(chunk.begin)
-            raise
+        loaded = self._pending[0][1].result()
         self._pending.popleft()
         self._read_ahead()
-        return chunk, items
+        return loaded
 
     def _read_ahead(self) -> None:
         while len(self._pending) < self._depth:
             chunk = self._plan(self._position)
             if chunk is None:
                 return
-            self._pending.append((chunk, self._threads().submit(chunk.load)))
+            self._pending.append((self._position, self._threads().submit(chunk.loaded)))
             self._position = chunk.end
 
     def _threads(self) -> ThreadPoolExecutor:
@@ -96,10 +101,12 @@ class Prefetcher:
             weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
         return self._executor
 
-    def _forget_parent(self) -> None:
-        """The threads of the parent do not exist here, so what they were to load never comes."""
+    def _notice_fork(self) -> None:
+        """The parent's thread does not exist in a child, so what it was to load never comes."""
+        if self._pid == os.getpid():
+            return
         self._pid = os.getpid()
         self._executor = None
         if self._pending:
-            self._position = self._pending[0][0].begin
+            self._position = self._pending[0][0]
             self._pending.clear()

@@ -50,17 +50,20 @@ class StreamIdentity:
             state = _parsed(state)
         if not isinstance(state, Mapping) or "format" not in state or "position" not in state:
             raise StateError(f"not a sampler state: {str(state)[:200]!r}")
-        if not isinstance(state["format"], int) or state["format"] > FORMAT:
-            raise StateError(
-                f"state of format {state['format']!r}; this release reads up to {FORMAT}: update cachelayer"
-            )
+        if _whole(state["format"], 1, "format") > FORMAT:
+            raise StateError(f"state of format {state['format']}; this release reads up to {FORMAT}: update cachelayer")
         differences = _differences(self.state(0), state)
         if differences:
-            raise StateError("the state belongs to another stream: " + "; ".join(differences))
-        position = state["position"]
-        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
-            raise StateError(f"position {position!r} of the state is not a number of records")
-        return position
+            raise StateError(
+                "the state belongs to another stream: " + "; ".join(differences) + ": restore it where it was saved"
+            )
+        return _whole(state["position"], 0, "position")
+
+
+def _whole(number: Any, least: int, name: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise StateError(f"not a sampler state: its {name} is {number!r}")
+    return number
 
 
 def _parsed(text: str | bytes) -> Any:

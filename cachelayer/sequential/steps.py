@@ -89,7 +89,7 @@ class Steps:
         return self.next_start(step.end)
 
     def per_epoch(self, place: int = 0, offset: int = 0) -> int:
-        """Steps from record ``place`` of an epoch's order to its end; only those that hold more than ``offset`` records."""
+        """Steps from record ``place`` of an epoch's order to its end that hold more than ``offset`` records."""
         left = self.records - place
         if self.remainder == "drop":
             return left // self.global_batch

@@ -53,23 +53,12 @@ class Stream(Generic[T]):
             TypeError: where the stream has no end.
         """
         options = self._options
-        count = options.steps.count(options.start)
+        # Without batches a shard skips the steps that are too short to have an element for it.
+        offset = 0 if options.batched else options.shard_index
+        count = options.steps.count(options.start, offset)
         if count is None:
-            raise InvalidTypeError("an endless stream has no length")
-        if not options.batched and options.steps.remainder == "keep" and count:
-            return count - self._skipped_elements()
+            raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
         return count
-
-    def _skipped_elements(self) -> int:
-        """Last steps in which this shard of an unbatched stream has no element."""
-        steps, start = self._options.steps, self._options.start
-        short = steps.records % steps.global_batch
-        short_here = int(short != 0 and self._options.shard_index >= short)
-        first_epoch = start // steps.records
-        whole_epochs = (steps.num_epochs or 0) - first_epoch - 1
-        first_short = (steps.records - start % steps.records) % steps.global_batch
-        skipped_first = int(first_short != 0 and self._options.shard_index >= first_short)
-        return skipped_first + whole_epochs * short_here
 
     def __getitem__(self, step: int) -> T:
         """The batch of a step, counted from ``start``; the element where there are no batches.
@@ -96,7 +85,7 @@ class Stream(Generic[T]):
             yield item, iterator.get_state()
 
     def _step(self, number: int) -> Step:
-        index = integer("step", number, -(1 << 63))
+        index = integer("step", number)
         total = self._options.steps.count(self._options.start)
         if index < 0:
             if total is None:
@@ -138,20 +127,19 @@ class Stream(Generic[T]):
             if not found:
                 return None
             after = [steps.after(step) for step in found]
-            return Chunk(found[0].begin, after[-1], after, lambda: [self._batch(step) for step in found])
+            return Chunk(after, lambda: (self._batch(step) for step in found))
         block = steps.block(position, self._chunk_records)
         if block is None:
             return None
-        end = steps.after(block)
         stride = steps.shard_count
-        after = [*range(block.begin + stride, block.end, stride), end]
-        return Chunk(block.begin, end, after, lambda: self._elements(block))
+        after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
+        return Chunk(after, lambda: self._elements(block))
 
-    def _elements(self, block: Step) -> list[Any]:
+    def _elements(self, block: Step) -> Iterator[Any]:
         epoch, place = divmod(block.begin, self._options.steps.records)
         numbers = self._options.order(epoch, place, place + block.end - block.begin)
         mine = numbers[self._options.shard_index :: self._options.steps.shard_count]
-        return list(self._records.__getitems__(mine))
+        yield from self._records.__getitems__(mine)
 
     @property
     def identity(self) -> StreamIdentity:
@@ -174,6 +162,8 @@ class StreamIterator(Iterator[T]):
     def _go_to(self, position: int) -> None:
         self._position = self._steps.next_start(position)
         self._ready: Iterator[tuple[T, int]] = iter(())
+        self._failure: Exception | None = None
+        self._chunk_end = self._position
         self._prefetcher.go_to(self._position)
 
     def __iter__(self) -> StreamIterator[T]:
@@ -185,13 +175,22 @@ class StreamIterator(Iterator[T]):
             if ready is not None:
                 item, self._position = ready
                 return item
+            if self._failure is not None:
+                raise self._taken_failure()
+            # A shard that has no element in the last step of an epoch passes it over here.
+            self._position = self._chunk_end
             loaded = self._prefetcher.next_chunk()
             if loaded is None:
                 raise StopIteration
-            chunk, items = loaded
-            # A shard that has no element in the last step of an epoch passes it over here.
-            self._position = chunk.begin if items else chunk.end
+            chunk, items, self._failure = loaded
+            self._chunk_end = chunk.end
             self._ready = zip(items, chunk.after, strict=False)
+
+    def _taken_failure(self) -> Exception:
+        """The error that ended a chunk early; what it concerns is read again on the next call."""
+        failure = cast(Exception, self._failure)
+        self._go_to(self._position)
+        return failure
 
     def get_state(self) -> dict[str, Any]:
         """The state after what was handed out: small, JSON, the same on every shard after the same number of steps."""
@@ -209,5 +208,7 @@ class StreamIterator(Iterator[T]):
         position = self._identity.position(state)
         end = self._steps.end
         if end is not None and position > end:
-            raise StateError(f"position {position} of the state is past the end of this stream, {end}")
+            raise StateError(
+                f"position {position} of the state is past the end of this stream, {end}: pass a larger num_epochs"
+            )
         self._go_to(position)
