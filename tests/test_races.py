@@ -1,0 +1,151 @@
+"""Many threads and processes at once."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachelayer
+from cachelayer.objects import paths
+from cachelayer.objects.store import LocalStore
+from cachelayer.versions.log import Log, Snapshot
+
+
+def build_and_leave_a_mark(folder: str) -> Any:
+    Path(folder, f"built-{os.getpid()}-{threading.get_ident()}").touch()
+    return [{"n": number} for number in range(500)]
+
+
+def cached(folder: str) -> str:
+    ref = cachelayer.Storage(folder).cache(lambda: build_and_leave_a_mark(folder), "d", "v1")
+    return ref.digest
+
+
+def submitted(folder: str, number: int) -> str:
+    try:
+        cachelayer.Storage(folder).submit([number] * 10, "d", "v1")
+    except cachelayer.AlreadyExistsError:
+        return "lost"
+    return "won"
+
+
+def tagged(folder: str, who: int) -> None:
+    for number in range(25):
+        cachelayer.Storage(folder).tag("d", "v1", f"tag-{who}-{number}")
+
+
+def processes(count: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+
+
+def test_threads_that_cache_at_once_build_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        digests = set(threads.map(cached, [str(tmp_path)] * 8))
+    assert len(digests) == 1
+    assert len(list(tmp_path.glob("built-*"))) == 1
+
+
+def test_processes_that_cache_at_once_build_once(tmp_path: Path) -> None:
+    with processes(4) as pool:
+        digests = set(pool.map(cached, [str(tmp_path)] * 8))
+    assert len(digests) == 1
+    assert len(list(tmp_path.glob("built-*"))) == 1
+
+
+def test_of_builds_of_one_version_exactly_one_wins(tmp_path: Path) -> None:
+    with processes(4) as pool:
+        outcomes = list(pool.map(submitted, [str(tmp_path)] * 8, range(8)))
+    assert sorted(outcomes) == ["lost"] * 7 + ["won"]
+    assert len(list((tmp_path / "d" / "_builds").iterdir())) == 1
+    assert cachelayer.Storage(tmp_path).verify("d", "v1")
+
+
+def test_no_entry_of_the_log_is_lost(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d", "v1")
+    with processes(3) as pool:
+        list(pool.map(tagged, [str(tmp_path)] * 3, range(3)))
+    assert len(storage.tags("d")) == 75
+    assert len(list((tmp_path / "d" / "_log").glob("*.json"))) == 76
+
+
+@pytest.mark.parametrize("hint", [b"", b"0000", b"nonsense", b"3", b"999"])
+def test_the_head_is_found_whatever_the_hint_says(tmp_path: Path, hint: bytes) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d", "v1")
+    for number in range(5):
+        storage.tag("d", "v1", f"t{number}")
+    (tmp_path / paths.log_head("d")).write_bytes(hint)
+    assert len(storage.tags("d")) == 5
+    (tmp_path / paths.log_head("d")).unlink()
+    assert len(storage.tags("d")) == 5
+
+
+class LosesReplies(LocalStore):
+    """Stores an object, and says that somebody else had done so."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        super().put_if_absent(name, data)
+        return False
+
+
+def test_a_put_whose_reply_was_lost_is_recognised_as_ones_own(tmp_path: Path) -> None:
+    log = Log(LosesReplies(tmp_path), "d")
+    for number in range(3):
+        entry = log.commit(lambda head: replace(head, tags={**head.tags, f"t{head.sequence}": "v"}))
+        assert entry.sequence == number + 1
+    assert sorted(log.head().tags) == ["t0", "t1", "t2"]
+
+
+def test_who_loses_the_race_for_an_entry_decides_again(tmp_path: Path) -> None:
+    mine, other = Log(LocalStore(tmp_path), "d"), Log(LocalStore(tmp_path), "d")
+    asked = []
+
+    def decide(head: Snapshot) -> Snapshot:
+        asked.append(head.sequence)
+        if len(asked) == 1:
+            other.commit(lambda head: replace(head, tags={"theirs": "v"}))
+        return replace(head, tags={**head.tags, "mine": "v"})
+
+    assert mine.commit(decide).tags == {"theirs": "v", "mine": "v"}
+    assert asked == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["fork", "spawn", "forkserver"])
+def test_a_ref_reads_the_same_in_every_kind_of_process(tmp_path: Path, kind: str) -> None:
+    ref = cachelayer.Storage(tmp_path).submit([{"n": n, "s": "x" * n} for n in range(300)], "d", "v1", shard_bytes=9000)
+    assert ref[7]["n"] == 7
+    with ProcessPoolExecutor(2, multiprocessing.get_context(kind)) as pool:
+        found = list(pool.map(ref.__getitem__, range(0, 300, 11)))
+    assert [row["n"] for row in found] == list(range(0, 300, 11))
+    assert [len(row["s"]) for row in found] == list(range(0, 300, 11))
+
+
+def test_threads_read_the_right_records(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit([{"n": n, "s": "x" * n} for n in range(500)], "d", "v1", shard_bytes=9000)
+
+    def check(first: int) -> bool:
+        for start in range(first, 480, 7):
+            batch = ref.read(range(start, start + 20))
+            assert batch["n"].tolist() == list(range(start, start + 20))
+            assert [len(text) for text in batch["s"]] == batch["n"].tolist()
+            assert ref[start]["n"] == start
+        return True
+
+    with ThreadPoolExecutor(16) as threads:
+        assert all(threads.map(check, range(16)))
+
+
+def test_the_log_is_json_that_anybody_can_read(tmp_path: Path) -> None:
+    cachelayer.Storage(tmp_path).submit([1, 2], "d", "v1")
+    entry = json.loads((tmp_path / paths.log_entry("d", 1)).read_text())
+    assert entry["event"]["kind"] == "publish"
+    assert entry["versions"][0]["records"] == 2

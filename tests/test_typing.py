@@ -1,0 +1,79 @@
+"""What a type checker knows, asked of a real one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+GOOD = '''
+from collections.abc import Iterator
+from typing import assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+import cachelayer
+from cachelayer import DataRef, Stream
+
+Row = dict[str, NDArray[np.float32]]
+storage = cachelayer.Storage("somewhere")
+
+
+@storage.cacheable("rows", "v1")
+def rows(count: int, *, scale: float = 1.0) -> Iterator[Row]:
+    yield {}
+
+
+ref = rows(3, scale=2.0)
+assert_type(ref, DataRef[Row])
+assert_type(ref[0], Row)
+assert_type(ref[1:3], DataRef[Row])
+assert_type(ref.__getitems__([1, 2]), list[Row])
+assert_type(ref.stream(8, shuffle=True, seed=1), Stream[Row])
+assert_type(ref.stream(8, remainder="pad"), Stream[tuple[Row, NDArray[np.bool_]]])
+for batch in ref.stream(8):
+    assert_type(batch, Row)
+for batch, state in ref.stream(8).with_state():
+    assert_type(batch, Row)
+assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
+assert_type(cachelayer.wrap(["a", "b"], identity="letters")[0], str)
+'''
+
+BAD = '''
+import cachelayer
+
+storage = cachelayer.Storage("somewhere")
+
+
+@storage.cacheable("rows", "v1")
+def rows(count: int) -> list[int]:
+    return [1] * count
+
+
+rows("three")
+rows(3, scale=1.0)
+rows(3)[0].upper()
+rows(3).stream(8, remainder="some")
+'''
+
+
+def errors_of(tmp_path: Path, code: str) -> list[str]:
+    """The errors that mypy finds."""
+    path = tmp_path / "user.py"
+    path.write_text(code)
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nstrict = true\nwarn_unused_ignores = false\nfollow_untyped_imports = true\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(tmp_path / "cache"), str(path)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    return [line for line in found.stdout.splitlines() if line.startswith("user.py") and " error: " in line]
+
+
+def test_refs_streams_and_decorated_functions_keep_their_types(tmp_path: Path) -> None:
+    assert errors_of(tmp_path, GOOD) == []
+
+
+def test_wrong_uses_are_errors(tmp_path: Path) -> None:
+    found = errors_of(tmp_path, BAD)
+    lines = {int(line.split(":")[1]) for line in found}
+    assert lines == {12, 13, 14, 15}
