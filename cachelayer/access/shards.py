@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cachelayer.arrayrecord.reader import ShardReader
-from cachelayer.codec.frames import Records
+from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
 
 
@@ -89,17 +89,19 @@ class ShardSet:
 
     def records(self, numbers: Ints) -> Records:
         """The records of these numbers, each below ``len(self)``."""
+        if len(numbers) == 0:
+            return RecordBuffer.of([])
         if len(self._readers) == 1:
             return self.reader(0).records(numbers)
         shard_of = np.searchsorted(self._splits, numbers, side="right") - 1
-        if len(numbers) and (shard_of == shard_of[0]).all():
+        if (shard_of == shard_of[0]).all():
             return self._in_shard(int(shard_of[0]), numbers)
         order = np.argsort(shard_of, kind="stable")
         shards, firsts = np.unique(shard_of[order], return_index=True)
         groups = []
         for shard, rows in zip(shards.tolist(), np.split(order, firsts[1:]), strict=True):
             groups.append((rows, self._in_shard(shard, numbers[rows])))
-        return JoinedRecords(len(numbers), groups if len(numbers) else [])
+        return JoinedRecords(len(numbers), groups)
 
     def _in_shard(self, shard: int, numbers: Ints) -> Records:
         return self.reader(shard).records(numbers - self._splits[shard])

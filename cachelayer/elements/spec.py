@@ -67,6 +67,7 @@ class LeafSpec:
         return False
 
     def as_nullable(self) -> Self:
+        """The same spec of a leaf that is None in some elements."""
         return replace(self, nullable=True)
 
     def describe(self) -> str:

@@ -1,0 +1,133 @@
+"""Damage is found: by verify, and where a damaged record is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import Storage
+
+ROWS = [{"n": number, "x": np.full(300, number % 251, np.uint8)} for number in range(400)]
+
+
+@pytest.fixture(params=[None, "zstd"])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    Storage(tmp_path).submit(ROWS, "d", "v1", shard_bytes=60_000, compression=request.param)
+    return tmp_path
+
+
+def files(folder: Path, pattern: str) -> list[Path]:
+    return sorted(folder.glob(f"d/_builds/*/{pattern}"))
+
+
+def flip(path: Path, place: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[place] ^= 4
+    path.write_bytes(raw)
+
+
+def test_a_version_as_it_was_written_verifies(folder: Path) -> None:
+    report = Storage(folder).verify("d", "v1")
+    assert report
+    assert report.ok
+    assert (report.records, report.problems) == (400, ())
+    assert report.shards == len(files(folder, "*.array_record")) > 1
+    report.raise_if_bad()
+    always = Storage(folder, verify="always").fetch("d", "v1")
+    assert [row["n"] for row in always] == list(range(400))
+
+
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9999])
+@pytest.mark.parametrize("pattern", ["*0.array_record", "*1.index"])
+def test_a_flipped_bit_anywhere_is_found(folder: Path, pattern: str, part: float) -> None:
+    path = files(folder, pattern)[0]
+    flip(path, int(part * (path.stat().st_size - 1)))
+    report = Storage(folder).verify("d", "v1")
+    assert not report
+    assert path.stem in report.problems[0]
+    with pytest.raises(cachelayer.CorruptionError, match="d@v1"):
+        report.raise_if_bad()
+
+
+def test_a_flipped_bit_in_a_record_is_found_when_it_is_read(folder: Path) -> None:
+    path = files(folder, "*0.array_record")[0]
+    flip(path, 70_000)
+    ref = Storage(folder, verify="always").fetch("d", "v1")
+    read = damaged = 0
+    for number in range(len(ref)):
+        try:
+            assert ref[number]["x"].tolist() == ROWS[number]["x"].tolist()
+            read += 1
+        except cachelayer.CorruptionError as error:
+            assert path.name in str(error)
+            damaged += 1
+    # Beyond 70,000 bytes the first shard holds records or, compressed, its padding.
+    assert read + damaged == 400
+    assert damaged <= 1
+
+
+@pytest.mark.parametrize("pattern", ["*1.array_record", "*1.index"])
+@pytest.mark.parametrize("verify", ["never", "open", "always"])
+def test_a_shard_that_was_cut_short_is_refused_before_it_is_mapped(folder: Path, pattern: str, verify: Any) -> None:
+    path = files(folder, pattern)[0]
+    path.write_bytes(path.read_bytes()[:-100])
+    ref = Storage(folder, verify=verify).fetch("d", "v1")
+    with pytest.raises(cachelayer.CorruptionError, match="expected .* bytes, found"):
+        list(ref)
+    assert not Storage(folder).verify("d", "v1")
+
+
+def test_a_missing_shard_is_named(folder: Path) -> None:
+    path = files(folder, "*1.array_record")[0]
+    path.unlink()
+    with pytest.raises(cachelayer.CorruptionError, match=f"{path.name}: the file is missing"):
+        list(Storage(folder).fetch("d", "v1"))
+    assert not Storage(folder).verify("d", "v1")
+
+
+def edit(path: Path, change: Any) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
+    path = files(folder, "manifest.json")[0]
+    whole = path.read_bytes()
+    for change in (
+        lambda document: document["data"]["shards"]["records"].__setitem__(0, 1),
+        lambda document: document["data"]["shards"]["crc32c"].__setitem__(0, 1),
+        lambda document: document["provenance"].clear(),
+    ):
+        edit(path, change)
+        with pytest.raises(cachelayer.CorruptionError, match="changed after version 'v1' was published"):
+            Storage(folder).fetch("d", "v1")
+        assert not Storage(folder).verify("d", "v1")
+        path.write_bytes(whole)
+    path.write_bytes(whole[:-50])
+    with pytest.raises(cachelayer.CorruptionError, match="not a whole manifest"):
+        Storage(folder).fetch("d", "v1")
+    path.unlink()
+    with pytest.raises(cachelayer.CorruptionError, match="missing"):
+        Storage(folder).fetch("d", "v1")
+
+
+def test_a_newer_format_asks_for_an_update(folder: Path) -> None:
+    edit(files(folder, "manifest.json")[0], lambda document: document.update(format=2))
+    with pytest.raises(cachelayer.FormatError, match="update cachelayer"):
+        Storage(folder).fetch("d", "v1")
+    edit(folder / "d/_log/0000000001.json", lambda document: document.update(format=2))
+    with pytest.raises(cachelayer.FormatError, match="update cachelayer"):
+        Storage(folder).fetch("d", "v1")
+
+
+def test_a_log_entry_that_was_cut_short_is_an_error(folder: Path) -> None:
+    path = folder / "d/_log/0000000001.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(cachelayer.CorruptionError, match="not a whole entry"):
+        Storage(folder).fetch("d", "v1")

@@ -1,0 +1,339 @@
+"""Building, fetching, tagging, deleting; and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import ArraySpec, Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def numbered(count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        yield {"n": number, "x": np.full(3, number, np.float32)}
+
+
+ARRAYS = {"n": np.arange(50), "x": np.repeat(np.arange(50, dtype=np.float32), 3).reshape(50, 3)}
+
+
+class OnlyItems:
+    """A sequence of the old protocol."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= 50:
+            raise IndexError
+        return {"n": index, "x": np.full(3, index, np.float32)}
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "generator": lambda: numbered(50),
+    "generator function": lambda: lambda: numbered(50),
+    "list": lambda: list(numbered(50)),
+    "tuple": lambda: tuple(numbered(50)),
+    "iterator": lambda: iter(list(numbered(50))),
+    "dict of arrays": lambda: ARRAYS,
+    "items": OnlyItems,
+    "a ref": lambda: cachelayer.wrap(OnlyItems(), identity="items"),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_kind_of_source_gives_the_same_version(storage: Storage, name: str) -> None:
+    ref = storage.cache(SOURCES[name](), "d", "v1", shard_bytes=1500)
+    assert ref.digest == storage.cache(list(numbered(50)), "e", "v1", shard_bytes=1500).digest
+    assert ref.element_spec == {"n": ArraySpec("int64"), "x": ArraySpec("float32", (3,))}
+    assert [int(row["n"]) for row in ref] == list(range(50))
+
+
+def test_an_array_is_a_source_of_its_rows(storage: Storage) -> None:
+    array = np.random.default_rng(0).normal(size=(20, 4))
+    ref = storage.cache(array, "d", "v1")
+    np.testing.assert_array_equal(ref.read(range(20)), array)
+    nested = {"a": {"b": np.arange(5)}, "c": np.arange(10.0).reshape(5, 2)}
+    assert storage.cache(nested, "e", "v1")[3]["a"]["b"] == 3
+
+
+def test_batches_are_taken_apart_on_request(storage: Storage) -> None:
+    batches = ({"n": np.arange(start, start + 4)} for start in range(0, 12, 4))
+    assert [row["n"] for row in storage.cache(batches, "d", "v1", unbatch=True)] == list(range(12))
+
+
+def test_max_records_ends_an_endless_source(storage: Storage) -> None:
+    def forever() -> Iterator[int]:
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+    assert list(storage.cache(forever, "d", "v1", max_records=3000)) == list(range(3000))
+
+
+def test_the_digest_is_that_of_the_data(tmp_path: Path) -> None:
+    refs = [
+        Storage(tmp_path / "a").submit(numbered(500), "d", "v1", shard_bytes=5000),
+        Storage(tmp_path / "b").submit(numbered(500), "other", "v9", shard_bytes=5000, compression="zstd"),
+        Storage(tmp_path / "b").submit(list(numbered(500)), "d", "v1", shard_bytes=5000, description="again"),
+    ]
+    assert len({ref.digest for ref in refs}) == 1
+    assert Storage(tmp_path / "a").submit(numbered(499), "d", "v2", shard_bytes=5000).digest != refs[0].digest
+    for ref in refs:
+        assert [int(row["n"]) for row in ref] == list(range(500))
+
+
+def test_a_ref_is_a_sequence(storage: Storage) -> None:
+    ref = storage.cache(numbered(100), "d", "v1", shard_bytes=2000)
+    assert (len(ref), ref[0]["n"], ref[-1]["n"], ref[np.int64(7)]["n"]) == (100, 0, 99, 7)
+    assert [row["n"] for row in ref[10:20:3]] == [10, 13, 16, 19]
+    assert [row["n"] for row in ref[::-1][:3]] == [99, 98, 97]
+    assert ref[90:][-1]["n"] == 99
+    assert [row["n"] for row in ref.__getitems__([5, -1, 5])] == [5, 99, 5]
+    assert ref.read([3, -1])["n"].tolist() == [3, 99]
+    assert ref.read([])["x"].shape == (0, 3)
+    assert list(ref.read([1], fields=("x",))) == ["x"]
+    for bad in (100, -101):
+        with pytest.raises(IndexError, match="100"):
+            ref[bad]
+        with pytest.raises(cachelayer.RecordIndexError):
+            ref.read([0, bad])
+    for wrong in ("3", 1.5, None):
+        with pytest.raises(TypeError):
+            ref[wrong]
+    with pytest.raises(cachelayer.InvalidArgumentError, match="nothing"):
+        ref.read([1], fields=("nothing",))
+
+
+def test_elements_are_the_callers_own(storage: Storage) -> None:
+    ref = storage.cache(numbered(100), "d", "v1")
+    for elements in ([ref[3], ref[4]], ref.__getitems__([3, 4]), list(ref.stream(start=3))[:2]):
+        elements[0]["x"][:] = -1
+        assert elements[1]["x"].tolist() == [4, 4, 4]
+    batch = ref.read([3, 4])
+    batch["x"][0] = -1
+    assert batch["x"][1].tolist() == [4, 4, 4]
+    assert ref[3]["x"].tolist() == [3, 3, 3]
+
+
+def test_a_ref_is_told_by_its_contents(tmp_path: Path) -> None:
+    first = Storage(tmp_path / "a").submit(numbered(10), "d", "v1")
+    second = Storage(tmp_path / "b").submit(numbered(10), "d", "v1")
+    assert repr(first) == repr(second)
+    assert str(tmp_path) not in repr(first)
+    assert repr(first[:5]) != repr(first)
+    assert first[:10].digest == first.digest
+    again = pickle.loads(pickle.dumps(first[2:5]))
+    assert repr(again) == repr(first[2:5])
+    assert again[0]["n"] == 2
+
+
+def test_references_open_what_they_name(storage: Storage) -> None:
+    first = storage.submit(numbered(10), "d", "v1", metadata={"a": [1]}, description="ten")
+    second = storage.submit(numbered(20), "d", "v2")
+    storage.tag("d", "v1", "stable")
+    for text in ("d@v1", "d@stable", f"d@sha256:{first.digest}", f"d@sha256:{first.digest[:9]}"):
+        assert storage.fetch(text).digest == first.digest
+    for text in ("d", "d@latest", "d@v2"):
+        assert storage.fetch(text).digest == second.digest
+    assert storage.fetch("d", "stable").dataset_version == "v1"
+    assert cachelayer.open(first.reference).digest == first.digest
+    assert len(cachelayer.open(f"{storage.url}/d@v2[:15]")) == 15
+    assert cachelayer.open(f"file://{storage.url}/d@v2")[19]["n"] == 19
+    assert (first.metadata, first.provenance["description"]) == ({"a": [1]}, "ten")
+    with pytest.raises(cachelayer.CorruptionError, match="pinned"):
+        cachelayer.open(first.reference.replace("@v1", "@v2"))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="pass one"):
+        storage.fetch("d@v1", "v2")
+
+
+def test_unknown_names_tell_what_there_is(storage: Storage) -> None:
+    storage.submit(numbered(3), "cifar10", "v1")
+    with pytest.raises(cachelayer.DatasetNotFoundError, match=r"did you mean 'cifar10'\?"):
+        storage.fetch("cifar01")
+    with pytest.raises(cachelayer.VersionNotFoundError, match=r"did you mean 'v1'\?") as caught:
+        storage.fetch("cifar10", "v11")
+    assert isinstance(caught.value, KeyError)
+    assert storage.datasets() == ["cifar10"]
+
+
+NAMES = ["", "a/b", "..", ".hidden", "-x", "a b", "a\n", "a\0", "ü", "x" * 129, "latest", "sha256", "sha256abc", None, 3, b"a"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_outside_the_grammar_are_refused(storage: Storage, name: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: storage.submit([1], name, "v1"),
+        lambda: storage.submit([1], "d", name),
+        lambda: storage.cache([1], name, "v1"),
+        lambda: storage.cache([1], "d", name),
+        lambda: storage.cacheable("d", name),
+        lambda: storage.fetch(name, "v1"),
+        lambda: storage.versions(name),
+    ]
+    for call in calls:
+        with pytest.raises(cachelayer.InvalidNameError) as caught:
+            call()
+        assert isinstance(caught.value, ValueError)
+    assert storage.datasets() == []
+
+
+def test_versions_never_change(storage: Storage) -> None:
+    storage.submit([1], "d", "v1")
+    with pytest.raises(FileExistsError, match="d@v1"):
+        storage.submit([2], "d", "v1")
+    assert list(storage.cache([2], "d", "v1")) == [1]
+
+
+@pytest.mark.parametrize("thing", [3, None, object(), "text", b"bytes", {}, {"a": [1]}, np.array(3), {"a": np.array(1)}])
+def test_what_is_not_a_source_is_refused(storage: Storage, thing: Any) -> None:
+    with pytest.raises(TypeError, match="not a source"):
+        storage.submit(thing, "d", "v1")
+    assert storage.datasets() == []
+
+
+def test_an_empty_source_makes_an_empty_version(storage: Storage) -> None:
+    for number, empty in enumerate(([], iter(()), np.empty((0, 3)), {"a": np.empty(0)})):
+        ref = storage.submit(empty, "d", f"v{number}")
+        assert (len(ref), list(ref), list(ref.stream(4)), len(ref.stream(4, shuffle=True, seed=1))) == (0, [], [], 0)
+        assert storage.verify("d", f"v{number}")
+        with pytest.raises(IndexError):
+            ref[0]
+
+
+@pytest.mark.parametrize("record", [0, 5, 2500])
+def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storage, record: int, tmp_path: Path) -> None:
+    def failing() -> Iterator[int]:
+        for number in range(5000):
+            if number == record:
+                raise ZeroDivisionError("boom")
+            yield number
+
+    with pytest.raises(cachelayer.SourceError, match=f"record {record}: ZeroDivisionError: boom") as caught:
+        storage.submit(failing, "d", "v1")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert storage.datasets() == []
+    assert list((tmp_path / "d" / "_builds").iterdir()) == []
+
+
+def test_an_element_that_does_not_fit_names_record_and_leaf(storage: Storage) -> None:
+    def rows() -> Iterator[Any]:
+        for number in range(4000):
+            yield {"image": {"pixels": np.zeros((2, 3 + (number == 3210)), np.uint8)}}
+
+    with pytest.raises(cachelayer.ElementError) as caught:
+        storage.submit(rows, "d", "v1")
+    error = caught.value
+    assert (error.record, error.path) == (3210, "['image']['pixels']")
+    assert (error.expected, error.got) == ("uint8[2, 3]", "uint8[2, 4]")
+    assert "element_spec" in str(error)
+    spec = {"image": {"pixels": ArraySpec("uint8", (2, None))}}
+    assert storage.submit(rows, "d", "v1", element_spec=spec)[3210]["image"]["pixels"].shape == (2, 4)
+
+
+def test_a_late_none_fits(storage: Storage) -> None:
+    rows: list[Any] = [{"a": 1, "b": "x"}, {"a": None, "b": "y"}, {"a": 3, "b": None}]
+    ref = storage.submit(rows, "d", "v1")
+    assert list(ref) == rows
+    assert ref.read([0, 1])["a"].valid.tolist() == [True, False]
+    assert list(storage.submit(rows[1:], "d", "v2")) == rows[1:]
+    with pytest.raises(cachelayer.ElementError, match=r"\['a'\].*element_spec"):
+        storage.submit([{"a": None}], "d", "v3")
+    assert list(storage.submit([{"a": None}], "d", "v3", element_spec={"a": "int8"})) == [{"a": None}]
+
+
+def test_options_are_checked(storage: Storage) -> None:
+    for options in (
+        {"compression": "gzip"},
+        {"compression": "zstd:99"},
+        {"shard_bytes": 0},
+        {"max_records": -1},
+        {"metadata": {"a": object()}},
+        {"metadata": {"a": float("nan")}},
+        {"element_spec": {"a": object}},
+    ):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            storage.submit([1], "d", "v1", **options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="shard_bytes"):
+        storage.submit([1], "d", "v1", shard_bytes=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="verify"):
+        Storage(storage.url, verify="sometimes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="ftp"):
+        Storage("ftp://host/folder")
+    with pytest.raises(ValueError, match="reference"):
+        cachelayer.open("nothing")
+    assert storage.datasets() == []
+
+
+def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(cachelayer.StorageError, match="file"):
+        Storage(tmp_path / "file").submit([1], "d", "v1")
+
+
+def test_tags_move_and_versions_go(storage: Storage, tmp_path: Path) -> None:
+    for number in range(3):
+        storage.submit([number] * 100, "d", f"v{number}")
+    storage.tag("d", "v0", "best")
+    storage.tag("d", "v1", "best")
+    assert storage.tags("d") == {"best": "v1"}
+    with pytest.raises(cachelayer.AlreadyExistsError):
+        storage.tag("d", "v1", "v2")
+    with pytest.raises(cachelayer.AlreadyExistsError):
+        storage.submit([1], "d", "best")
+    with pytest.raises(ValueError, match="best"):
+        storage.delete("d", "v1")
+    with pytest.raises(KeyError):
+        storage.delete("d", "v9")
+    reader = storage.fetch("d", "v0")
+    assert reader[0] == 0
+    storage.delete("d", "v0")
+    assert list(storage.versions("d")) == ["v1", "v2"]
+    assert len(list((tmp_path / "d" / "_builds").iterdir())) == 2
+    assert reader[99] == 0
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.fetch("d", "v0")
+
+
+def test_a_callable_is_called_only_on_a_miss(storage: Storage) -> None:
+    calls = []
+
+    def make() -> list[int]:
+        calls.append(1)
+        return [1, 2]
+
+    for _ in range(3):
+        assert list(storage.cache(make, "d", "v1")) == [1, 2]
+    assert len(calls) == 1
+
+
+def test_progress_is_silent_unless_asked_for(storage: Storage, capfd: pytest.CaptureFixture[str]) -> None:
+    storage.submit(numbered(10), "d", "v1")
+    assert capfd.readouterr() == ("", "")
+    storage.submit(numbered(10), "d", "v2", progress=True)
+    shown = capfd.readouterr().err
+    assert "d@v2" in shown
+    assert "records/s" in shown
+    assert "MB/s" in shown
+
+
+def test_opening_reads_no_records(storage: Storage) -> None:
+    storage.submit({"x": np.zeros((20_000, 200), np.uint8)}, "d", "v1")
+    tracemalloc.start()
+    ref = storage.fetch("d", "v1")
+    assert ref[19_999]["x"].tolist() == [0] * 200
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500_000
