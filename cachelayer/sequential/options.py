@@ -67,8 +67,8 @@ def make_options(
 def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool) -> None:
     if epochs is None and (records == 0 or (skips and records < batch)):
         raise InvalidArgumentError(
-            f"num_epochs=None over {records} records in steps of {batch}: a shard would wait for ever for its first one; "
-            "pass a number of epochs, or smaller steps"
+            f"num_epochs=None over {records} records in steps of {batch}: a shard may wait for its first one for "
+            "ever; pass a number of epochs, or smaller steps"
         )
 
 
