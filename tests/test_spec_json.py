@@ -70,6 +70,12 @@ def test_what_is_no_spec_is_refused(node: Any) -> None:
         spec_json.from_json(node)
 
 
+@pytest.mark.parametrize("node", [{**ARRAY, "hint": "jpeg"}, {"kind": "list", "items": [], "name": "a"}], ids=str)
+def test_what_a_newer_release_added_to_a_spec_is_refused(node: Any) -> None:
+    with pytest.raises(FormatError, match="newer release"):
+        spec_json.from_json(node)
+
+
 def test_a_newer_dtype_is_refused_by_name() -> None:
     with pytest.raises(FormatError, match="float3_e1m1fn"):
         spec_json.from_json({**ARRAY, "dtype": "float3_e1m1fn"})

@@ -12,6 +12,17 @@ from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree, is_namedtuple, namedtuple_class
 from cachelayer.errors import CacheLayerError, FormatError
 
+_LEAF_KEYS = frozenset({"kind", "dtype", "shape", "nullable"})
+_KEYS = {
+    "none": frozenset({"kind"}),
+    "array": _LEAF_KEYS,
+    "ragged": _LEAF_KEYS | {"ragged_rank", "splits_dtype"},
+    "sparse": _LEAF_KEYS,
+    "dict": frozenset({"kind", "items"}),
+    "tuple": frozenset({"kind", "items"}),
+    "list": frozenset({"kind", "items"}),
+    "namedtuple": frozenset({"kind", "name", "items"}),
+}
 _LEAF_KINDS: dict[str, type[LeafSpec]] = {"array": ArraySpec, "ragged": RaggedSpec, "sparse": SparseSpec}
 
 
@@ -43,12 +54,15 @@ def from_json(node: Any) -> Tree:
         return _from_json(node)
     except FormatError:
         raise
-    except (CacheLayerError, KeyError, TypeError, ValueError) as error:
+    except (CacheLayerError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"not an element spec: {error!r} in {str(node)[:200]}") from error
 
 
 def _from_json(node: Any) -> Tree:
     kind = node["kind"]
+    unknown = node.keys() - _KEYS.get(kind, node.keys())
+    if unknown:
+        raise FormatError(f"unknown {sorted(unknown)} in an element spec: it may need a newer release of cachelayer")
     if kind == "none":
         return None
     if kind in _LEAF_KINDS:

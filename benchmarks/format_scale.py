@@ -1,0 +1,86 @@
+"""What a version of 10^5 shards costs before its first record is read: bytes and time of manifest and log entry.
+
+Run: ``python benchmarks/format_scale.py [shards [records]]``. Nothing but the manifest is made.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from harness import machine, peak_mb, table
+
+from cachelayer import ArraySpec
+from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
+from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.objects import paths
+from cachelayer.versions.log import Snapshot, VersionInfo
+from cachelayer.versions.manifest import Manifest, ShardFile
+
+SPEC = {"tokens": ArraySpec("int32", (None,)), "label": ArraySpec("int64")}
+ATTEMPT = "20260101T000000-0123456789ab"
+
+
+def a_manifest(shards: int, records: int) -> Manifest:
+    """A manifest as a build would write it."""
+    each = records // shards
+    stats = [
+        ShardStats(
+            each, 1_000_000_000 + number, number * 2_654_435_761 % 2**32, digest, HEADER_NBYTES + each * ROW.itemsize
+        )
+        for number in range(shards)
+        for digest in [hashlib.sha256(number.to_bytes(8, "little")).hexdigest()]
+    ]
+    return Manifest("typed/1", SPEC, [ShardFile(ATTEMPT, number, stat) for number, stat in enumerate(stats)])
+
+
+def seconds(work: Callable[[], Any], rounds: int = 5) -> float:
+    """The median time of some work."""
+    times = []
+    for _ in range(rounds):
+        gc.collect()
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def main(shards: int, records: int) -> None:
+    """Print the table."""
+    made = a_manifest(shards, records)
+    raw = made.encode()
+    name = paths.manifest(ATTEMPT)
+    info = VersionInfo(
+        "v1", name, hashlib.sha256(raw).hexdigest(), made.digest, made.records, made.nbytes, "2026-01-01T00:00:00+00:00"
+    )
+    entry = Snapshot(1, {"v1": info}).encode("0" * 32)
+    two = Snapshot(1, {"v1": info, "v2": info}).encode("0" * 32)
+
+    def opened() -> None:
+        hashlib.sha256(raw).hexdigest()
+        Manifest.decode(raw, name).digest  # noqa: B018
+
+    rows = [
+        ("manifest", f"{len(raw):,} B"),
+        ("manifest, bytes a shard", f"{len(raw) / shards:.0f} B"),
+        ("all indices", f"{sum(shard.stats.index_nbytes for shard in made.shards):,} B"),
+        ("log entry with one version", f"{len(entry):,} B"),
+        ("log entry, bytes a further version", f"{len(two) - len(entry):,} B"),
+        ("SHA-256 of the manifest", f"{1e3 * seconds(lambda: hashlib.sha256(raw).digest()):.0f} ms"),
+        ("JSON of the manifest parsed", f"{1e3 * seconds(lambda: json.loads(raw)):.0f} ms"),
+        ("manifest parsed", f"{1e3 * seconds(lambda: Manifest.decode(raw, name)):.0f} ms"),
+        ("opened: parsed, and checked against the log", f"{1e3 * seconds(opened):.0f} ms"),
+    ]
+    title = f"A version of {shards:,} shards and {records:,} records ({machine()}; peak {peak_mb():,.0f} MB)"
+    print(table(title, ("what", "cost"), rows))
+
+
+if __name__ == "__main__":
+    given = [int(float(text)) for text in sys.argv[1:]]
+    main(*(given + [100_000, 10_000_000_000][len(given) :]))
