@@ -1,5 +1,6 @@
 """Cache any sequential source once; then read it at random, shuffled, sharded and resumable."""
 
+from cachelayer.access.array_record_source import ArrayRecordDataSource
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.wrapped import WrappedRef, wrap
 from cachelayer.check import Report
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExistsError",
     "ArgumentsMismatchError",
+    "ArrayRecordDataSource",
     "ArraySpec",
     "BuildRevokedError",
     "CacheLayerError",

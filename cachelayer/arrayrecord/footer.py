@@ -10,7 +10,7 @@ from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import BLOCK, to_logical
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.codec.memory import Bytes, Ints, splits_of
-from cachelayer.errors import CorruptionError
+from cachelayer.errors import CorruptionError, FormatError
 
 CHUNK_HEADER = 40
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
@@ -41,7 +41,7 @@ def read_postscript(mapped: MappedFile) -> int:
     if size < 2 * BLOCK or size % BLOCK:
         raise CorruptionError(f"{mapped.path}: {size} bytes is not the size of a whole ArrayRecord file")
     try:
-        values, _ = _simple_chunk(mapped, size - BLOCK)
+        values, _ = simple_chunk(mapped, int(to_logical(size - BLOCK)))
         fields = _fields(values)
     except CorruptionError as error:
         raise CorruptionError(f"{mapped.path}: no ArrayRecord postscript: {error}") from error
@@ -51,13 +51,14 @@ def read_postscript(mapped: MappedFile) -> int:
 
 
 def read_footer(mapped: MappedFile) -> Footer:
-    """The footer of an uncompressed file.
+    """The footer of a file.
 
     Raises:
         CorruptionError: where it is not as it was written.
+        FormatError: where it is transposed, or compressed by something else than zstd.
     """
     footer_offset = read_postscript(mapped)
-    values, sizes = _simple_chunk(mapped, footer_offset)
+    values, sizes = simple_chunk(mapped, int(to_logical(footer_offset)))
     if len(sizes) == 0:
         raise CorruptionError(f"{mapped.path}: its footer is empty")
     return parse_footer(values[int(sizes[0]) :], sizes[1:], footer_offset)
@@ -78,33 +79,46 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
     return Footer(columns[0], columns[1], footer_offset)
 
 
-def _simple_chunk(mapped: MappedFile, position: int) -> tuple[Bytes, Ints]:
-    """The values and record sizes of an uncompressed simple chunk."""
-    logical = int(to_logical(position))
+def simple_chunk(mapped: MappedFile, logical: int) -> tuple[Bytes, Ints]:
+    """The values and record sizes of the simple chunk at a logical offset.
+
+    Raises:
+        CorruptionError: where there is none.
+        FormatError: where it is transposed, or compressed by something else than zstd.
+    """
     header = mapped.range(logical, CHUNK_HEADER)
     data_size = int(header[8:16].view("<u8")[0])
+    if header[24] == ord("t"):
+        raise FormatError(f"{mapped.path}: a transposed chunk")
     if header[24] != ord("r") or data_size > len(mapped.buffer):
-        raise CorruptionError(f"no simple chunk at {position}")
+        raise CorruptionError(f"{mapped.path}: no simple chunk at logical offset {logical}")
     data = mapped.range(logical + CHUNK_HEADER, data_size)
     if data_size == 0:
-        raise CorruptionError(f"an empty chunk at {position}")
+        raise CorruptionError(f"{mapped.path}: an empty chunk at logical offset {logical}")
     if data[0] != 0:
-        return _decompressed_chunk(data, position)
+        return _decompressed_chunk(data, mapped)
     size_of_sizes, offset = varints.decode_at(data, 1)
     sizes, _ = varints.decode_all(data[offset : offset + size_of_sizes])
     return data[offset + size_of_sizes :], sizes
 
 
-def _decompressed_chunk(data: Bytes, position: int) -> tuple[Bytes, Ints]:
+def _decompressed_chunk(data: Bytes, mapped: MappedFile) -> tuple[Bytes, Ints]:
     if data[0] != ord("z"):
-        raise CorruptionError(f"chunk at {position}: compression {chr(int(data[0]))!r} is not one of ours")
+        raise FormatError(f"{mapped.path}: a chunk with compression {chr(int(data[0]))!r}")
     import zstandard
 
     size_of_sizes, offset = varints.decode_at(data, 1)
     parts = []
     for part in (data[offset : offset + size_of_sizes], data[offset + size_of_sizes :]):
         nbytes, begin = varints.decode_at(part, 0)
-        raw = zstandard.ZstdDecompressor().decompress(part[begin:].tobytes(), max_output_size=nbytes)
+        try:
+            raw = (
+                zstandard.ZstdDecompressor().decompress(part[begin:].tobytes(), max_output_size=nbytes)
+                if nbytes
+                else b""
+            )
+        except zstandard.ZstdError as error:
+            raise CorruptionError(f"{mapped.path}: a chunk does not decompress: {error}") from error
         parts.append(np.frombuffer(raw, np.uint8))
     return parts[1], varints.decode_all(parts[0])[0]
 

@@ -1,0 +1,190 @@
+"""Any ArrayRecord file, by its footer alone: no index, no manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from cachelayer.arrayrecord import varints
+from cachelayer.arrayrecord.blocks import to_logical
+from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer, read_postscript, simple_chunk
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.reader import Verify
+from cachelayer.codec.memory import Bytes, Ints, splits_of
+from cachelayer.errors import CorruptionError, FormatError, StorageError
+
+# A chunk header and enough of the chunk for its compression, the sizes of one record and the varints before its values.
+_HEAD = CHUNK_HEADER + 64
+_SAMPLED_HEADERS = 256
+_SIMPLE = ord("r")
+_ONE_RECORD = {0: "none", ord("z"): "zstd"}
+
+
+class RecordFile(Protocol):
+    """The records of a file by number. Safe to use from threads."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, numbers: Ints) -> list[bytes]:
+        """The records of these numbers, all within the file."""
+
+
+def open_file(path: Path, verify: Verify) -> RecordFile:
+    """The records of a file, by our own reader where it can, else by the stock one.
+
+    Files whose footer is compressed by brotli or snappy, or transposed, take the stock reader; so does
+    ``verify="always"``, since the checksums of a foreign file are HighwayHashes, which only it can check quickly.
+
+    Raises:
+        StorageError: where the file cannot be opened.
+        CorruptionError: where it is not a whole ArrayRecord file.
+    """
+    mapped = map_file(path)
+    if verify == "always":
+        return StockFile(path)
+    try:
+        return ArrayRecordFile(mapped, read_footer(mapped))
+    except FormatError:
+        return StockFile(path)
+
+
+def map_file(path: Path) -> MappedFile:
+    """The file, mapped.
+
+    Raises:
+        StorageError: where it cannot be opened.
+    """
+    try:
+        return MappedFile.open(path)
+    except OSError as error:
+        raise StorageError(f"cannot open {path}: {error}") from error
+
+
+def fingerprint(mapped: MappedFile) -> str:
+    """A hash of the size, the footer and up to 256 chunk headers, which hold hashes of what is in the chunks."""
+    state = hashlib.sha256(len(mapped.buffer).to_bytes(8, "little"))
+    footer_offset = read_postscript(mapped)
+    state.update(memoryview(mapped.buffer[footer_offset:].data))
+    try:
+        offsets = read_footer(mapped).chunk_offsets
+    except FormatError:
+        # Compressed in a way that we do not read; the header of the footer chunk holds the hash of all offsets.
+        return state.hexdigest()
+    sampled = offsets[np.linspace(0, len(offsets) - 1, min(len(offsets), _SAMPLED_HEADERS)).astype(np.int64)]
+    state.update(mapped.slab(to_logical(sampled), CHUNK_HEADER).tobytes())
+    return state.hexdigest()
+
+
+class StockFile:
+    """A file read by array_record's own reader, which checks every chunk."""
+
+    def __init__(self, path: Path) -> None:
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        self._path = path
+        self._reader: Any = ArrayRecordReader(str(path), options="readahead_buffer_size:0")
+        if not self._reader.ok():
+            raise CorruptionError(f"{path}: not a whole ArrayRecord file")
+
+    def __len__(self) -> int:
+        return int(self._reader.num_records())
+
+    def read(self, numbers: Ints) -> list[bytes]:
+        try:
+            # read([i]) goes over all chunks of the file; read(i, i + 1) does not.
+            return [self._reader.read(number, number + 1)[0] for number in numbers.tolist()]
+        except RuntimeError as error:
+            raise CorruptionError(f"{self._path}: {error}") from error
+
+
+class ArrayRecordFile:
+    """A file of which we read the chunks ourselves.
+
+    Args:
+        mapped: the file.
+        footer: its footer.
+    """
+
+    def __init__(self, mapped: MappedFile, footer: Footer) -> None:
+        self._mapped = mapped
+        self._chunks = to_logical(footer.chunk_offsets)
+        self._splits = splits_of(footer.chunk_records)
+        self._singles = len(footer.chunk_records) == int(self._splits[-1]) and bool((footer.chunk_records == 1).all())
+
+    def __len__(self) -> int:
+        return int(self._splits[-1])
+
+    @cached_property
+    def _stock(self) -> StockFile:
+        return StockFile(self._mapped.path)
+
+    def read(self, numbers: Ints) -> list[bytes]:
+        chunks = numbers if self._singles else np.searchsorted(self._splits, numbers, side="right") - 1
+        heads = self._mapped.slab(self._chunks[chunks], _HEAD)
+        single = heads[:, 25:32].copy()
+        simple = heads[:, 24] == _SIMPLE
+        alone = simple & (single[:, 0] == 1) & ~single[:, 1:].any(axis=1)
+        out: list[bytes] = [b""] * len(numbers)
+        rest = np.ones(len(numbers), np.bool_)
+        for code, name in _ONE_RECORD.items():
+            rows = np.flatnonzero(alone & (heads[:, CHUNK_HEADER] == code))
+            rest[rows] = False
+            if len(rows):
+                values = self._values(heads[rows], self._chunks[chunks[rows]], numbers[rows], name)
+                for row, value in zip(rows.tolist(), values, strict=True):
+                    out[row] = value
+        decoded: dict[int, Sequence[bytes]] = {}
+        for row in np.flatnonzero(rest).tolist():
+            chunk = int(chunks[row])
+            if chunk not in decoded:
+                decoded[chunk] = self._chunk(chunk)
+            out[row] = decoded[chunk][int(numbers[row] - self._splits[chunk])]
+        return out
+
+    def _values(self, heads: Bytes, chunks: Ints, numbers: Ints, compression: str) -> list[bytes]:
+        """The one record of each of these chunks."""
+        sizes_nbytes, sizes = varints.decode_rows(heads, CHUNK_HEADER + 1)
+        data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
+        begin = sizes + sizes_nbytes
+        lengths = data_nbytes - (begin - CHUNK_HEADER)
+        if (lengths < 0).any() or (begin > _HEAD - 10).any():
+            raise CorruptionError(f"{self._mapped.path}: a chunk is not as it was written")
+        stored = self._mapped.ranges(chunks + begin, lengths)
+        memory = memoryview(stored.data)
+        splits = splits_of(lengths).tolist()
+        pieces = [memory[start:stop] for start, stop in zip(splits[:-1], splits[1:], strict=True)]
+        if compression == "none":
+            return [bytes(piece) for piece in pieces]
+        return [self._decompressed(piece, number) for piece, number in zip(pieces, numbers.tolist(), strict=True)]
+
+    def _decompressed(self, piece: memoryview, number: int) -> bytes:
+        import zstandard
+
+        try:
+            nbytes, frame = varints.decode_at(np.frombuffer(piece[:10], np.uint8), 0)
+            record: bytes = (
+                zstandard.ZstdDecompressor().decompress(piece[frame:], max_output_size=nbytes) if nbytes else b""
+            )
+        except (zstandard.ZstdError, CorruptionError) as error:
+            raise CorruptionError(f"{self._mapped.path}: record {number} does not decompress: {error}") from error
+        if len(record) != nbytes:
+            raise CorruptionError(f"{self._mapped.path}: record {number} has {len(record)} bytes, not {nbytes}")
+        return record
+
+    def _chunk(self, chunk: int) -> Sequence[bytes]:
+        """All records of a chunk."""
+        first, last = int(self._splits[chunk]), int(self._splits[chunk + 1])
+        try:
+            values, sizes = simple_chunk(self._mapped, int(self._chunks[chunk]))
+        except FormatError:
+            return self._stock.read(np.arange(first, last))
+        splits = splits_of(sizes).tolist()
+        if len(sizes) != last - first or splits[-1] != len(values):
+            raise CorruptionError(f"{self._mapped.path}: chunk {chunk} does not hold {last - first} records")
+        raw = values.tobytes()
+        return [raw[start:stop] for start, stop in zip(splits[:-1], splits[1:], strict=True)]
