@@ -34,7 +34,8 @@ class Chunk:
         try:
             items.extend(self.load())
         except Exception as error:  # noqa: BLE001 - raised in its place, after these items
-            return self, items, error
+            # Without this frame, whose caller holds the result: an error in a cycle keeps its iterator and the thread.
+            return self, items, error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         return self, items, None
 
 

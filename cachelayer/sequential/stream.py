@@ -177,14 +177,21 @@ class StreamIterator(Iterator[T]):
                 return item
             if self._failure is not None:
                 raise self._taken_failure()
-            # A shard that has no element in the last step of an epoch passes it over here.
-            self._position = self._chunk_end
-            loaded = self._prefetcher.next_chunk()
-            if loaded is None:
+            if not self._next_chunk():
                 raise StopIteration
-            chunk, items, self._failure = loaded
-            self._chunk_end = chunk.end
-            self._ready = zip(items, chunk.after, strict=False)
+
+    # Apart from __next__, whose frame is in the traceback of the error and must not hold it.
+    def _next_chunk(self) -> bool:
+        """Get the next chunk ready; False at the end."""
+        # A shard that has no element in the last step of an epoch passes it over here.
+        self._position = self._chunk_end
+        loaded = self._prefetcher.next_chunk()
+        if loaded is None:
+            return False
+        chunk, items, self._failure = loaded
+        self._chunk_end = chunk.end
+        self._ready = zip(items, chunk.after, strict=False)
+        return True
 
     def _taken_failure(self) -> Exception:
         """The error that ended a chunk early; what it concerns is read again on the next call."""

@@ -1,0 +1,146 @@
+"""What a stream may be asked for, and what it says to the rest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import CacheLayerError, InvalidArgumentError, InvalidTypeError
+
+REF: Any = cachelayer.wrap(list(range(10)), identity="numbers")
+
+
+@dataclass
+class ShardOptions:
+    shard_index: int
+    shard_count: int
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shuffle": True}, r"shuffle=True needs a seed: pass seed="),
+        ({"shuffle": True, "seed": -1}, "seed -1: it is 0 at least"),
+        ({"shuffle": True, "seed": 2**64}, rf"seed {2**64}: it lies in \[0, 2\*\*64\)"),
+        ({"seed": 2**64}, "seed"),
+        ({"global_batch_size": 0}, "global_batch_size 0: it is 1 at least"),
+        ({"global_batch_size": -4}, "global_batch_size -4: it is 1 at least"),
+        ({"global_batch_size": 4, "shard": (0, 3)}, "global_batch_size 4 .* shard count 3: .* a multiple such as 6"),
+        ({"shard": (2, 2), "remainder": "keep"}, r"shard \(2, 2\): the index lies in \[0, 2\)"),
+        ({"shard": (-1, 2)}, "shard index -1: it is 0 at least"),
+        ({"shard": (0, 0)}, "shard count 0: it is 1 at least"),
+        ({"shard": ShardOptions(3, 2)}, r"shard \(3, 2\)"),
+        ({"num_epochs": -1}, "num_epochs -1: it is 0 at least"),
+        ({"start": -1}, "start -1: it is 0 at least"),
+        ({"start": 11}, "start 11 is past the end, 10: pass a larger num_epochs"),
+        ({"prefetch": -1}, "prefetch -1: it is 0 at least"),
+        ({"remainder": "truncate"}, "remainder 'truncate': it is one of 'drop', 'keep', 'pad'"),
+        ({"remainder": "pad"}, "remainder='pad' .* pass a global_batch_size"),
+        ({"global_batch_size": 4, "shard": (0, 2)}, "10 records .* remainder='drop' .* 'keep' .* 'pad'"),
+        ({"shard": (0, 3)}, "10 records .* remainder="),
+        ({"global_batch_size": 11, "num_epochs": None, "remainder": "drop"}, "num_epochs=None .* pass a number"),
+        ({"shard": (0, 11), "num_epochs": None, "remainder": "keep"}, "num_epochs=None .* pass a number"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        REF.stream(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shuffle": True, "seed": 1.0}, "seed 1.0 of type float: pass an integer"),
+        ({"shuffle": True, "seed": "1"}, "seed '1' of type str: pass an integer"),
+        ({"shuffle": True, "seed": True}, "seed True of type bool: pass an integer"),
+        ({"global_batch_size": 4.0}, "global_batch_size 4.0 of type float: pass an integer"),
+        ({"global_batch_size": np.True_}, "global_batch_size"),
+        ({"shard": 1}, r"shard 1: pass \(index, count\), or an object with shard_index and shard_count"),
+        ({"shard": (1, 2, 3)}, r"shard \(1, 2, 3\): pass \(index, count\)"),
+        ({"shard": "01"}, "shard '01': pass"),
+        ({"shard": None}, "shard None: pass"),
+        ({"shard": (0.0, 2)}, "shard index 0.0 of type float"),
+        ({"shard": (0, "2")}, "shard count '2' of type str"),
+        ({"num_epochs": 1.5}, "num_epochs 1.5 of type float: pass an integer"),
+        ({"start": None}, "start None of type NoneType: pass an integer"),
+        ({"prefetch": "2"}, "prefetch '2' of type str: pass an integer"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTypeError, match=message):
+        REF.stream(**arguments)
+
+
+def test_errors_are_ours_and_the_fitting_built_in() -> None:
+    assert issubclass(InvalidArgumentError, CacheLayerError)
+    assert issubclass(InvalidArgumentError, ValueError)
+    assert issubclass(InvalidTypeError, CacheLayerError)
+    assert issubclass(InvalidTypeError, TypeError)
+
+
+def test_an_endless_stream_over_no_records_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="num_epochs=None over 0 records"):
+        REF[:0].stream(4, num_epochs=None)
+
+
+def test_a_step_is_an_integer() -> None:
+    for step in (1.0, "1", slice(1, 2), None, True):
+        with pytest.raises(TypeError, match="step"):
+            REF.stream(4)[step]
+
+
+def test_numpy_integers_are_integers() -> None:
+    stream = REF.stream(np.int32(4), shuffle=True, seed=np.uint64(2**64 - 1), start=np.int64(4), num_epochs=np.int8(2))
+    assert len(stream) == 2 + 3
+
+
+def test_shards_come_as_pairs_or_as_objects() -> None:
+    for shard in ((1, 2), [1, 2], ShardOptions(1, 2)):
+        assert [batch.tolist() for batch in REF.stream(10, shard=shard)] == [[5, 6, 7, 8, 9]]
+
+
+def test_the_remainder_need_not_be_said_where_there_is_none() -> None:
+    assert REF.stream(4).options.steps.remainder == "keep"
+    assert REF.stream(10, shard=(0, 5)).options.steps.remainder == "keep"
+    assert REF.stream(shard=(0, 5)).options.steps.remainder == "keep"
+
+
+CHECKS = """
+import cachelayer
+
+ref = cachelayer.wrap(list(range(10)), identity="numbers")
+state = iter(ref.stream(4)).get_state()
+calls = [
+    lambda: ref.stream(4, shuffle=True),
+    lambda: ref.stream(0),
+    lambda: ref.stream(4, shard=(2, 2)),
+    lambda: ref.stream(4, shard=(0, 3)),
+    lambda: ref.stream(4, shard=(0, 2)),
+    lambda: ref.stream(4, start=11),
+    lambda: ref[:0].stream(4, num_epochs=None),
+    lambda: iter(ref.stream(4)).set_state({**state, "position": 11}),
+    lambda: iter(ref.stream(4, seed=1)).set_state(state),
+    lambda: ref.stream(4)[3],
+    lambda: ref[10],
+    lambda: ref.read([10]),
+    lambda: cachelayer.wrap([], identity=""),
+]
+refused = 0
+for call in calls:
+    try:
+        call()
+    except cachelayer.CacheLayerError:
+        refused += 1
+print(__debug__, len(calls) - refused)
+"""
+
+
+def test_checks_hold_under_optimisation() -> None:
+    done = subprocess.run([sys.executable, "-O", "-c", CHECKS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "0"]

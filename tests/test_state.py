@@ -1,0 +1,119 @@
+"""States: one small JSON object that goes where it belongs and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer import CacheLayerError, StateError, StreamIterator
+
+
+def iterator(records: int = 10, identity: str = "numbers", **arguments: Any) -> StreamIterator[Any]:
+    arguments = {"shuffle": True, "seed": 7, **arguments}
+    return iter(cachelayer.wrap(list(range(records)), identity=identity).stream(4, **arguments))
+
+
+def state(**changes: Any) -> dict[str, Any]:
+    return {**iterator().get_state(), **changes}
+
+
+def test_a_state_says_what_its_position_counts_in() -> None:
+    found = iterator()
+    next(found)
+    assert found.get_state() == {
+        "format": 1,
+        "digest": cachelayer.wrap(range(10), identity="numbers").digest,
+        "records": 10,
+        "order": {"version": 1, "seed": 7, "shuffle": True, "reshuffle": True},
+        "position": 4,
+    }
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_state_survives_json(seed: int) -> None:
+    one, other = iterator(seed=seed), iterator(seed=seed)
+    next(one)
+    text = json.dumps(one.get_state())
+    assert len(text) < 2048
+    for form in (json.loads(text), text, text.encode()):
+        other.set_state(form)
+        assert other.get_state() == one.get_state()
+        assert next(other).tolist() == next(one).tolist()
+        one.set_state(form)
+
+
+def test_batch_epochs_remainder_shards_and_start_are_not_compared() -> None:
+    saved = state(position=5)
+    ref = cachelayer.wrap(range(10), identity="numbers")
+    for arguments in ({"num_epochs": None}, {"remainder": "pad"}, {"shard": (1, 2), "remainder": "drop"}, {"start": 9}):
+        other = iter(ref.stream(2, shuffle=True, seed=7, **arguments))
+        other.set_state(saved)
+        assert other.get_state() == saved
+
+
+def test_without_shuffle_reshuffle_makes_no_difference() -> None:
+    iterator(shuffle=False, reshuffle=True).set_state(iterator(shuffle=False, reshuffle=False).get_state())
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"identity": "others"}, "digest is '[0-9a-f]{64}' here and '[0-9a-f]{64}' in the state"),
+        ({"records": 11}, "records is 11 here and 10 in the state"),
+        ({"seed": 8}, "seed is 8 here and 7 in the state"),
+        ({"shuffle": False}, "shuffle is False here and True in the state"),
+        ({"reshuffle": False}, "reshuffle is False here and True in the state"),
+    ],
+)
+def test_a_state_of_another_stream_is_refused_with_what_differs(target: dict[str, Any], message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        iterator(**target).set_state(state())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"order": {**state()["order"], "version": 2}}, "order version is 1 here and 2 in the state"),
+        ({"order": None}, "seed is 7 here and None in the state"),
+        ({"format": 2}, "format 2; this release reads up to 1: update cachelayer"),
+        ({"format": 0}, "not a sampler state: its format is 0"),
+        ({"format": "1"}, "not a sampler state: its format is '1'"),
+        ({"position": 11}, "position 11 of the state is past the end of this stream, 10: pass a larger num_epochs"),
+        ({"position": -1}, "position is -1"),
+        ({"position": 1.0}, "position is 1.0"),
+        ({"position": True}, "position is True"),
+        ({"position": None}, "position is None"),
+        ({"records": None}, "records is 10 here and None in the state"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        iterator().set_state(state(**changes))
+
+
+@pytest.mark.parametrize(
+    "other", [None, 5, [], {}, {"position": 3}, {"format": 1}, "", "{", b"\xff", '"text"', object()]
+)
+def test_what_is_no_state_is_refused(other: Any) -> None:
+    with pytest.raises(StateError, match="not a sampler state"):
+        iterator().set_state(other)
+
+
+def test_a_refused_state_leaves_the_iterator_where_it_is() -> None:
+    found, untouched = iterator(), iterator()
+    next(found), next(untouched)
+    for wrong in (None, state(position=99), state(digest="0")):
+        with pytest.raises(ValueError):
+            found.set_state(wrong)
+    assert found.get_state() == untouched.get_state()
+    assert next(found).tolist() == next(untouched).tolist()
+
+
+def test_state_errors_are_ours_and_value_errors() -> None:
+    assert issubclass(StateError, CacheLayerError)
+    assert issubclass(StateError, ValueError)

@@ -1,0 +1,338 @@
+"""Streams against the naive model: order, shards, steps, remainders, epochs, positions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Batch, Case, cases
+
+import cachelayer
+from cachelayer import RecordIndexError, Stream
+
+SHARDS = st.integers(1, 5)
+SHARDED = SHARDS.flatmap(lambda shards: st.tuples(st.just(shards), cases(shards=shards)))
+
+
+def numbers(n: int) -> Any:
+    """A dataset whose record k is k."""
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def streams(case: Case, shards: int, prefetch: int = 0, **changes: Any) -> list[Stream[Any]]:
+    """The streams of all shards."""
+    arguments = {**case.arguments(), "prefetch": prefetch, **changes}
+    return [numbers(case.n).stream(case.batch, shard=(shard, shards), **arguments) for shard in range(shards)]
+
+
+def plain(batch: Any) -> Batch:
+    if isinstance(batch, tuple):
+        rows, mask = batch
+        assert mask.dtype == np.bool_
+        return rows.tolist(), mask.tolist()
+    result: list[int] = batch.tolist()
+    return result
+
+
+def position(iterator: Any) -> int:
+    found: int = iterator.get_state()["position"]
+    return found
+
+
+@given(SHARDED, st.integers(0, 3))
+@settings(deadline=None, max_examples=150)
+def test_every_shard_hands_out_what_the_model_says(sharded: tuple[int, Case], prefetch: int) -> None:
+    shards, case = sharded
+    for shard, stream in enumerate(streams(case, shards, prefetch)):
+        expected = case.batches(shard, shards)
+        assert [plain(batch) for batch in stream] == expected
+        assert len(stream) == len(expected)
+
+
+@given(SHARDED)
+@settings(deadline=None)
+def test_any_step_can_be_asked_for(sharded: tuple[int, Case]) -> None:
+    shards, case = sharded
+    for shard, stream in enumerate(streams(case, shards)):
+        expected = case.batches(shard, shards)
+        total = len(expected)
+        for step in range(-total, total):
+            assert plain(stream[step]) == expected[step]
+            rows = expected[step][0] if case.remainder == "pad" else expected[step]
+            assert stream.records(step).tolist() == rows
+            assert stream.records(step).dtype == np.int64
+        for outside in (total, -total - 1, 10**30, -(10**30)):
+            with pytest.raises(RecordIndexError, match="step"):
+                stream[outside]
+            with pytest.raises(RecordIndexError, match=f"the stream has {total} steps"):
+                stream.records(outside)
+
+
+@given(SHARDED)
+@settings(deadline=None)
+def test_states_are_the_same_on_every_shard_at_every_step(sharded: tuple[int, Case]) -> None:
+    shards, case = sharded
+    iterators = [iter(stream) for stream in streams(case, shards)]
+    for expected in case.positions():
+        states = [iterator.get_state() for iterator in iterators]
+        assert states == [states[0]] * shards
+        assert states[0]["position"] == expected
+        for iterator in iterators:
+            next(iterator, None)
+    assert [position(iterator) for iterator in iterators] == [case.end] * shards
+
+
+@given(cases(shards=12, remainders=("keep", "drop")), st.sampled_from([1, 2, 3, 4, 6, 12]))
+@settings(deadline=None)
+def test_global_batches_are_the_same_for_any_number_of_shards(case: Case, shards: int) -> None:
+    parts = zip(*(list(stream) for stream in streams(case, shards)), strict=True)
+    assert [np.concatenate(part).tolist() for part in parts] == [records for _, records in case.steps()]
+
+
+@given(SHARDED)
+@settings(deadline=None)
+def test_an_epoch_delivers_each_record_once(sharded: tuple[int, Case]) -> None:
+    shards, case = sharded
+    whole = Case(case.n, case.batch, epochs=1, remainder="pad", seed=case.seed)
+    seen: list[int] = []
+    for stream in streams(whole, shards):
+        for rows, mask in stream:
+            assert len(rows) == len(mask) == whole.batch // shards
+            seen += rows[mask].tolist()
+    assert sorted(seen) == list(range(case.n))
+
+
+SEGMENTS = st.lists(
+    st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 4), st.integers(0, 4), st.sampled_from(["keep", "pad"])),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 2**64 - 1), SEGMENTS, st.randoms())
+@settings(deadline=None)
+def test_stopping_and_going_on_with_other_shards_and_batches_loses_and_repeats_nothing(
+    n: int, epochs: int, seed: int, segments: list[tuple[int, int, int, str]], random: Any
+) -> None:
+    order = Case(n, 1, epochs, seed=seed).order()
+    state: Any = None
+    seen: list[int] = []
+    for shards, share, stop, remainder in [*segments, (1, 3, 10**6, "keep")]:
+        case = Case(n, shards * share, epochs, seed=seed, remainder=remainder)
+        iterators = [iter(stream) for stream in streams(case, shards, prefetch=random.randrange(3))]
+        for iterator in iterators:
+            if state is not None:
+                iterator.set_state(state)
+        for _ in range(stop):
+            parts = [next(iterator, None) for iterator in iterators]
+            if parts[0] is None:
+                assert parts == [None] * shards
+                break
+            for part in parts:
+                seen += (part[0][part[1]] if remainder == "pad" else part).tolist()
+        states = [iterator.get_state() for iterator in iterators]
+        assert states == [states[0]] * shards
+        state = random.choice(states)
+        assert seen == order[: state["position"]]
+    assert seen == order
+
+
+@given(SHARDED, st.data())
+@settings(deadline=None)
+def test_an_iterator_goes_to_any_state_backwards_and_forwards(sharded: tuple[int, Case], data: st.DataObject) -> None:
+    shards, case = sharded
+    shard = data.draw(st.integers(0, shards - 1))
+    iterator = iter(streams(case, shards, prefetch=data.draw(st.integers(0, 2)))[shard])
+    expected, positions = case.batches(shard, shards), case.positions()
+    for _ in range(4):
+        step = data.draw(st.integers(0, len(expected)))
+        iterator.set_state({**iterator.get_state(), "position": positions[step]})
+        for batch in expected[step : step + 3]:
+            assert plain(next(iterator)) == batch
+        assert position(iterator) == positions[min(step + 3, len(expected))]
+
+
+@given(cases(), st.data())
+@settings(deadline=None)
+def test_any_position_is_a_start(case: Case, data: st.DataObject) -> None:
+    stream = streams(case, 1)[0]
+    begin = data.draw(st.integers(0, case.end))
+    iterator = iter(stream)
+    iterator.set_state({**iterator.get_state(), "position": begin})
+    moved = Case(**{**vars(case), "start": begin})
+    assert position(iterator) == moved.positions()[0]
+    assert [plain(batch) for batch in iterator] == moved.batches(0, 1)
+
+
+@given(SHARDED)
+@settings(deadline=None)
+def test_with_state_pairs_each_batch_with_the_state_after_it(sharded: tuple[int, Case]) -> None:
+    shards, case = sharded
+    for shard, stream in enumerate(streams(case, shards, prefetch=2)):
+        pairs = list(stream.with_state())
+        assert [plain(batch) for batch, _ in pairs] == case.batches(shard, shards)
+        assert [state["position"] for _, state in pairs] == case.positions()[1:]
+
+
+@given(SHARDS.flatmap(lambda shards: st.tuples(st.just(shards), cases(shards=shards, remainders=("keep", "drop")))))
+@settings(deadline=None)
+def test_unbatched_shards_take_turns(sharded: tuple[int, Case]) -> None:
+    shards, drawn = sharded
+    case = Case(**{**vars(drawn), "batch": shards})
+    for shard in range(shards):
+        stream = numbers(case.n).stream(shard=(shard, shards), prefetch=1, **case.arguments())
+        parts = case.batches(shard, shards)
+        assert list(stream) == [element for part in parts for element in part]
+        assert len(stream) == sum(map(len, parts))
+        for step, part in enumerate(parts):
+            assert stream.records(step).tolist() == part
+            if part:
+                assert stream[step] == part[0]
+            else:
+                with pytest.raises(RecordIndexError, match=f"no element for shard {shard}"):
+                    stream[step]
+
+
+@given(SHARDS.flatmap(lambda shards: st.tuples(st.just(shards), cases(shards=shards, remainders=("keep", "drop")))))
+@settings(deadline=None)
+def test_unbatched_states_agree_at_whole_steps_and_at_the_end(sharded: tuple[int, Case]) -> None:
+    shards, drawn = sharded
+    case = Case(**{**vars(drawn), "batch": shards})
+    for shard in range(shards):
+        stream = numbers(case.n).stream(shard=(shard, shards), prefetch=0, **case.arguments())
+        iterator = iter(stream)
+        assert position(iterator) == case.positions()[0]
+        for part, after in zip(case.batches(shard, shards), case.positions()[1:], strict=True):
+            if part:
+                assert next(iterator) == part[0]
+                assert position(iterator) == after
+        assert next(iterator, None) is None
+        assert position(iterator) == case.end
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 50), st.sampled_from(["keep", "drop", "pad"]))
+@settings(deadline=None, max_examples=20)
+def test_endless_streams_are_finite_ones_that_go_on(n: int, share: int, start: int, remainder: str) -> None:
+    batch = min(2 * share, n) if remainder == "drop" else 2 * share
+    arguments: dict[str, Any] = {"shuffle": True, "seed": 5, "remainder": remainder, "start": start}
+    endless = numbers(n).stream(batch, num_epochs=None, **arguments)
+    finite = numbers(n).stream(batch, num_epochs=60, **arguments)
+    expected = [plain(part) for part in itertools.islice(finite, 15)]
+    assert [plain(part) for part in itertools.islice(endless, 15)] == expected
+    assert [plain(endless[step]) for step in range(len(expected))] == expected
+    with pytest.raises(TypeError, match="num_epochs"):
+        len(endless)
+    with pytest.raises(IndexError, match="no last step"):
+        endless[-1]
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_no_records_are_an_empty_stream(remainder: Any, prefetch: int) -> None:
+    stream = numbers(0).stream(
+        4, shard=(1, 2), remainder=remainder, num_epochs=3, shuffle=True, seed=0, prefetch=prefetch
+    )
+    assert list(stream) == []
+    assert len(stream) == 0
+    assert position(iter(stream)) == 0
+    assert list(numbers(0)) == []
+    with pytest.raises(IndexError):
+        stream[0]
+
+
+@pytest.mark.parametrize("batch", [None, 1, 7, 300, 5000])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_streams_longer_than_what_is_read_at_once(batch: int | None, shards: int, prefetch: int) -> None:
+    n = 4001
+    case = Case(n, shards if batch is None else batch * shards, epochs=2, start=17, seed=9)
+    arguments = {**case.arguments(), "prefetch": prefetch}
+    for shard in range(shards):
+        stream = numbers(n).stream(None if batch is None else case.batch, shard=(shard, shards), **arguments)
+        expected = [record for part in case.batches(shard, shards) for record in part]
+        handed_out = list(stream)
+        assert (handed_out if batch is None else np.concatenate(handed_out).tolist()) == expected
+        assert len(stream) == len(handed_out)
+
+
+def test_a_step_far_away_is_found_at_once() -> None:
+    class Squares:
+        def __len__(self) -> int:
+            return 10**12
+
+        def __getitem__(self, index: int) -> int:
+            return index % 1000
+
+    stream = cachelayer.wrap(Squares(), identity="squares").stream(512, shuffle=True, seed=1, num_epochs=None)
+    per_epoch = -(-(10**12) // 512)
+    step = 3 * per_epoch + 10**9
+    iterator = iter(stream)
+    iterator.set_state({**iterator.get_state(), "position": 3 * 10**12 + 10**9 * 512})
+    records = stream.records(step)
+    assert len(set(records.tolist())) == 512
+    assert next(iterator).tolist() == (records % 1000).tolist() == stream[step].tolist()
+
+
+def test_iterators_of_one_stream_are_independent() -> None:
+    stream = numbers(20).stream(4)
+    one, other = iter(stream), iter(stream)
+    next(one), next(one)
+    assert plain(next(other)) == [0, 1, 2, 3]
+    assert plain(next(one)) == [8, 9, 10, 11]
+    assert iter(one) is one
+
+
+def test_an_exhausted_iterator_stays_exhausted_until_it_is_set_back() -> None:
+    iterator = iter(numbers(4).stream(2))
+    begin = iterator.get_state()
+    assert len(list(iterator)) == 2
+    assert list(iterator) == []
+    iterator.set_state(begin)
+    assert len(list(iterator)) == 2
+
+
+def test_an_exhausted_state_goes_on_with_more_epochs() -> None:
+    done = iter(numbers(5).stream(2, shuffle=True, seed=1))
+    assert len(list(done)) == 3
+    longer = iter(numbers(5).stream(2, shuffle=True, seed=1, num_epochs=2))
+    longer.set_state(done.get_state())
+    assert np.concatenate(list(longer)).tolist() == Case(5, 1, 2, seed=1).order()[5:]
+
+
+def flat(batches: Iterable[Any]) -> list[int]:
+    return [int(label) for batch in batches for label in batch["label"]]
+
+
+def test_cached_records_stream_like_any_others(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (53, 4, 4), dtype=np.uint8)
+    storage = cachelayer.Storage(tmp_path)
+    ref = storage.submit({"image": images, "label": np.arange(53)}, "images", "v1", shard_bytes=300)
+    case = Case(53, 8, epochs=2, seed=3)
+    halves = [list(ref.stream(8, shard=(shard, 2), prefetch=2, **case.arguments())) for shard in range(2)]
+    for shard, half in enumerate(halves):
+        assert [batch["label"].tolist() for batch in half] == case.batches(shard, 2)
+        for batch in half:
+            np.testing.assert_array_equal(batch["image"], images[batch["label"]])
+
+    iterator = iter(ref.stream(8, shuffle=True, seed=3, num_epochs=2))
+    before = flat(next(iterator) for _ in range(9))
+    again = iter(cachelayer.Storage(tmp_path).fetch("images@v1").stream(5, shuffle=True, seed=3, num_epochs=2))
+    again.set_state(iterator.get_state())
+    assert before + flat(again) == case.order()
+    assert [element["label"] for element in ref[10:20].stream(shuffle=True, seed=3)] == [
+        10 + record for record in Case(10, 1, seed=3).order()
+    ]
+
+
+def test_a_view_streams_its_own_records() -> None:
+    view = numbers(30)[5:25:2]
+    assert list(view) == list(range(5, 25, 2))
+    assert view.stream(4).records(0).tolist() == [0, 1, 2, 3]
+    assert plain(view.stream(4)[-1]) == [21, 23]
+    assert repr(view.stream(4)).startswith("Stream(WrappedRef('numbers', records=10")
