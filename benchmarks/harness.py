@@ -51,3 +51,31 @@ def table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str
     """A Markdown table."""
     lines = [f"### {title}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def bars(title: str, rows: list[tuple[str, dict[str, float]]]) -> str:
+    """An SVG of horizontal bars: a group for each row, each scaled to its own longest bar."""
+    colours = ("#1f6feb", "#8b949e", "#c4cad1")
+    parts, top = [], 40
+    for name, rates in rows:
+        parts.append(f'<text x="16" y="{top}" font-weight="600">{_escaped(name)}</text>')
+        longest = max(rates.values())
+        for place, (contender, rate) in enumerate(rates.items()):
+            y = top + 8 + 18 * place
+            width = max(2.0, 380 * rate / longest)
+            parts.append(
+                f'<rect x="120" y="{y}" width="{width:.0f}" height="13" rx="2" fill="{colours[min(place, 2)]}"/>'
+            )
+            parts.append(f'<text x="112" y="{y + 11}" text-anchor="end">{_escaped(contender)}</text>')
+            parts.append(f'<text x="{126 + width:.0f}" y="{y + 11}">{rate:,.0f}</text>')
+        top += 34 + 18 * len(rates)
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{top}" font-family="sans-serif" font-size="12">\n'
+        f'<rect width="100%" height="100%" fill="white"/>\n<text x="16" y="20" font-size="14">{_escaped(title)}</text>\n'
+        f"{body}\n</svg>\n"
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")

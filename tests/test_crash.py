@@ -139,7 +139,7 @@ def test_a_full_disk_is_a_clear_error_and_harms_nothing_else(tmp_path: Path) -> 
     try:
         storage = cachelayer.Storage(small)
         kept = storage.submit(rows(100), "rows", "v1")
-        with pytest.raises(cachelayer.StorageError, match="(?i)no space"):
+        with pytest.raises(cachelayer.StorageError, match=r"(?i)no space"):
             storage.submit(rows(20_000), "rows", "v2", shard_bytes=500_000)
         assert list(storage.versions("rows")) == ["v1"]
         assert storage.verify("rows", "v1")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -169,7 +171,24 @@ def test_unknown_names_tell_what_there_is(storage: Storage) -> None:
     assert storage.datasets() == ["cifar10"]
 
 
-NAMES = ["", "a/b", "..", ".hidden", "-x", "a b", "a\n", "a\0", "ü", "x" * 129, "latest", "sha256", "sha256abc", None, 3, b"a"]
+NAMES = [
+    "",
+    "a/b",
+    "..",
+    ".hidden",
+    "-x",
+    "a b",
+    "a\n",
+    "a\0",
+    "ü",
+    "x" * 129,
+    "latest",
+    "sha256",
+    "sha256abc",
+    None,
+    3,
+    b"a",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -197,7 +216,9 @@ def test_versions_never_change(storage: Storage) -> None:
     assert list(storage.cache([2], "d", "v1")) == [1]
 
 
-@pytest.mark.parametrize("thing", [3, None, object(), "text", b"bytes", {}, {"a": [1]}, np.array(3), {"a": np.array(1)}])
+@pytest.mark.parametrize(
+    "thing", [3, None, object(), "text", b"bytes", {}, {"a": [1]}, np.array(3), {"a": np.array(1)}]
+)
 def test_what_is_not_a_source_is_refused(storage: Storage, thing: Any) -> None:
     with pytest.raises(TypeError, match="not a source"):
         storage.submit(thing, "d", "v1")
@@ -337,3 +358,17 @@ def test_opening_reads_no_records(storage: Storage) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 500_000
+
+
+def test_more_shards_than_file_descriptors_can_be_read(storage: Storage) -> None:
+    storage.submit(numbered(400), "d", "v1", shard_bytes=200)
+    code = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import numpy as np, cachelayer
+ref = cachelayer.Storage(sys.argv[1]).fetch("d", "v1")
+order = np.random.default_rng(0).permutation(400)
+assert ref.read(order)["n"].tolist() == order.tolist()
+assert [ref[int(number)]["n"] for number in order] == order.tolist()
+"""
+    subprocess.run([sys.executable, "-c", code, storage.url], check=True)

@@ -74,7 +74,7 @@ class Selection:
         """The base's record number of one index."""
         try:
             return int(self.numbers[operator.index(index)])
-        except IndexError:
+        except (IndexError, OverflowError):
             records = len(self)
             raise RecordIndexError(f"record {index} of {records}: indices lie in [{-records}, {records})") from None
         except TypeError:

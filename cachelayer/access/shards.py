@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachelayer.arrayrecord.reader import ShardReader
+from cachelayer.arrayrecord.mapping import Places
+from cachelayer.arrayrecord.reader import ShardReader, UniformRecords, records_at
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
 
@@ -56,6 +58,9 @@ class JoinedRecords:
 class ShardSet:
     """Random access over shards that are opened at first touch. Safe to use from threads.
 
+    At most ``open_limit()`` shards are open at a time, so that no process runs out of file descriptors: the one that
+    was opened first goes first.
+
     Args:
         records: number of records of each shard.
         open_shard: opens a shard by its number.
@@ -65,7 +70,8 @@ class ShardSet:
         self._splits = splits_of(np.asarray(records, np.int64))
         self._starts: list[int] = self._splits[:-1].tolist()
         self._open_shard = open_shard
-        self._readers: list[ShardReader | None] = [None] * len(records)
+        self._readers: dict[int, ShardReader] = {}
+        self._limit = open_limit()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -73,35 +79,64 @@ class ShardSet:
 
     def reader(self, number: int) -> ShardReader:
         """The reader of a shard."""
-        reader = self._readers[number]
+        reader = self._readers.get(number)
         if reader is None:
             with self._lock:
-                reader = self._readers[number]
+                reader = self._readers.get(number)
                 if reader is None:
-                    reader = self._readers[number] = self._open_shard(number)
+                    reader = self._open_shard(number)
+                    while len(self._readers) >= self._limit:
+                        del self._readers[next(iter(self._readers))]
+                    self._readers[number] = reader
         return reader
 
     def record(self, number: int) -> bytearray:
         """One record, the caller's own; ``number`` is below ``len(self)``."""
-        shard = 0 if len(self._readers) == 1 else bisect_right(self._starts, number) - 1
-        reader = self._readers[shard] or self.reader(shard)
+        shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
+        reader = self._readers.get(shard) or self.reader(shard)
         return reader.record(number - self._starts[shard])
 
     def records(self, numbers: Ints) -> Records:
         """The records of these numbers, each below ``len(self)``."""
         if len(numbers) == 0:
             return RecordBuffer.of([])
-        if len(self._readers) == 1:
+        if len(self._starts) == 1:
             return self.reader(0).records(numbers)
         shard_of = np.searchsorted(self._splits, numbers, side="right") - 1
-        if (shard_of == shard_of[0]).all():
-            return self._in_shard(int(shard_of[0]), numbers)
         order = np.argsort(shard_of, kind="stable")
         shards, firsts = np.unique(shard_of[order], return_index=True)
-        groups = []
-        for shard, rows in zip(shards.tolist(), np.split(order, firsts[1:]), strict=True):
-            groups.append((rows, self._in_shard(shard, numbers[rows])))
+        rows_of = np.split(order, firsts[1:])
+        within = numbers - self._splits[shard_of]
+        if len(shards) > self._limit:
+            return self._copied(shards.tolist(), rows_of, within)
+        readers = [self.reader(shard) for shard in shards.tolist()]
+        if all(reader.is_plain for reader in readers):
+            return _plain_records(readers, rows_of, within)
+        groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
         return JoinedRecords(len(numbers), groups)
 
-    def _in_shard(self, shard: int, numbers: Ints) -> Records:
-        return self.reader(shard).records(numbers - self._splits[shard])
+    def _copied(self, shards: Sequence[int], rows_of: Sequence[Ints], within: Ints) -> Records:
+        """Records of more shards than may be open at a time: whole, one shard after another."""
+        groups: list[tuple[Ints, Records]] = []
+        for shard, rows in zip(shards, rows_of, strict=True):
+            records = self.reader(shard).records(within[rows])
+            groups.append((rows, records.stored() if isinstance(records, UniformRecords) else records))
+        return JoinedRecords(len(within), groups)
+
+
+def open_limit() -> int:
+    """How many shards may be open: each takes two file descriptors, and half of them are left to others."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 16_384 if soft == resource.RLIM_INFINITY else max(4, min(16_384, soft // 4))
+
+
+def _plain_records(readers: Sequence[ShardReader], rows_of: Sequence[Ints], within: Ints) -> Records:
+    """Records of several shards, read in one go: numbers within the shards, and the rows of each shard."""
+    base, size, logical, lengths = (np.empty(len(within), np.int64) for _ in range(4))
+    for reader, rows in zip(readers, rows_of, strict=True):
+        base[rows], size[rows] = reader.mapped.base, len(reader.mapped.buffer)
+        logical[rows], lengths[rows] = reader.where(within[rows])
+    places = Places(tuple(reader.mapped for reader in readers), base, size, logical)
+    uniform = {reader.header.record_nbytes for reader in readers}
+    nbytes = uniform.pop() if len(uniform) == 1 else None
+    return records_at(places, lengths if nbytes is None else nbytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -157,7 +158,7 @@ class ArrayRecordFile:
         stored = self._mapped.ranges(chunks + begin, lengths)
         memory = memoryview(stored.data)
         splits = splits_of(lengths).tolist()
-        pieces = [memory[start:stop] for start, stop in zip(splits[:-1], splits[1:], strict=True)]
+        pieces = [memory[start:stop] for start, stop in pairwise(splits)]
         if compression == "none":
             return [bytes(piece) for piece in pieces]
         return [self._decompressed(piece, number) for piece, number in zip(pieces, numbers.tolist(), strict=True)]
@@ -187,4 +188,4 @@ class ArrayRecordFile:
         if len(sizes) != last - first or splits[-1] != len(values):
             raise CorruptionError(f"{self._mapped.path}: chunk {chunk} does not hold {last - first} records")
         raw = values.tobytes()
-        return [raw[start:stop] for start, stop in zip(splits[:-1], splits[1:], strict=True)]
+        return [raw[start:stop] for start, stop in pairwise(splits)]

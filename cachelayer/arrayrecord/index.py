@@ -105,6 +105,8 @@ def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
         raise FormatError(f"{name}: index version {version}; this release reads up to {_VERSION}: update cachelayer")
     if struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0] != google_crc32c.value(raw[: _HEADER.size]):
         raise CorruptionError(f"{name}: the header of the index does not match its checksum")
+    if compression >= len(COMPRESSIONS):
+        raise FormatError(f"{name}: compression {compression} is unknown to this release: update cachelayer")
     if index_nbytes != HEADER_NBYTES + records * ROW.itemsize:
         raise CorruptionError(f"{name}: an index of {records} records has other than {index_nbytes} bytes")
     return IndexHeader(

@@ -13,7 +13,7 @@ import numpy as np
 from cachelayer.arrayrecord import index, varints
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical
 from cachelayer.arrayrecord.footer import read_postscript
-from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.mapping import MappedFile, Places
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError
@@ -25,31 +25,41 @@ VERIFY: tuple[Verify, ...] = ("never", "open", "always")
 
 @dataclass(frozen=True, eq=False)
 class UniformRecords:
-    """Records of one size, read part by part straight from the file.
+    """Records of one size, read part by part straight from their files.
 
     Args:
-        mapped: the shard.
-        starts: logical offset of each record.
+        places: where the records begin.
         nbytes: bytes of each.
     """
 
-    mapped: MappedFile
-    starts: Ints
+    places: Places
     nbytes: int
 
     @property
     def lengths(self) -> Ints:
-        return np.full(len(self.starts), self.nbytes)
+        return np.full(len(self.places.logical), self.nbytes)
 
     @property
     def uniform_nbytes(self) -> int:
         return self.nbytes
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
-        return self.mapped.slab(self.starts + offset, nbytes)
+        return self.places.slab(offset, nbytes)
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        return self.mapped.ranges(self.starts + starts, lengths)
+        return self.places.ranges(starts, lengths)
+
+    def stored(self) -> RecordBuffer:
+        """The whole records, copied."""
+        lengths = self.lengths
+        return RecordBuffer(self.places.ranges(0, lengths), splits_of(lengths)[:-1], lengths)
+
+
+def records_at(places: Places, lengths: Ints | int) -> UniformRecords | RecordBuffer:
+    """The records at these places, of these lengths or all of one."""
+    if isinstance(lengths, int):
+        return UniformRecords(places, lengths)
+    return RecordBuffer(places.ranges(0, lengths), splits_of(lengths)[:-1], lengths)
 
 
 class ShardReader:
@@ -120,22 +130,37 @@ class ShardReader:
             return bytearray(self._memory[start : start + length])
         return bytearray(self._mapped.range(logical, length).data)
 
+    @property
+    def mapped(self) -> MappedFile:
+        """The shard in memory."""
+        return self._mapped
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether records are read as they lie in the file, neither compressed nor checked one by one."""
+        return self.header.compression == "none" and not self._always
+
+    def where(self, numbers: Ints) -> tuple[Ints, Ints | int]:
+        """The logical offset of each record, and its stored bytes; one number where all have the same."""
+        if self._stride is not None:
+            return self._first + numbers * self._stride, self._length
+        rows = self._rows[numbers]
+        return to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+
     def records(self, numbers: Ints) -> Records:
         """The records of these numbers, each within the shard.
 
         Raises:
             CorruptionError: where a record is not what was written, as far as that is checked.
         """
-        if self._stride is not None and not self._always:
-            return UniformRecords(self._mapped, self._first + numbers * self._stride, self._length)
-        rows = self._rows[numbers]
-        lengths = rows["length"].astype(np.int64)
-        stored = self._mapped.ranges(to_logical(rows["position"].astype(np.int64)), lengths)
-        records = RecordBuffer(stored, splits_of(lengths)[:-1], lengths)
-        if self.header.compression == "zstd":
-            records = self._decompress(records, numbers)
+        logical, lengths = self.where(numbers)
+        found = records_at(self._mapped.places(logical), lengths)
+        if self.is_plain:
+            return found
+        stored = found.stored() if isinstance(found, UniformRecords) else found
+        records = self._decompress(stored, numbers) if self.header.compression == "zstd" else stored
         if self._always:
-            self._check(records, rows["crc32c"], numbers)
+            self._check(records, self._rows[numbers]["crc32c"], numbers)
         return records
 
     def _decompress(self, stored: RecordBuffer, numbers: Ints) -> RecordBuffer:

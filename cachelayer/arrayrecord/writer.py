@@ -177,6 +177,8 @@ def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tupl
     rows = np.zeros(len(lengths), index.ROW)
     rows["position"] = to_position(chunks + values)
     rows["length"] = data_nbytes - (values - CHUNK_HEADER)
+    if (data_nbytes >= 1 << 32).any():
+        raise StorageError(f"{mapped.path}: a compressed record has 4 GiB or more: store it without compression")
     return _header(mapped, "zstd", rows, None), rows
 
 

@@ -168,8 +168,10 @@ class RawCodec(_TreeCodec):
         if chosen is not None and 0 not in chosen:
             return [None]
         lengths = records.lengths
-        values = records.ranges(np.zeros(len(lengths), np.int64), lengths)
-        return [Column((), (Flat(values, splits_of(lengths)),))]
+        splits = splits_of(lengths)
+        if isinstance(records, RecordBuffer) and np.array_equal(records.starts, splits[:-1]):
+            return [Column((), (Flat(records.buffer, splits),))]
+        return [Column((), (Flat(records.ranges(np.zeros(len(lengths), np.int64), lengths), splits),))]
 
 
 class TypedCodec(_TreeCodec):
