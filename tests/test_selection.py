@@ -1,0 +1,155 @@
+"""Selections: which records of a base a view shows, and under what digest."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError
+from cachelayer.access.selection import Selection
+
+BASE = "ab" * 32
+BOUNDS = st.one_of(st.none(), st.integers(-60, 60))
+SLICES = st.builds(slice, BOUNDS, BOUNDS, st.one_of(st.none(), st.integers(-7, 7).filter(bool)))
+CHAINS = st.tuples(st.integers(0, 50), st.lists(SLICES, max_size=3))
+
+
+def chained(records: int, slices: list[slice]) -> tuple[Selection, list[int]]:
+    """A selection, and what Python's lists make of the same slices."""
+    selection, expected = Selection.all(records), list(range(records))
+    for rows in slices:
+        selection, expected = selection.slice(rows), expected[rows]
+    return selection, expected
+
+
+def listed(numbers: list[int]) -> Selection:
+    return Selection(np.array(numbers, np.int64))
+
+
+@given(CHAINS)
+def test_slices_are_those_of_lists(chain: tuple[int, list[slice]]) -> None:
+    selection, expected = chained(*chain)
+    assert len(selection) == len(expected)
+    assert selection.take(range(len(expected))).tolist() == expected
+    assert [selection.number(index) for index in range(-len(expected), len(expected))] == expected * 2
+
+
+@given(CHAINS, st.data())
+def test_any_indices_are_those_of_lists(chain: tuple[int, list[slice]], data: st.DataObject) -> None:
+    selection, expected = chained(*chain)
+    length = len(expected)
+    indices = data.draw(st.lists(st.integers(-length, length - 1))) if length else []
+    wanted = [expected[index] for index in indices]
+    as_listed = listed(expected)
+    forms: list[Any] = [
+        indices,
+        tuple(indices),
+        np.array(indices, np.int64),
+        np.array(indices, np.int16),
+        iter(indices),
+    ]
+    for form in forms:
+        taken = selection.take(form)
+        assert taken.dtype == np.int64
+        assert taken.tolist() == wanted
+    assert as_listed.take(indices).tolist() == wanted
+
+
+@given(CHAINS, st.integers(0, 5))
+def test_indices_outside_are_refused(chain: tuple[int, list[slice]], beyond: int) -> None:
+    selection, expected = chained(*chain)
+    for each in (selection, listed(expected)):
+        for index in (len(expected) + beyond, -len(expected) - 1 - beyond):
+            message = rf"record {index} of {len(expected)}: indices lie in \[{-len(expected)}, {len(expected)}\)"
+            with pytest.raises(RecordIndexError, match=message):
+                each.take([index])
+            with pytest.raises(RecordIndexError, match=message):
+                each.number(index)
+
+
+@pytest.mark.parametrize("index", [2**63, 2**64 - 1, 2**64 - 5, -(2**63), 2**70, -(2**70)])
+@pytest.mark.parametrize("selection", [Selection.all(10), listed([3, 1, 2])])
+def test_indices_that_no_word_holds_are_refused(selection: Selection, index: int) -> None:
+    with pytest.raises(IndexError):
+        selection.number(index)
+    with pytest.raises((IndexError, TypeError)):
+        selection.take([index])
+    if 0 < index < 2**64:
+        with pytest.raises(IndexError):
+            selection.take(np.array([index], np.uint64))
+
+
+@pytest.mark.parametrize("indices", [5, None, "12", b"12", [1.0], [True, False], ["1"], [None], np.array([1.5])])
+def test_what_are_no_indices_is_refused(indices: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="integers"):
+        Selection.all(10).take(indices)
+
+
+@pytest.mark.parametrize("indices", [[[1, 2], [3, 4]], np.array(3), np.zeros((0, 2), int)])
+def test_indices_have_one_dimension(indices: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="one dimension"):
+        Selection.all(10).take(indices)
+
+
+@pytest.mark.parametrize("index", ["1", 1.0, None, [1], (1, 2)])
+def test_what_is_no_index_is_refused(index: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="pass an integer or a slice"):
+        cachelayer.wrap([1, 2, 3], identity="three")[index]
+
+
+def test_slices_that_python_refuses_are_errors_of_ours() -> None:
+    three: Any = cachelayer.wrap([1, 2, 3], identity="three")
+    with pytest.raises(InvalidArgumentError, match="step"):
+        three[::0]
+    with pytest.raises(InvalidTypeError, match="slice"):
+        three["a":]
+
+
+def test_indices_given_stay_as_they_are() -> None:
+    indices = np.array([-1, 0, -2])
+    Selection.all(10).take(indices)
+    assert indices.tolist() == [-1, 0, -2]
+
+
+def test_negative_indices_count_from_the_end() -> None:
+    assert Selection.all(10).take([-1, 0, -10]).tolist() == [9, 0, 0]
+
+
+@given(CHAINS)
+def test_a_digest_says_what_is_shown_and_not_how_it_was_chosen(chain: tuple[int, list[slice]]) -> None:
+    selection, expected = chained(*chain)
+    records = chain[0]
+    digest = selection.digest(BASE, records)
+    assert digest == listed(expected).digest(BASE, records)
+    assert (digest == BASE) == (expected == list(range(records)))
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.lists(st.integers(0, 9), max_size=6))
+def test_selections_share_a_digest_only_where_they_show_the_same(one: list[int], other: list[int]) -> None:
+    same = listed(one).digest(BASE, 10) == listed(other).digest(BASE, 10)
+    assert same == (one == other)
+
+
+def test_digests_differ_with_the_base() -> None:
+    assert Selection(range(3)).digest(BASE, 10) != Selection(range(3)).digest("cd" * 32, 10)
+
+
+def test_digests_never_change() -> None:
+    progression = hashlib.sha256(bytes.fromhex(BASE) + b"range" + np.array([2, 3, 4], "<i8").tobytes())
+    assert Selection(range(2, 14, 3)).digest(BASE, 20) == progression.hexdigest()
+    numbers = hashlib.sha256(bytes.fromhex(BASE) + b"list" + np.array([2, 5, 7], "<i8").tobytes())
+    assert listed([2, 5, 7]).digest(BASE, 20) == numbers.hexdigest()
+
+
+def test_a_slice_of_a_huge_base_costs_nothing() -> None:
+    selection = Selection.all(10**15).slice(slice(5, None, 7)).slice(slice(None, None, -1))
+    assert selection.number(-1) == 5
+    assert selection.take([0, -1]).tolist() == [selection.number(0), 5]
+    assert operator.index(selection.number(0)) == range(10**15)[5::7][-1]
