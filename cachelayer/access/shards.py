@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachelayer.arrayrecord.mapping import Places
-from cachelayer.arrayrecord.reader import ShardReader, UniformRecords, records_at
+from cachelayer.arrayrecord.mapping import Places, UniformRecords
+from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
 
@@ -72,6 +72,7 @@ class ShardSet:
         self._open_shard = open_shard
         self._readers: dict[int, ShardReader] = {}
         self._limit = open_limit()
+        self._uniform = _UniformShards(len(records) if len(records) <= self._limit else 0)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -88,6 +89,7 @@ class ShardSet:
                     while len(self._readers) >= self._limit:
                         del self._readers[next(iter(self._readers))]
                     self._readers[number] = reader
+                    self._uniform.add(number, reader)
         return reader
 
     def record(self, number: int) -> bytearray:
@@ -103,15 +105,19 @@ class ShardSet:
         if len(self._starts) == 1:
             return self.reader(0).records(numbers)
         shard_of = np.searchsorted(self._splits, numbers, side="right") - 1
+        within = numbers - self._splits[shard_of]
+        if self._uniform.all_open(shard_of):
+            return self._uniform.records(self, shard_of, within)
         order = np.argsort(shard_of, kind="stable")
         shards, firsts = np.unique(shard_of[order], return_index=True)
         rows_of = np.split(order, firsts[1:])
-        within = numbers - self._splits[shard_of]
         if len(shards) > self._limit:
             return self._copied(shards.tolist(), rows_of, within)
         readers = [self.reader(shard) for shard in shards.tolist()]
-        if all(reader.is_plain for reader in readers):
-            return _plain_records(readers, rows_of, within)
+        if self._uniform.all_open(shard_of):
+            return self._uniform.records(self, shard_of, within)
+        if all(reader.is_plain and reader.stride is None for reader in readers):
+            return _gathered(readers, rows_of, within)
         groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
         return JoinedRecords(len(numbers), groups)
 
@@ -130,13 +136,43 @@ def open_limit() -> int:
     return 16_384 if soft == resource.RLIM_INFINITY else max(4, min(16_384, soft // 4))
 
 
-def _plain_records(readers: Sequence[ShardReader], rows_of: Sequence[Ints], within: Ints) -> Records:
-    """Records of several shards, read in one go: numbers within the shards, and the rows of each shard."""
+def _gathered(readers: Sequence[ShardReader], rows_of: Sequence[Ints], within: Ints) -> Records:
+    """Records of different sizes from several shards in one go: numbers within the shards, and the rows of each."""
     base, size, logical, lengths = (np.empty(len(within), np.int64) for _ in range(4))
     for reader, rows in zip(readers, rows_of, strict=True):
         base[rows], size[rows] = reader.mapped.base, len(reader.mapped.buffer)
         logical[rows], lengths[rows] = reader.where(within[rows])
     places = Places(tuple(reader.mapped for reader in readers), base, size, logical)
-    uniform = {reader.header.record_nbytes for reader in readers}
-    nbytes = uniform.pop() if len(uniform) == 1 else None
-    return records_at(places, lengths if nbytes is None else nbytes)
+    return RecordBuffer(places.ranges(lengths), splits_of(lengths)[:-1], lengths)
+
+
+class _UniformShards:
+    """Where records of one size lie, by shard: for shards that stay open once they are.
+
+    Args:
+        shards: number of shards; 0 where they do not all stay open.
+    """
+
+    def __init__(self, shards: int) -> None:
+        self._base, self._first, self._stride = (np.zeros(shards, np.int64) for _ in range(3))
+        self._open = np.zeros(shards, np.bool_)
+        self._nbytes: int | None = None
+
+    def add(self, shard: int, reader: ShardReader) -> None:
+        """Take note of a shard that was opened."""
+        nbytes = reader.header.record_nbytes
+        if len(self._open) == 0 or reader.stride is None or not reader.is_plain or self._nbytes not in (None, nbytes):
+            return
+        self._nbytes = nbytes
+        self._base[shard] = reader.mapped.base
+        self._first[shard], self._stride[shard] = reader.stride
+        self._open[shard] = True
+
+    def all_open(self, shard_of: Ints) -> bool:
+        """Whether all of these shards are known here."""
+        return len(self._open) > 0 and bool(self._open[shard_of].all())
+
+    def records(self, holder: object, shard_of: Ints, within: Ints) -> Records:
+        """Records by their numbers within their shards."""
+        logical = self._first[shard_of] + within * self._stride[shard_of]
+        return UniformRecords.at(holder, self._base[shard_of], logical, self._nbytes or 0)

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, pieces, to_position
+from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, pieces, to_position
+from cachelayer.codec.frames import RecordBuffer
 from cachelayer.codec.memory import Bytes, Ints, gather_rows, move_ranges, splits_of
 from cachelayer.errors import CorruptionError, StorageError
 
 # The memory of this process as one buffer, so that ranges of many mapped files are one gather. It is read only at
 # places that were checked against a mapped file, which the reader holds meanwhile.
 _ORIGIN = mmap.PAGESIZE
+# Above this a range that crosses a header is put together by slices: each byte costs more than each call.
+_LONG = 1 << 13
 
 
 class _Memory:
@@ -41,59 +44,96 @@ class Places:
     size: Ints | int
     logical: Ints
 
-    def slab(self, offset: int, nbytes: int) -> Bytes:
-        """A copy of ``nbytes`` from ``offset`` bytes after the beginning of each range, as rows.
-
-        Raises:
-            CorruptionError: where one reaches past the end of its file.
-        """
-        logical = self.logical + offset
-        if nbytes == 0 or len(logical) == 0:
-            return np.empty((len(logical), nbytes), np.uint8)
-        begin = to_position(logical)
-        end = to_position(logical + (nbytes - 1)) + 1
-        self._check(end)
-        if nbytes > PAYLOAD:
-            rows, broken = np.empty((len(logical), nbytes), np.uint8), list(range(len(logical)))
-        else:
-            rows, broken = (
-                gather_rows(_MEMORY, begin + self.base, nbytes),
-                np.flatnonzero(end - begin != nbytes).tolist(),
-            )
-        base = np.broadcast_to(np.asarray(self.base), len(logical))
-        for row in broken:
-            _copy(rows[row], int(base[row]), int(logical[row]))
-        return rows
-
-    def ranges(self, starts: Ints | int, lengths: Ints) -> Bytes:
-        """A copy of a range of each: ``lengths`` bytes from ``starts`` bytes after its beginning, one after another.
+    def ranges(self, lengths: Ints) -> Bytes:
+        """A copy of ranges of these lengths, one after another.
 
         Raises:
             CorruptionError: where one reaches past the end of its file.
         """
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
-        owner, within, position, length = pieces(self.logical + starts, lengths)
+        owner, within, position, length = pieces(self.logical, lengths)
         base, size = (np.broadcast_to(np.asarray(each), len(lengths))[owner] for each in (self.base, self.size))
-        Places(self.files, base, size, position)._check(position + length)
+        if len(owner) and (position + length > size).any():
+            names = ", ".join(str(file.path) for file in self.files[:3])
+            raise CorruptionError(f"a record reaches past the end of its file, one of {names}")
         move_ranges(out, splits[owner] + within, _MEMORY, position + base, length)
         return out
 
-    def _check(self, end: Ints) -> None:
-        if len(end) and (end > self.size).any():
-            names = ", ".join(str(file.path) for file in self.files[:3])
-            raise CorruptionError(f"a record reaches past the end of its file, one of {names}")
+
+@dataclass(frozen=True, eq=False)
+class UniformRecords:
+    """Records of one size in mapped files, read part by part straight from them.
+
+    Args:
+        holder: keeps the files mapped.
+        starts: where each record begins in memory.
+        places: where it begins in its block, without the header.
+        nbytes: bytes of each.
+    """
+
+    holder: object
+    starts: Ints
+    places: Ints
+    nbytes: int
+
+    @classmethod
+    def at(cls, holder: object, base: Ints | int, logical: Ints, nbytes: int) -> UniformRecords:
+        """Records at logical offsets of files that begin at ``base``; they lie within their files."""
+        blocks, places = np.divmod(logical, PAYLOAD)
+        return cls(holder, base + logical + HEADER * (blocks + 1), places, nbytes)
+
+    @property
+    def lengths(self) -> Ints:
+        return np.full(len(self.starts), self.nbytes)
+
+    @property
+    def uniform_nbytes(self) -> int:
+        return self.nbytes
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        if nbytes == 0 or len(self.starts) == 0:
+            return np.empty((len(self.starts), nbytes), np.uint8)
+        within = self.places + offset
+        blocks = within // PAYLOAD
+        begin = self.starts + (offset + HEADER * blocks)
+        room = (blocks + 1) * PAYLOAD - within
+        if nbytes > PAYLOAD:
+            rows, broken = np.empty((len(begin), nbytes), np.uint8), np.arange(len(begin))
+        else:
+            rows, broken = gather_rows(_MEMORY, begin, nbytes), np.flatnonzero(room < nbytes)
+        if nbytes > _LONG:
+            for row in broken.tolist():
+                _copy(rows[row], int(begin[row]), int(room[row]))
+        elif len(broken):
+            # What lies behind a header is gathered once more, from where it would begin without the header.
+            behind = gather_rows(_MEMORY, begin[broken] + HEADER, nbytes)
+            rows[broken] = np.where(np.arange(nbytes) < room[broken, None], rows[broken], behind)
+        return rows
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        within = self.places + starts
+        owner, inside, position, length = pieces(within, lengths)
+        move_ranges(
+            out, splits[owner] + inside, _MEMORY, (self.starts - self.places - HEADER)[owner] + position, length
+        )
+        return out
+
+    def stored(self) -> RecordBuffer:
+        """The whole records, copied."""
+        lengths = self.lengths
+        return RecordBuffer(self.ranges(np.zeros_like(lengths), lengths), splits_of(lengths)[:-1], lengths)
 
 
-def _copy(out: Bytes, base: int, logical: int) -> None:
-    """Fill ``out`` with the range that begins at a logical offset of the file at ``base``."""
+def _copy(out: Bytes, position: int, room: int) -> None:
+    """Fill ``out`` from a place in memory; the first block has ``room`` bytes left."""
     done = 0
     while done < len(out):
-        block, place = divmod(logical + done, PAYLOAD)
-        length = min(PAYLOAD - place, len(out) - done)
-        position = base + block * BLOCK + HEADER + place
+        length = min(room, len(out) - done)
         out[done : done + length] = _MEMORY[position : position + length]
-        done += length
+        done, position, room = done + length, position + length + HEADER, PAYLOAD
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +194,10 @@ class MappedFile:
 
     def ranges(self, logical: Ints, lengths: Ints) -> Bytes:
         """A copy of ranges of any lengths, one after another."""
-        return self.places(logical).ranges(0, lengths)
+        return self.places(logical).ranges(lengths)
 
     def slab(self, logical: Ints, nbytes: int) -> Bytes:
         """A copy of ranges of one length, as rows."""
-        return self.places(logical).slab(0, nbytes)
+        if len(logical) and int(to_position(logical + max(0, nbytes - 1)).max()) >= len(self.buffer):
+            raise CorruptionError(f"{self.path}: a record reaches past the end of the file")
+        return UniformRecords.at(self, self.base, logical, nbytes).slab(0, nbytes)

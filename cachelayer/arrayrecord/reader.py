@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,55 +10,16 @@ import google_crc32c
 import numpy as np
 
 from cachelayer.arrayrecord import index, varints
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to_position
 from cachelayer.arrayrecord.footer import read_postscript
-from cachelayer.arrayrecord.mapping import MappedFile, Places
+from cachelayer.arrayrecord.mapping import MappedFile, UniformRecords
 from cachelayer.codec.frames import RecordBuffer, Records
-from cachelayer.codec.memory import Bytes, Ints, splits_of
+from cachelayer.codec.memory import Ints, splits_of
 from cachelayer.errors import CorruptionError
 
 Verify = Literal["never", "open", "always"]
 _ROW = struct.Struct("<QII")
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
-
-
-@dataclass(frozen=True, eq=False)
-class UniformRecords:
-    """Records of one size, read part by part straight from their files.
-
-    Args:
-        places: where the records begin.
-        nbytes: bytes of each.
-    """
-
-    places: Places
-    nbytes: int
-
-    @property
-    def lengths(self) -> Ints:
-        return np.full(len(self.places.logical), self.nbytes)
-
-    @property
-    def uniform_nbytes(self) -> int:
-        return self.nbytes
-
-    def slab(self, offset: int, nbytes: int) -> Bytes:
-        return self.places.slab(offset, nbytes)
-
-    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        return self.places.ranges(starts, lengths)
-
-    def stored(self) -> RecordBuffer:
-        """The whole records, copied."""
-        lengths = self.lengths
-        return RecordBuffer(self.places.ranges(0, lengths), splits_of(lengths)[:-1], lengths)
-
-
-def records_at(places: Places, lengths: Ints | int) -> UniformRecords | RecordBuffer:
-    """The records at these places, of these lengths or all of one."""
-    if isinstance(lengths, int):
-        return UniformRecords(places, lengths)
-    return RecordBuffer(places.ranges(0, lengths), splits_of(lengths)[:-1], lengths)
 
 
 class ShardReader:
@@ -89,6 +49,8 @@ class ShardReader:
         uniform = self.header.record_nbytes is not None
         self._stride = self.header.stride() if uniform else None
         self._first = int(to_logical(self.header.first_position)) if uniform else 0
+        if uniform and len(self):
+            self._check_uniform(path)
         self._always = verify == "always"
         if verify != "never":
             read_postscript(self._mapped)
@@ -97,6 +59,12 @@ class ShardReader:
 
     def __len__(self) -> int:
         return self.header.records
+
+    def _check_uniform(self, path: Path) -> None:
+        """Whether the last record, whose place follows by arithmetic, lies in the file; then all of them do."""
+        last = self._first + (len(self) - 1) * (self._stride or 0) + max(0, self._length - 1)
+        if int(to_position(last)) >= len(self._mapped.buffer):
+            raise CorruptionError(f"{path}: too short for {len(self)} records of {self._length} bytes")
 
     def check_index(self, raw_header: bytes | None = None) -> None:
         """Check the rows of the index against their checksum.
@@ -136,14 +104,17 @@ class ShardReader:
         return self._mapped
 
     @property
+    def stride(self) -> tuple[int, int] | None:
+        """The logical offset of record 0 and the logical bytes from one to the next, where all have one size."""
+        return None if self._stride is None else (self._first, self._stride)
+
+    @property
     def is_plain(self) -> bool:
         """Whether records are read as they lie in the file, neither compressed nor checked one by one."""
         return self.header.compression == "none" and not self._always
 
-    def where(self, numbers: Ints) -> tuple[Ints, Ints | int]:
-        """The logical offset of each record, and its stored bytes; one number where all have the same."""
-        if self._stride is not None:
-            return self._first + numbers * self._stride, self._length
+    def where(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """The logical offset of each record, and its stored bytes."""
         rows = self._rows[numbers]
         return to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
 
@@ -153,12 +124,18 @@ class ShardReader:
         Raises:
             CorruptionError: where a record is not what was written, as far as that is checked.
         """
-        logical, lengths = self.where(numbers)
-        found = records_at(self._mapped.places(logical), lengths)
-        if self.is_plain:
-            return found
-        stored = found.stored() if isinstance(found, UniformRecords) else found
-        records = self._decompress(stored, numbers) if self.header.compression == "zstd" else stored
+        if self._stride is not None:
+            found = UniformRecords.at(
+                self._mapped, self._mapped.base, self._first + numbers * self._stride, self._length
+            )
+            if not self._always:
+                return found
+            records = found.stored()
+        else:
+            logical, lengths = self.where(numbers)
+            records = RecordBuffer(self._mapped.ranges(logical, lengths), splits_of(lengths)[:-1], lengths)
+        if self.header.compression == "zstd":
+            records = self._decompress(records, numbers)
         if self._always:
             self._check(records, self._rows[numbers]["crc32c"], numbers)
         return records
