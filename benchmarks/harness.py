@@ -71,8 +71,10 @@ def bars(title: str, rows: list[tuple[str, dict[str, float]]]) -> str:
         top += 34 + 18 * len(rates)
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{top}" font-family="sans-serif" font-size="12">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n<text x="16" y="20" font-size="14">{_escaped(title)}</text>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{top}" font-family="sans-serif" '
+        'font-size="12">\n'
+        '<rect width="100%" height="100%" fill="white"/>\n'
+        f'<text x="16" y="20" font-size="14">{_escaped(title)}</text>\n'
         f"{body}\n</svg>\n"
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.codec import Codec, codec_named
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CorruptionError, InvalidArgumentError
+from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.objects.store import LocalStore, open_store
 from cachelayer.versions.log import VersionInfo
@@ -106,18 +106,31 @@ class Published:
         return reader
 
     def element(self, number: int) -> Any:
-        return self.codec.element(self.shards.record(number))
+        try:
+            return self.codec.element(self.shards.record(number))
+        except ValueError as error:
+            self._raise_damage(error)
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
-        return self.codec.elements(self.codec.decode(self.shards.records(numbers)), len(numbers))
+        try:
+            return self.codec.elements(self.codec.decode(self.shards.records(numbers)), len(numbers))
+        except ValueError as error:
+            self._raise_damage(error)
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
-        codec = self.codec
-        if names is None:
-            return codec.batch(codec.decode(self.shards.records(numbers)))
-        chosen = chosen_leaves(self.element_spec, names)
-        batch = codec.batch(codec.decode(self.shards.records(numbers), chosen))
-        return {name: batch[name] for name in self.element_spec if name in names}
+        chosen = None if names is None else chosen_leaves(self.element_spec, names)
+        try:
+            batch = self.codec.batch(self.codec.decode(self.shards.records(numbers), chosen))
+        except ValueError as error:
+            self._raise_damage(error)
+        return batch if names is None else {name: batch[name] for name in self.element_spec if name in names}
+
+    def _raise_damage(self, error: ValueError) -> NoReturn:
+        """Raise what numpy says of bytes that no element has as an error of ours."""
+        if isinstance(error, CacheLayerError):
+            raise error
+        name = f"{self.dataset_id}@{self.info.version}"
+        raise CorruptionError(f"{name}: a record does not decode: {error}. verify() tells which shard") from error
 
 
 def chosen_leaves(spec: Tree, names: Sequence[str]) -> set[int]:

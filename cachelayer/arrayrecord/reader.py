@@ -54,6 +54,7 @@ class ShardReader:
         self._always = verify == "always"
         if verify != "never":
             read_postscript(self._mapped)
+        self._plain = self.header.compression == "none" and not self._always
         if self._always:
             self.check_index(raw_header)
 
@@ -84,7 +85,7 @@ class ShardReader:
         Raises:
             CorruptionError: where it is not what was written, as far as that is checked.
         """
-        if self._always or self.header.compression != "none":
+        if not self._plain:
             found = self.records(np.array([number]))
             return bytearray(found.ranges(np.zeros(1, np.int64), found.lengths).data)
         if self._stride is not None:
@@ -93,10 +94,16 @@ class ShardReader:
             position, length, _ = _ROW.unpack_from(self._index, index.HEADER_NBYTES + number * _ROW.size)
             logical = position - (position // BLOCK + 1) * HEADER
         block, place = divmod(logical, PAYLOAD)
-        if place + length <= PAYLOAD:
-            start = block * BLOCK + HEADER + place
+        start = block * BLOCK + HEADER + place
+        room = PAYLOAD - place
+        if length <= room:
             return bytearray(self._memory[start : start + length])
-        return bytearray(self._mapped.range(logical, length).data)
+        record = bytearray(self._memory[start : start + room])
+        while len(record) < length:
+            start += room + HEADER
+            room = min(PAYLOAD, length - len(record))
+            record += self._memory[start : start + room]
+        return record
 
     @property
     def mapped(self) -> MappedFile:
@@ -111,7 +118,7 @@ class ShardReader:
     @property
     def is_plain(self) -> bool:
         """Whether records are read as they lie in the file, neither compressed nor checked one by one."""
-        return self.header.compression == "none" and not self._always
+        return self._plain
 
     def where(self, numbers: Ints) -> tuple[Ints, Ints]:
         """The logical offset of each record, and its stored bytes."""

@@ -175,7 +175,7 @@ def packer(spec: Tree) -> Callable[[Iterator[Any]], Any]:
     if isinstance(spec, dict):
         keys = list(spec)
         if all(isinstance(child, LeafSpec) for child in spec.values()):
-            return lambda leaves: {key: next(leaves) for key in keys}
+            return lambda leaves: dict(zip(keys, leaves))  # noqa: B905
         return lambda leaves: {key: pack(leaves) for key, pack in zip(keys, packers, strict=True)}
     if is_namedtuple(spec):
         cls = type(spec)

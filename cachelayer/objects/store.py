@@ -7,12 +7,12 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 
 
 def parent_of(name: str) -> str:
@@ -66,10 +66,13 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _storage_error("read", self.path(name), error) from error
+            raise storage_error("read", self.path(name), error) from error
 
     def exists(self, name: str) -> bool:
-        return self.path(name).exists()
+        try:
+            return self.path(name).exists()
+        except OSError as error:
+            raise storage_error("read", self.path(name), error) from error
 
     def put(self, name: str, data: bytes) -> None:
         with self._written(name, data) as temporary:
@@ -100,21 +103,21 @@ class LocalStore:
                 temporary.unlink(missing_ok=True)
             sync_folder(target.parent)
         except OSError as error:
-            raise _storage_error("write", target, error) from error
+            raise storage_error("write", target, error) from error
 
     def make_folder(self, name: str) -> Path:
         """The folder of this name, made durably where it does not exist."""
         folder = self.path(name)
         missing = []
-        while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for folder in reversed(missing):
-            try:
+        try:
+            while not folder.is_dir():
+                missing.append(folder)
+                folder = folder.parent
+            for folder in reversed(missing):
                 folder.mkdir(exist_ok=True)
                 sync_folder(folder.parent)
-            except OSError as error:
-                raise _storage_error("create", folder, error) from error
+        except OSError as error:
+            raise storage_error("create", folder, error) from error
         return self.path(name)
 
     def names(self, folder: str) -> list[str]:
@@ -122,31 +125,40 @@ class LocalStore:
             return sorted(path.name for path in self.path(folder).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise storage_error("read", self.path(folder), error) from error
 
     def delete_folder(self, folder: str) -> None:
         try:
-            shutil.rmtree(self.path(folder))
-        except FileNotFoundError:
-            return
+            while self.path(folder).exists():
+                # Who deletes the same folder at the same time makes files vanish under our hands.
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(self.path(folder))
         except OSError as error:
-            raise _storage_error("delete", self.path(folder), error) from error
+            raise storage_error("delete", self.path(folder), error) from error
 
 
 def open_store(url: str | os.PathLike[str]) -> LocalStore:
     """The store of a path or a ``file://`` URL.
 
     Raises:
-        InvalidArgumentError: for a URL of another scheme.
+        InvalidArgumentError: for a URL of another scheme, and for what cannot be a path.
+        InvalidTypeError: for what is neither.
     """
+    if not isinstance(url, (str, bytes, os.PathLike)):
+        raise InvalidTypeError(f"a storage is a path or a URL, not a {type(url).__name__}")
     text = os.fspath(url)
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgumentError(f"a storage is a path or a URL, not {url!r}")
     if "://" in text:
         parts = urlsplit(text)
-        if parts.scheme != "file":
+        if parts.scheme != "file" or parts.netloc not in {"", "localhost"} or parts.query or parts.fragment:
             raise InvalidArgumentError(f"storage {text!r}: this release keeps caches on local disk: pass a path")
         text = unquote(parts.path)
-    return LocalStore(Path(text).expanduser().absolute())
+    try:
+        return LocalStore(Path(text).expanduser().absolute())
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"storage {text!r}: {error}") from error
 
 
 def sync_folder(folder: Path) -> None:
@@ -158,6 +170,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _storage_error(what: str, path: Path, error: OSError) -> StorageError:
+def storage_error(what: str, path: Path, error: OSError) -> StorageError:
+    """The error of the project's own tree for one of the operating system."""
     reason = "no space is left on the disk" if error.errno == errno.ENOSPC else str(error)
     return StorageError(f"cannot {what} {path}: {reason}")

@@ -10,41 +10,69 @@ import fcntl
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cachelayer.errors import CacheLayerWarning
+from cachelayer.objects.store import storage_error
 
 
 @contextmanager
-def hold(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool = False) -> Iterator[None]:
     """Hold the lease of a file, waiting while another thread or process has it.
 
     Args:
-        path: the file of the lease; it is made where it does not exist, and stays.
+        path: the file of the lease; it is made where it does not exist.
         on_wait: called once before a wait.
+        remove: remove the file at the end; for a lease that nobody waits for.
+
+    Raises:
+        StorageError: where the file cannot be made.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
+    with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
         if not _try_lock(descriptor):
             if on_wait is not None:
                 on_wait()
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        try:
+            yield
+        finally:
+            if remove:
+                path.unlink(missing_ok=True)
+            _unlock(descriptor)
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lease of a file."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
+    """Whether somebody holds the lease of a file.
+
+    Raises:
+        StorageError: where the file cannot be opened.
+    """
+    if not path.exists():
         return False
+    with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
+        if not _try_lock(descriptor):
+            return True
+        _unlock(descriptor)
+        return False
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
     try:
-        return not _try_lock(descriptor)
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise storage_error("open", path, error) from error
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _unlock(descriptor: int) -> None:
+    # A child that was forked meanwhile has the descriptor too: closing ours alone would leave the lock with it.
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _try_lock(descriptor: int) -> bool:
