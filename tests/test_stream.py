@@ -222,7 +222,7 @@ def test_endless_streams_are_finite_ones_that_go_on(n: int, share: int, start: i
     batch = min(2 * share, n) if remainder == "drop" else 2 * share
     arguments: dict[str, Any] = {"shuffle": True, "seed": 5, "remainder": remainder, "start": start}
     endless = numbers(n).stream(batch, num_epochs=None, **arguments)
-    finite = numbers(n).stream(batch, num_epochs=60, **arguments)
+    finite = numbers(n).stream(batch, num_epochs=100, **arguments)
     expected = [plain(part) for part in itertools.islice(finite, 15)]
     assert [plain(part) for part in itertools.islice(endless, 15)] == expected
     assert [plain(endless[step]) for step in range(len(expected))] == expected

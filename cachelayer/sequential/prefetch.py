@@ -28,18 +28,13 @@ class Chunk:
         """The position where the next chunk begins."""
         return self.after[-1]
 
-    def loaded(self) -> Loaded:
-        """The chunk, its items up to the first that fails, and the error."""
-        items: list[Any] = []
-        try:
-            items.extend(self.load())
-        except Exception as error:  # noqa: BLE001 - raised in its place, after these items
-            # Without this frame, whose caller holds the result: an error in a cycle keeps its iterator and the thread.
-            return self, items, error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
-        return self, items, None
+    def load_into(self, items: list[Any]) -> None:
+        """Read the items; where one fails, those before it are there."""
+        items.extend(self.load())
 
 
-Loaded = tuple[Chunk, list[Any], Exception | None]
+# A chunk, its items up to the first that failed, and the error.
+Loaded = tuple[Chunk, list[Any], BaseException | None]
 
 
 class Prefetcher:
@@ -56,8 +51,8 @@ class Prefetcher:
     def __init__(self, plan: Callable[[int], Chunk | None], depth: int) -> None:
         self._plan = plan
         self._depth = depth
-        # Each with the position that it was planned from.
-        self._pending: deque[tuple[int, Future[Loaded]]] = deque()
+        # Each with the position that it was planned from, and the items that its future fills in.
+        self._pending: deque[tuple[int, Chunk, list[Any], Future[None]]] = deque()
         self._executor: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._position = 0
@@ -65,7 +60,7 @@ class Prefetcher:
     def go_to(self, position: int) -> None:
         """Go on from a position; what was read ahead is dropped."""
         self._notice_fork()
-        for _, future in self._pending:
+        for *_, future in self._pending:
             future.cancel()
         self._pending.clear()
         self._position = position
@@ -73,27 +68,37 @@ class Prefetcher:
     def next_chunk(self) -> Loaded | None:
         """The next chunk; None at the end. After one that failed, say with :meth:`go_to` where to go on."""
         if self._depth == 0:
-            chunk = self._plan(self._position)
-            if chunk is None:
-                return None
-            loaded = chunk.loaded()
-            self._position = chunk.end
-            return loaded
+            return self._load_here()
         self._notice_fork()
         self._read_ahead()
         if not self._pending:
             return None
-        loaded = self._pending[0][1].result()
+        _, chunk, items, future = self._pending[0]
+        failure = future.exception()
         self._pending.popleft()
-        self._read_ahead()
-        return loaded
+        if failure is None:
+            self._read_ahead()
+        return chunk, items, failure
+
+    def _load_here(self) -> Loaded | None:
+        chunk = self._plan(self._position)
+        if chunk is None:
+            return None
+        items: list[Any] = []
+        try:
+            chunk.load_into(items)
+        except Exception as error:  # noqa: BLE001 - raised in its place, after these items
+            return chunk, items, error
+        self._position = chunk.end
+        return chunk, items, None
 
     def _read_ahead(self) -> None:
         while len(self._pending) < self._depth:
             chunk = self._plan(self._position)
             if chunk is None:
                 return
-            self._pending.append((self._position, self._threads().submit(chunk.loaded)))
+            items: list[Any] = []
+            self._pending.append((self._position, chunk, items, self._threads().submit(chunk.load_into, items)))
             self._position = chunk.end
 
     def _threads(self) -> ThreadPoolExecutor:

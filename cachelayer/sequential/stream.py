@@ -162,7 +162,7 @@ class StreamIterator(Iterator[T]):
     def _go_to(self, position: int) -> None:
         self._position = self._steps.next_start(position)
         self._ready: Iterator[tuple[T, int]] = iter(())
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._chunk_end = self._position
         self._prefetcher.go_to(self._position)
 
@@ -193,9 +193,9 @@ class StreamIterator(Iterator[T]):
         self._ready = zip(items, chunk.after, strict=False)
         return True
 
-    def _taken_failure(self) -> Exception:
+    def _taken_failure(self) -> BaseException:
         """The error that ended a chunk early; what it concerns is read again on the next call."""
-        failure = cast(Exception, self._failure)
+        failure = cast(BaseException, self._failure)
         self._go_to(self._position)
         return failure
 
