@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from difflib import get_close_matches
 from typing import Any, ParamSpec, Protocol, cast, overload
 
@@ -23,18 +23,23 @@ from cachelayer.check import Report, check
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import (
     AlreadyExistsError,
+    BuildRevokedError,
+    CacheLayerError,
+    CorruptionError,
     DatasetNotFoundError,
     InvalidArgumentError,
+    InvalidTypeError,
+    StorageError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
-from cachelayer.objects.store import open_store, parent_of, sync_folder
+from cachelayer.objects.store import open_store, parent_of
 from cachelayer.progress import Progress, notice
 from cachelayer.protocols import T
 from cachelayer.versions import lease
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.provenance import bound_arguments, check_arguments, environment, now
+from cachelayer.versions.provenance import bound_arguments, check_arguments, environment, event, now
 from cachelayer.versions.reference import Reference, split_slice
 
 P = ParamSpec("P")
@@ -136,25 +141,43 @@ class Storage:
         paths.check_name("dataset id", dataset_id)
         paths.check_name("version", dataset_version)
         log = Log(self._store, dataset_id)
-        if dataset_version in log.head().versions:
-            raise AlreadyExistsError(f"{dataset_id}@{dataset_version} is published already: choose another version")
+        head = log.head()
+        if dataset_version in head.versions or dataset_version in head.tags:
+            what = "is published" if dataset_version in head.versions else "is a tag"
+            raise AlreadyExistsError(f"{dataset_id}@{dataset_version} {what} already: choose another version")
 
         readable = as_source(source, unbatch=options.unbatch, element_spec=options.element_spec)
         attempt = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
-        folder = self._store.make_folder(paths.build(dataset_id, attempt))
         started = time.monotonic()
-        with lease.hold(self._store.path(paths.build_lease(dataset_id, attempt))):
+        with self._held(paths.build_lease(dataset_id, attempt), remove=True):
             try:
+                folder = self._store.make_folder(paths.build(dataset_id, attempt))
                 title = f"{dataset_id}@{dataset_version}"
                 with Progress(title, options.expected(readable.length), options.progress) as shown:
                     built = build(readable, folder, attempt, options, shown)
                 made = {"source": readable.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
                 provenance = {**options.kept, **call, **made, **environment()}
                 info = self._publish(log, dataset_id, dataset_version, attempt, built, provenance)
-            except BaseException:
-                self._store.delete_folder(paths.build(dataset_id, attempt))
+            except BaseException as error:
+                if self._abandon(log, dataset_id, attempt) and isinstance(error, StorageError | CorruptionError):
+                    raise BuildRevokedError(
+                        f"build attempt {attempt} of {dataset_id}@{dataset_version} was revoked: build again"
+                    ) from error
                 raise
         return self._open(dataset_id, info)
+
+    def _held(self, name: str, **options: Any) -> AbstractContextManager[None]:
+        self._store.make_folder(parent_of(name))
+        return lease.hold(self._store.path(name), **options)
+
+    def _abandon(self, log: Log, dataset_id: str, attempt: str) -> bool:
+        """Delete what a failed attempt wrote, unless it failed after its publication; whether others had revoked it."""
+        with suppress(CacheLayerError):
+            head = log.head()
+            if attempt not in {paths.attempt_of(info.manifest) for info in head.versions.values()}:
+                self._store.delete_folder(paths.build(dataset_id, attempt))
+            return attempt in head.revoked
+        return False
 
     def _publish(
         self, log: Log, dataset_id: str, version: str, attempt: str, built: Built, provenance: dict[str, Any]
@@ -162,8 +185,8 @@ class Storage:
         manifest = Manifest(built.codec, built.element_spec, built.shards, provenance, uuid.uuid4().hex)
         raw = manifest.encode()
         name = paths.manifest(attempt)
+        # This brings the names of the shards to the disk as well: they lie in the same folder.
         self._store.put(f"{dataset_id}/{name}", raw)
-        sync_folder(self._store.path(paths.build(dataset_id, attempt)))
         info = VersionInfo(
             version=version,
             manifest=name,
@@ -173,7 +196,7 @@ class Storage:
             nbytes=manifest.nbytes,
             time=provenance["time"],
         )
-        log.commit(lambda head: head.with_version(info, _event("publish", version=version)))
+        log.commit(lambda head: head.with_version(info, event("publish", version=version)))
         return info
 
     def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
@@ -194,8 +217,13 @@ class Storage:
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
         published = Published(str(self._store.root), dataset_id, info, self._verify)
-        # Reading the manifest now finds a damaged version here, not in the first batch.
-        published.manifest  # noqa: B018
+        try:
+            # Reading the manifest now finds a damaged version here, not in the first batch.
+            published.manifest  # noqa: B018
+        except CorruptionError as error:
+            if Log(self._store, dataset_id).head().versions.get(info.version) != info:
+                raise VersionNotFoundError(f"{dataset_id}@{info.version} was deleted just now") from error
+            raise
         return DataRef(published)
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
@@ -241,13 +269,11 @@ class Storage:
         found = self._find(dataset_id, version)
         if found is not None:
             return found
-        name = paths.version_lease(dataset_id, version)
-        self._store.make_folder(parent_of(name))
 
         def waiting() -> None:
             notice(f"{dataset_id}@{version}: waiting for another process that builds it", options.get("progress"))
 
-        with lease.hold(self._store.path(name), on_wait=waiting):
+        with self._held(paths.version_lease(dataset_id, version), on_wait=waiting):
             found = self._find(dataset_id, version)
             if found is not None:
                 return found
@@ -257,8 +283,12 @@ class Storage:
                 return self.fetch(dataset_id, version)
 
     def _find(self, dataset_id: str, version: str) -> DataRef[Any] | None:
-        info = Log(self._store, dataset_id).head().versions.get(version)
-        return None if info is None else self._open(dataset_id, info)
+        head = Log(self._store, dataset_id).head()
+        info = head.versions.get(head.tags.get(version, version))
+        try:
+            return None if info is None else self._open(dataset_id, info)
+        except VersionNotFoundError:
+            return None
 
     def cacheable(self, dataset_id: str, dataset_version: str, **submit_options: Any) -> Cacheable:
         """Decorate a function that returns a source: calling it gives the version, built at the first call.
@@ -317,26 +347,32 @@ class Storage:
             AlreadyExistsError: where a version has the name of the tag.
         """
         paths.check_name("tag", tag)
-        self._commit(dataset_id, version, lambda head: maintenance.tagged(head, version, tag, _event("tag", tag=tag)))
+        self._commit(dataset_id, version, lambda head: maintenance.tagged(head, version, tag, event("tag", tag=tag)))
 
     def delete(self, dataset_id: str, version: str) -> None:
-        """Delete a version, and the files that no other version has. Readers that have them open go on.
+        """Delete a version, and the files that no other version has. Readers go on with the shards they have open.
 
         Raises:
             VersionNotFoundError: where there is no such version.
             InvalidArgumentError: where a tag names it.
         """
-        event = _event("delete", version=version)
-        self._commit(dataset_id, version, lambda head: maintenance.without(head, version, event))
-        maintenance.collect(self._store, dataset_id, grace=0.0)
+        deleted: list[VersionInfo] = []
+
+        def change(head: Snapshot) -> Snapshot:
+            deleted[:] = [head.versions[version]]
+            return maintenance.without(head, version, event("delete", version=version))
+
+        self._commit(dataset_id, version, change)
+        maintenance.collect_deleted(self._store, dataset_id, deleted[0])
 
     def _commit(self, dataset_id: str, version: str, change: Callable[[Snapshot], Snapshot]) -> None:
         paths.check_name("dataset id", dataset_id)
+        paths.check_name("version", version)
         self._snapshot(dataset_id)
 
         def decide(head: Snapshot) -> Snapshot:
             if version not in head.versions:
-                Reference(dataset_id, paths.check_name("version", version)).resolve(head)
+                Reference(dataset_id, version).resolve(head)
                 raise VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
             return change(head)
 
@@ -367,7 +403,6 @@ class Storage:
         return [
             f"{dataset_id}/{attempt}"
             for dataset_id in self._store.names("")
-            if self._store.names(paths.builds(dataset_id))
             for attempt in maintenance.collect(self._store, dataset_id, grace=grace)
         ]
 
@@ -385,6 +420,8 @@ def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
         NotFoundError: where there is no such version.
         CorruptionError: where the version has another digest.
     """
+    if not isinstance(reference, str):
+        raise InvalidTypeError(f"a reference is a str, not a {type(reference).__name__}")
     text, rows = split_slice(reference)
     head, at, version = text.partition("@") if "/" not in text.partition("@")[0] else _split_url(text)
     url, slash, dataset_id = head.rpartition("/")
@@ -399,7 +436,3 @@ def _split_url(text: str) -> tuple[str, str, str]:
     slash = text.rfind("/")
     head, at, version = text[slash:].partition("@")
     return text[:slash] + head, at, version
-
-
-def _event(kind: str, **details: Any) -> dict[str, Any]:
-    return {"kind": kind, **details, "time": now(), "host": socket.gethostname(), "pid": os.getpid()}

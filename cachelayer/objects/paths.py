@@ -5,7 +5,7 @@
     <root>/<dataset id>/_log/0000000001.json              an entry of the log
     <root>/<dataset id>/_log/head                         a hint at the last entry
     <root>/<dataset id>/_leases/<version>                 who builds this version
-    <root>/<dataset id>/_builds/<attempt>/lease           who runs this attempt
+    <root>/<dataset id>/_running/<attempt>                who runs this build attempt
     <root>/<dataset id>/_builds/<attempt>/manifest.json
     <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index
 
@@ -42,14 +42,19 @@ def check_name(kind: str, name: object) -> str:
     return name
 
 
+def log(dataset_id: str) -> str:
+    """The folder of the log."""
+    return f"{dataset_id}/_log"
+
+
 def log_entry(dataset_id: str, sequence: int) -> str:
     """An entry of the log."""
-    return f"{dataset_id}/_log/{sequence:010}.json"
+    return f"{log(dataset_id)}/{sequence:010}.json"
 
 
 def log_head(dataset_id: str) -> str:
     """The hint at the last entry of the log."""
-    return f"{dataset_id}/_log/head"
+    return f"{log(dataset_id)}/head"
 
 
 def version_lease(dataset_id: str, version: str) -> str:
@@ -67,9 +72,14 @@ def build(dataset_id: str, attempt: str) -> str:
     return f"{dataset_id}/{BUILDS}/{attempt}"
 
 
+def running(dataset_id: str) -> str:
+    """The folder of the leases of all build attempts."""
+    return f"{dataset_id}/_running"
+
+
 def build_lease(dataset_id: str, attempt: str) -> str:
-    """The lease of who runs a build attempt."""
-    return f"{build(dataset_id, attempt)}/lease"
+    """The lease of who runs a build attempt: held before the attempt has a folder, until it is published or deleted."""
+    return f"{running(dataset_id)}/{attempt}"
 
 
 def manifest(attempt: str) -> str:

@@ -29,17 +29,21 @@ def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool 
     Raises:
         StorageError: where the file cannot be made.
     """
-    with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise storage_error("open", path, error) from error
+    try:
         if not _try_lock(descriptor):
             if on_wait is not None:
                 on_wait()
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            if remove:
-                path.unlink(missing_ok=True)
-            _unlock(descriptor)
+        yield
+    finally:
+        if remove:
+            with suppress(OSError):
+                path.unlink()
+        _release(descriptor)
 
 
 def is_held(path: Path) -> bool:
@@ -48,31 +52,23 @@ def is_held(path: Path) -> bool:
     Raises:
         StorageError: where the file cannot be opened.
     """
-    if not path.exists():
-        return False
-    with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
-        if not _try_lock(descriptor):
-            return True
-        _unlock(descriptor)
-        return False
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
     try:
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
     except OSError as error:
         raise storage_error("open", path, error) from error
     try:
-        yield descriptor
+        return not _try_lock(descriptor)
     finally:
-        os.close(descriptor)
+        _release(descriptor)
 
 
-def _unlock(descriptor: int) -> None:
+def _release(descriptor: int) -> None:
     # A child that was forked meanwhile has the descriptor too: closing ours alone would leave the lock with it.
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _try_lock(descriptor: int) -> bool:

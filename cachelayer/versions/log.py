@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 
@@ -161,5 +162,7 @@ class Log:
             raw = entry.encode(token)
             name = paths.log_entry(self._dataset_id, entry.sequence)
             if self._store.put_if_absent(name, raw) or self._store.read(name) == raw:
-                self._store.put(paths.log_head(self._dataset_id), str(entry.sequence).encode())
+                # The entry is there: a hint that cannot be written must not look like a failure.
+                with suppress(StorageError):
+                    self._store.put(paths.log_head(self._dataset_id), str(entry.sequence).encode())
                 return entry

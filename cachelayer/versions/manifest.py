@@ -122,7 +122,7 @@ class Manifest:
                 )
             data = document["data"]
             columns = data["shards"]
-            files = [(run[0], run[1] + offset) for run in columns["files"] for offset in range(run[2])]
+            files = ((run[0], run[1] + offset) for run in columns["files"] for offset in range(run[2]))
             stats = [ShardStats(*row) for row in zip(*(columns[column] for column in _COLUMNS), strict=True)]
             shards = [ShardFile(*file, stat) for file, stat in zip(files, stats, strict=True)]
             spec = spec_json.from_json(data["element_spec"])

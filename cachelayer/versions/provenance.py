@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import platform
 import re
 import socket
@@ -23,6 +24,11 @@ _SECRET = re.compile(r"secret|token|passw|credential|api_?key|private_?key|acces
 def now() -> str:
     """The time in ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def event(kind: str, **details: Any) -> dict[str, Any]:
+    """What an entry of the log changed, by whom and when."""
+    return {"kind": kind, **details, "time": now(), "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def environment() -> dict[str, Any]:
@@ -65,7 +71,7 @@ def bound_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
                 f"argument {name!r} of {function.__qualname__} is a {type(value).__name__}, which JSON cannot hold: "
                 "it is not compared with the one that the version was built with",
                 CacheLayerWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
             continue
         recorded[name] = _hashed(name, plain)

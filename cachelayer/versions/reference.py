@@ -40,12 +40,13 @@ class Reference:
             InvalidNameError: where it is none.
             InvalidArgumentError: where it names a version and there is a default too.
         """
-        dataset_id, _, rest = str(text).partition("@") if isinstance(text, str) else (text, "", "")
+        dataset_id, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
         paths.check_name("dataset id", dataset_id)
-        if rest and default is not None:
+        if at and default is not None:
             raise InvalidArgumentError(f"{text!r} names a version, and so does {default!r}: pass one")
-        name, separator, digest = (rest or default or paths.LATEST).partition("@")
-        if not separator and name.startswith("sha256"):
+        wanted = rest if at else paths.LATEST if default is None else default
+        name, separator, digest = wanted.partition("@") if isinstance(wanted, str) else (wanted, "", "")
+        if not separator and str(name).startswith("sha256"):
             return cls(dataset_id, None, _digest(name))
         if name != paths.LATEST:
             paths.check_name("version or tag", name)

@@ -1,0 +1,154 @@
+"""Objects as files: whole or absent, put by exactly one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachelayer
+from cachelayer import InvalidArgumentError, InvalidTypeError
+from cachelayer.objects.store import LocalStore, open_store
+
+TEXT = b"whole" * 1000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+def test_what_was_put_is_read(store: LocalStore) -> None:
+    assert store.read("a/b/c") is None
+    assert not store.exists("a/b/c")
+    store.put("a/b/c", TEXT)
+    store.put("a/b/c", b"other")
+    assert store.read("a/b/c") == b"other"
+    assert store.exists("a/b/c")
+    assert store.names("a/b") == ["c"]
+    assert store.read("a/b/c/d") is None
+    assert store.names("a/b/c") == []
+
+
+def test_an_object_is_put_by_exactly_one(store: LocalStore) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(lambda number: store.put_if_absent("a/log", b"%d" % number), range(64)))
+    assert sum(won) == 1
+    assert store.read("a/log") == b"%d" % won.index(True)
+    assert store.names("a") == ["log"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from cachelayer import StorageError
+from cachelayer.objects.store import LocalStore
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = LocalStore(Path(sys.argv[1]))
+store.put("kept", b"old")
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for put in (store.put, store.put_if_absent):
+    for name in ("kept", "new"):
+        try:
+            put(name, b"x" * 5000)
+        except StorageError as error:
+            print(error)
+print(store.names(""), store.read("kept"))
+"""
+
+
+def test_a_put_that_fails_changes_nothing(tmp_path: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
+    *errors, end = found.stdout.splitlines()
+    assert end == "['kept'] b'old'"
+    assert len(errors) == 4
+    assert all("cannot write" in error for error in errors)
+
+
+def test_a_folder_is_deleted_whoever_else_deletes_it(store: LocalStore, tmp_path: Path) -> None:
+    for _ in range(20):
+        for number in range(30):
+            (tmp_path / "a" / f"b{number}").mkdir(parents=True)
+            (tmp_path / "a" / f"b{number}" / "file").touch()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(store.delete_folder, ["a"] * 4))
+        assert not (tmp_path / "a").exists()
+    store.delete_folder("a")
+
+
+def test_paths_and_file_urls_are_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "a b"
+    for url in (folder, str(folder), "a b", "~/a b", f"file://{tmp_path}/a%20b", f"file://localhost{tmp_path}/a%20b"):
+        assert open_store(url).root == folder
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", b"bytes", "gs://bucket/x", "file://host/x", "file:///x?y", "file:///x#y", "a\0b", "~nobody-of-this-name/x"],
+)
+def test_what_is_no_place_is_refused(url: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        open_store(url)
+
+
+@pytest.mark.parametrize("url", [None, 3, object()])
+def test_what_is_no_path_is_refused(url: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="path"):
+        open_store(url)
+
+
+FORBIDDEN = """
+import os, sys
+import cachelayer
+
+readable, writable = sys.argv[1:]
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+storage = cachelayer.Storage(readable)
+print(storage.fetch("d", "v1").read([0, 1]).tolist())
+for call in (
+    lambda: storage.submit([1], "d", "v2"),
+    lambda: storage.cache([1], "d", "v2"),
+    lambda: storage.submit([1], "e", "v1"),
+    lambda: storage.tag("d", "v1", "best"),
+    lambda: storage.delete("d", "v1"),
+    lambda: cachelayer.Storage(writable).datasets(),
+    lambda: cachelayer.Storage(writable).fetch("d", "v1"),
+    lambda: cachelayer.Storage(writable).submit([1], "d", "v2"),
+):
+    try:
+        call()
+    except cachelayer.StorageError as error:
+        assert isinstance(error, OSError)
+        print("refused:", error)
+"""
+
+
+def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        readable, closed = Path(folder, "readable"), Path(folder, "closed")
+        cachelayer.Storage(readable).submit([1, 2], "d", "v1")
+        shutil.copytree(readable, closed)
+        Path(folder).chmod(0o755)
+        for path in (readable, *readable.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        closed.chmod(0)
+        try:
+            command = [sys.executable, "-c", FORBIDDEN, str(readable), str(closed)]
+            found = subprocess.run(command, capture_output=True, text=True)
+        finally:
+            for path in (closed, readable, *readable.rglob("*")):
+                path.chmod(0o755)
+    first, *refused = found.stdout.splitlines()
+    assert first == "[1, 2]", found.stderr
+    assert [line.split(":")[0] for line in refused] == ["refused"] * 8, found.stdout + found.stderr
