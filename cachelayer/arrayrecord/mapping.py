@@ -17,8 +17,6 @@ from cachelayer.errors import CorruptionError, StorageError
 # The memory of this process as one buffer, so that ranges of many mapped files are one gather. It is read only at
 # places that were checked against a mapped file, which the reader holds meanwhile.
 _ORIGIN = mmap.PAGESIZE
-# Above this a range that crosses a header is put together by slices: each byte costs more than each call.
-_LONG = 1 << 13
 
 
 class _Memory:
@@ -99,16 +97,15 @@ class UniformRecords:
         begin = self.starts + (offset + HEADER * blocks)
         room = (blocks + 1) * PAYLOAD - within
         if nbytes > PAYLOAD:
-            rows, broken = np.empty((len(begin), nbytes), np.uint8), np.arange(len(begin))
-        else:
-            rows, broken = gather_rows(_MEMORY, begin, nbytes), np.flatnonzero(room < nbytes)
-        if nbytes > _LONG:
-            for row in broken.tolist():
-                _copy(rows[row], int(begin[row]), int(room[row]))
-        elif len(broken):
-            # What lies behind a header is gathered once more, from where it would begin without the header.
-            behind = gather_rows(_MEMORY, begin[broken] + HEADER, nbytes)
-            rows[broken] = np.where(np.arange(nbytes) < room[broken, None], rows[broken], behind)
+            rows = np.empty((len(begin), nbytes), np.uint8)
+            for row, (position, left) in enumerate(zip(begin.tolist(), room.tolist(), strict=True)):
+                _copy(rows[row], position, left)
+            return rows
+        rows = gather_rows(_MEMORY, begin, nbytes)
+        broken = np.flatnonzero(room < nbytes)
+        # One header at most lies in such a range: what is behind it is taken once more, without it.
+        for row, position, left in zip(broken.tolist(), begin[broken].tolist(), room[broken].tolist(), strict=True):
+            rows[row, left:] = _MEMORY[position + left + HEADER : position + nbytes + HEADER]
         return rows
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
