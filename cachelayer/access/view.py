@@ -171,7 +171,7 @@ class View(ABC, Generic[T]):
                 fills it up and gives ``(batch, mask)`` at every step. Required where there are several shards and the
                 length does not divide; else "keep".
             start: a global position in records, over all epochs and all shards.
-            prefetch: batches that are read ahead in the background; 0 for none.
+            prefetch: reads ahead in the background, each of one batch, or of several small ones; 0 for none.
 
         Raises:
             InvalidArgumentError: where an argument cannot be; the message names it and the fix.
