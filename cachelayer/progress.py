@@ -17,10 +17,9 @@ class Progress:
     """
 
     def __init__(self, title: str, total: int | None, enabled: bool | None) -> None:
-        shown = sys.stderr.isatty() if enabled is None else enabled
         self._bar: Any = None
         self._nbytes = 0
-        if shown:
+        if _is_seen(enabled):
             from tqdm import tqdm
 
             self._bar = tqdm(
@@ -49,5 +48,12 @@ class Progress:
 
 def notice(text: str, enabled: bool | None) -> None:
     """A line on stderr, under the same rule as the progress line."""
-    if sys.stderr.isatty() if enabled is None else enabled:
+    if _is_seen(enabled):
         sys.stderr.write(text + "\n")
+
+
+def _is_seen(enabled: bool | None) -> bool:
+    # There is no stderr in a daemon.
+    if sys.stderr is None:
+        return False  # type: ignore[unreachable]
+    return sys.stderr.isatty() if enabled is None else enabled

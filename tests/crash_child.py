@@ -1,7 +1,12 @@
-"""A child process that builds a version, for tests that kill it. Arguments: folder, version, records."""
+"""A child process that builds a version, for tests that kill it.
+
+Arguments: folder, version, records, and optionally the number of the step in the folder before which it dies.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +16,10 @@ import numpy as np
 
 import cachelayer
 
+REVOKED = 3
+"""Exit status of a child whose attempt was revoked."""
+STEPS = {"open", "os.mkdir", "os.link", "os.rename", "os.remove"}
+
 
 def rows(records: int) -> Iterator[dict[str, Any]]:
     """The records of every build in these tests."""
@@ -18,10 +27,29 @@ def rows(records: int) -> Iterator[dict[str, Any]]:
         yield {"number": number, "payload": np.full(500, number % 251, np.uint8), "text": f"row {number}"}
 
 
-def main(folder: str, version: str, records: str) -> None:
+def die_before(folder: str, step: int) -> None:
+    """Kill this process before it opens, makes, links, renames or removes something in the folder for the n-th time."""
+    left = step
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event in STEPS and str(arguments[0]).startswith(folder):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+
+
+def main(folder: str, version: str, records: str, step: str = "0") -> None:
+    if int(step):
+        die_before(folder, int(step))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    cachelayer.Storage(folder).cache(rows(int(records)), "rows", version, shard_bytes=200_000)
+    try:
+        cachelayer.Storage(folder).cache(rows(int(records)), "rows", version, shard_bytes=200_000)
+    except cachelayer.BuildRevokedError:
+        sys.exit(REVOKED)
     Path(folder, f"done-{version}").touch()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ def files(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.glob(f"d/_builds/*/{pattern}"))
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path: Path, place: int, bit: int = 2) -> None:
     raw = bytearray(path.read_bytes())
-    raw[place] ^= 4
+    raw[place] ^= 1 << bit
     path.write_bytes(raw)
 
 
@@ -131,3 +132,37 @@ def test_a_log_entry_that_was_cut_short_is_an_error(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(cachelayer.CorruptionError, match="not a whole entry"):
         Storage(folder).fetch("d", "v1")
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
+    rows = [{"n": number, "text": "x" * number} for number in range(30)]
+    Storage(tmp_path).submit(rows, "d", "v1")
+    chance = random.Random(5)
+    for path in [*files(tmp_path, "shard-*"), *files(tmp_path, "manifest.json")]:
+        whole = path.read_bytes()
+        for place in chance.sample(range(len(whole)), 120):
+            flip(path, place, chance.randrange(8))
+            assert not Storage(tmp_path).verify("d", "v1"), (path.name, place)
+            try:
+                ref = Storage(tmp_path, verify="always").fetch("d", "v1")
+                assert [row["text"] for row in ref] == [row["text"] for row in rows]
+            except (cachelayer.CorruptionError, cachelayer.FormatError):
+                pass
+            path.write_bytes(whole)
+    assert Storage(tmp_path).verify("d", "v1")
+
+
+def test_the_damaged_record_is_refused_and_no_other(tmp_path: Path) -> None:
+    Storage(tmp_path).submit(ROWS, "d", "v1")
+    (path,) = files(tmp_path, "*.array_record")
+    flip(path, path.read_bytes().index(bytes([77]) * 300) + 150)
+    ref = Storage(tmp_path, verify="always").fetch("d", "v1")
+    for number in range(len(ref)):
+        # The payload of a record repeats after 251.
+        if number == 77:
+            for read in (lambda: ref[77], lambda: ref.read([76, 77]), lambda: list(ref.stream(400))):
+                with pytest.raises(cachelayer.CorruptionError, match=f"{path.name}: record 77 .*checksum"):
+                    read()
+        else:
+            assert ref[number]["x"].tolist() == ROWS[number]["x"].tolist()
+    assert "record 77" in Storage(tmp_path).verify("d", "v1").problems[0]

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_child import rows
+from crash_child import REVOKED, rows
 
 import cachelayer
+from cachelayer.objects import paths
 from cachelayer.versions.log import Log
 
 CHILD = Path(__file__).with_name("crash_child.py")
@@ -34,11 +35,11 @@ def start(folder: Path, version: str, records: int = RECORDS) -> subprocess.Pope
     return child
 
 
-def whole(storage: cachelayer.Storage, version: str) -> bool:
+def whole(storage: cachelayer.Storage, version: str, records: int = RECORDS) -> bool:
     """Whether a version is there; it is whole then."""
     if "rows" not in storage.datasets() or version not in storage.versions("rows"):
         return False
-    assert len(storage.fetch("rows", version)) == RECORDS
+    assert len(storage.fetch("rows", version)) == records
     assert storage.verify("rows", version, progress=False)
     return True
 
@@ -63,9 +64,9 @@ def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp
         child.kill()
         child.wait()
         outcomes.append(whole(storage, version))
-        if number % 10 == 0:
-            rebuilt = storage.cache(rows(RECORDS), "rows", version, shard_bytes=200_000)
-            assert rebuilt.digest == digest
+        rebuilt = storage.cache(rows(RECORDS), "rows", version, shard_bytes=200_000)
+        assert rebuilt.digest == digest
+        if not outcomes[-1]:
             assert whole(storage, version)
     assert whole(storage, "first")
     assert not all(outcomes)
@@ -74,6 +75,28 @@ def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp
     assert builds == {info.manifest.split("/")[1] for info in storage.versions("rows").values()}
     for version in storage.versions("rows"):
         assert whole(storage, version)
+
+
+def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    published = []
+    for step in range(1, 200):
+        version = f"v{step}"
+        command = [sys.executable, str(CHILD), str(tmp_path), version, "100", str(step)]
+        died = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+        assert died in {0, -signal.SIGKILL}
+        published.append(whole(storage, version, 100))
+        if died == 0:
+            break
+        assert storage.cache(rows(100), "rows", version).read([99])["number"].tolist() == [99]
+        assert whole(storage, version, 100)
+    # None before the commit point, all after it: some steps still follow there.
+    commit = published.index(True)
+    assert published == [False] * commit + [True] * (len(published) - commit)
+    assert commit + 2 < len(published)
+    storage.gc(grace=0.0)
+    builds = {path.name for path in (tmp_path / "rows" / "_builds").iterdir()}
+    assert builds == {info.manifest.split("/")[1] for info in storage.versions("rows").values()}
 
 
 def running_attempt(folder: Path) -> str:
@@ -114,9 +137,23 @@ def test_a_builder_that_was_revoked_while_it_was_paused_cannot_publish(tmp_path:
 
     Log(storage._store, "rows").commit(revoke)
     child.send_signal(signal.SIGCONT)
-    assert child.wait() != 0
+    assert child.wait() == REVOKED
     assert storage.versions("rows") == {}
     assert not (tmp_path / "rows" / "_builds" / attempt).exists()
+
+
+def test_a_builder_whose_attempt_was_collected_while_it_was_paused_is_told(tmp_path: Path) -> None:
+    child = start(tmp_path, "v1", 20_000)
+    attempt = running_attempt(tmp_path)
+    child.send_signal(signal.SIGSTOP)
+    # On a file system without locks nothing tells that it is alive.
+    (tmp_path / paths.build_lease("rows", attempt)).unlink()
+    storage = cachelayer.Storage(tmp_path)
+    assert storage.gc(grace=0.0) == [f"rows/{attempt}"]
+    child.send_signal(signal.SIGCONT)
+    assert child.wait() == REVOKED
+    assert storage.versions("rows") == {}
+    assert list((tmp_path / "rows" / "_builds").iterdir()) == []
 
 
 def test_what_a_killed_build_left_is_collected_after_its_grace(tmp_path: Path) -> None:

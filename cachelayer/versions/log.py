@@ -112,9 +112,9 @@ class Snapshot:
                 revoked=frozenset(document["revoked"]),
                 event=document["event"],
             )
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, FormatError):
-                raise
+        except FormatError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptionError(f"{name}: not a whole entry of a log: {error!r}") from error
 
 
@@ -146,7 +146,7 @@ class Log:
     def _hint(self) -> int:
         """A number up to which entries exist, for the head moves on while it is read."""
         raw = self._store.read(paths.log_head(self._dataset_id)) or b""
-        hint = int(raw) if raw.isdigit() else 0
+        hint = int(raw) if raw.isdigit() and len(raw) < 20 else 0
         return hint if hint and self._store.exists(paths.log_entry(self._dataset_id, hint)) else 0
 
     def commit(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:

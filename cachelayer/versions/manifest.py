@@ -117,9 +117,7 @@ class Manifest:
             document = json.loads(raw)
             version = document["format"]
             if isinstance(version, int) and version > FORMAT:
-                raise FormatError(
-                    f"{name}: manifest of format {version}; this release reads up to {FORMAT}: update cachelayer"
-                )
+                raise FormatError(f"manifest of format {version}; this release reads up to {FORMAT}: update cachelayer")
             data = document["data"]
             columns = data["shards"]
             files = ((run[0], run[1] + offset) for run in columns["files"] for offset in range(run[2]))
@@ -127,9 +125,9 @@ class Manifest:
             shards = [ShardFile(*file, stat) for file, stat in zip(files, stats, strict=True)]
             spec = spec_json.from_json(data["element_spec"])
             return cls(data["codec"], spec, shards, document["provenance"], document["token"])
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            if isinstance(error, FormatError):
-                raise
+        except FormatError as error:
+            raise FormatError(f"{name}: {error}") from error
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise CorruptionError(f"{name}: not a whole manifest: {error!r}") from error
 
 

@@ -63,18 +63,21 @@ def bound_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     recorded: dict[str, Any] = {}
+    unrecorded: list[str] = []
     for name, value in bound.arguments.items():
         try:
             plain = json.loads(json.dumps(value, allow_nan=False, sort_keys=True))
         except (TypeError, ValueError):
-            warnings.warn(
-                f"argument {name!r} of {function.__qualname__} is a {type(value).__name__}, which JSON cannot hold: "
-                "it is not compared with the one that the version was built with",
-                CacheLayerWarning,
-                stacklevel=3,
-            )
+            unrecorded.append(f"{name!r} ({type(value).__name__})")
             continue
         recorded[name] = _hashed(name, plain)
+    if unrecorded:
+        warnings.warn(
+            f"{function.__qualname__}: JSON cannot hold argument {', '.join(unrecorded)}: "
+            "not compared with what the version was built with",
+            CacheLayerWarning,
+            stacklevel=3,
+        )
     return recorded
 
 

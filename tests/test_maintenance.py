@@ -1,0 +1,246 @@
+"""Deleting and collecting: what nobody needs goes, everything else stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_child import rows
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.access.dataref import DataRef
+from cachelayer.objects import paths
+from cachelayer.objects.store import LocalStore
+from cachelayer.versions import lease
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def attempts(folder: Path, dataset_id: str = "d") -> set[str]:
+    return {path.name for path in (folder / dataset_id / "_builds").iterdir()}
+
+
+def attempt_of(storage: Storage, version: str) -> str:
+    return paths.attempt_of(storage.versions("d")[version].manifest)
+
+
+def share(storage: Storage, folder: Path, version: str, base: str) -> None:
+    """Publish a version that consists of the shards of another."""
+    store, log = LocalStore(folder), Log(LocalStore(folder), "d")
+    info = storage.versions("d")[base]
+    raw = store.read(f"d/{info.manifest}")
+    assert raw is not None
+    assert Manifest.decode(raw, "").shards[0].attempt == paths.attempt_of(info.manifest)
+    store.put("d/_builds/sharing/manifest.json", raw)
+    shared = replace(info, version=version, manifest="_builds/sharing/manifest.json")
+    log.commit(lambda head: head.with_version(shared, {}))
+
+
+def test_deleting_keeps_the_shards_that_another_version_names(storage: Storage, tmp_path: Path) -> None:
+    storage.submit(range(100), "d", "v1")
+    base = attempt_of(storage, "v1")
+    share(storage, tmp_path, "v2", "v1")
+    storage.delete("d", "v1")
+    assert attempts(tmp_path) == {base, "sharing"}
+    assert storage.verify("d", "v2")
+    assert storage.fetch("d", "v2").read([0, 99]).tolist() == [0, 99]
+    storage.delete("d", "v2")
+    assert attempts(tmp_path) == set()
+    assert storage.versions("d") == {}
+
+
+def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: Storage) -> None:
+    ref = storage.submit(rows(500), "d", "v1")
+    batches = iter(ref.stream(50, shuffle=True, seed=1))
+    first = next(batches)
+    storage.delete("d", "v1")
+    seen = [*first["number"].tolist(), *(n for batch in batches for n in batch["number"].tolist())]
+    assert sorted(seen) == list(range(500))
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.fetch("d", "v1")
+
+
+def test_a_name_that_was_deleted_can_be_built_again(storage: Storage) -> None:
+    old = storage.submit([1], "d", "v1")
+    storage.delete("d", "v1")
+    assert storage.cache([2], "d", "v1").read([0]).tolist() == [2]
+    with pytest.raises(cachelayer.CorruptionError, match="pinned"):
+        cachelayer.open(old.reference)
+
+
+def test_deleting_a_version_leaves_builds_that_run_alone(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v0")
+
+    def source() -> Iterator[int]:
+        yield 1
+        storage.delete("d", "v0")
+        assert storage.gc(grace=0.0) == []
+        yield 2
+
+    ref = storage.submit(source, "d", "v1")
+    assert ref.read([0, 1]).tolist() == [1, 2]
+    assert attempts(tmp_path) == {attempt_of(storage, "v1")}
+
+
+def test_a_build_that_has_no_folder_yet_is_left_alone(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v0")
+    (tmp_path / "d" / "_running").mkdir(exist_ok=True)
+    path = tmp_path / paths.build_lease("d", "new")
+    with lease.hold(path):
+        os.utime(path, (0, 0))
+        assert storage.gc(grace=0.0) == []
+        assert path.exists()
+        (tmp_path / paths.build("d", "new")).mkdir()
+        assert storage.gc(grace=0.0) == []
+    assert storage.gc(grace=0.0) == ["d/new"]
+    assert not path.exists()
+
+
+def test_what_is_younger_than_the_grace_stays(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    folder = tmp_path / "d" / "_builds" / "dead"
+    folder.mkdir()
+    (folder / "shard-00000.array_record").touch()
+    os.utime(folder, (0, 0))
+    assert storage.gc(grace=60) == []
+    os.utime(folder / "shard-00000.array_record", (0, 0))
+    assert storage.gc(grace=60) == ["d/dead"]
+    assert storage.gc(grace=0.0) == []
+    assert storage.verify("d", "v1")
+
+
+def test_what_was_collected_cannot_be_published(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    (tmp_path / "d" / "_builds" / "dead").mkdir()
+    storage.gc(grace=0.0)
+    late = replace(storage.versions("d")["v1"], version="late", manifest="_builds/dead/manifest.json")
+    with pytest.raises(cachelayer.BuildRevokedError, match="dead"):
+        Log(LocalStore(tmp_path), "d").commit(lambda head: head.with_version(late, {}))
+
+
+def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    old, new = (tmp_path / "d" / "_log" / f".0000000002.json.{name}.tmp" for name in ("old", "new"))
+    never_begun = tmp_path / paths.build_lease("d", "never-begun")
+    never_begun.parent.mkdir(exist_ok=True)
+    for path in (old, new, never_begun):
+        path.write_bytes(b"half")
+    for path in (old, never_begun):
+        os.utime(path, (0, 0))
+    assert storage.gc(grace=0.0) == []
+    assert (old.exists(), new.exists(), never_begun.exists()) == (False, True, False)
+    assert storage.verify("d", "v1")
+
+
+def test_foreign_files_are_left_alone(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    foreign = [tmp_path / "README", tmp_path / "d" / "notes", tmp_path / "d" / "_builds" / ".DS_Store"]
+    for path in foreign:
+        path.write_text("mine")
+        os.utime(path, (0, 0))
+    (tmp_path / "folder").mkdir()
+    assert storage.gc(grace=0.0) == []
+    assert storage.datasets() == ["d"]
+    assert all(path.read_text() == "mine" for path in foreign)
+
+
+def damage(storage: Storage, folder: Path, version: str) -> Path:
+    path = folder / "d" / storage.versions("d")[version].manifest
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "token": "other"}))
+    return path
+
+
+def test_a_damaged_version_can_be_deleted(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    storage.submit([2], "d", "v2")
+    damage(storage, tmp_path, "v1")
+    storage.delete("d", "v1")
+    assert attempts(tmp_path) == {attempt_of(storage, "v2")}
+    assert list(storage.versions("d")) == ["v2"]
+
+
+def test_nothing_is_collected_while_a_damaged_manifest_hides_what_is_needed(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    storage.submit([2], "d", "v2")
+    storage.submit([3], "other", "v1")
+    for dataset_id in ("d", "other"):
+        (tmp_path / dataset_id / "_builds" / "dead").mkdir()
+    damage(storage, tmp_path, "v1")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
+        assert storage.gc(grace=0.0) == ["other/dead"]
+    with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
+        storage.delete("d", "v2")
+    assert list(storage.versions("d")) == ["v1"]
+    storage.delete("d", "v1")
+    storage.gc(grace=0.0)
+    assert attempts(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "latest", None, 3])
+def test_names_are_checked_before_anything_is_done(storage: Storage, name: Any) -> None:
+    storage.submit([1], "d", "v1")
+    for call in (
+        lambda: storage.delete(name, "v1"),
+        lambda: storage.delete("d", name),
+        lambda: storage.tag(name, "v1", "t"),
+        lambda: storage.tag("d", name, "t"),
+        lambda: storage.tag("d", "v1", name),
+        lambda: storage.tags(name),
+        lambda: storage.verify(name, "v1"),
+    ):
+        with pytest.raises(cachelayer.InvalidNameError):
+            call()
+    assert list(storage.versions("d")) == ["v1"]
+    assert storage.tags("d") == {}
+
+
+def test_a_tag_is_no_version(storage: Storage) -> None:
+    storage.submit([1], "d", "v1")
+    storage.tag("d", "v1", "best")
+    for call in (lambda: storage.delete("d", "best"), lambda: storage.tag("d", "best", "better")):
+        with pytest.raises(cachelayer.VersionNotFoundError, match="'best' is a tag"):
+            call()
+    with pytest.raises(cachelayer.AlreadyExistsError, match="d@best is a tag"):
+        storage.submit(lambda: pytest.fail("was asked for its elements"), "d", "best")
+    assert storage.cache(lambda: pytest.fail("was built"), "d", "best").dataset_version == "v1"
+
+
+CHURN = """
+import sys
+import cachelayer
+
+storage = cachelayer.Storage(sys.argv[1])
+for number in range(25):
+    storage.cache(range(number % 7 + 1), "d", "v1")
+    storage.delete("d", "v1")
+"""
+
+
+def test_who_reads_while_others_delete_and_build_sees_a_whole_version_or_none(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v0")
+    found: list[DataRef[Any]] = []
+    missed = 0
+    with subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path)]) as churn:
+        while churn.poll() is None:
+            try:
+                found.append(storage.fetch("d", "v1"))
+            except cachelayer.VersionNotFoundError:
+                missed += 1
+    assert churn.returncode == 0
+    assert missed
+    assert all(1 <= len(ref) <= 7 for ref in found)
+    assert attempts(tmp_path) == {attempt_of(storage, "v0")}

@@ -1,0 +1,106 @@
+"""Manifests: columns that are read as they were written, and a digest of the data alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelayer import ArraySpec, CorruptionError, FormatError
+from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.versions.manifest import Manifest, ShardFile
+
+SPEC = {"x": ArraySpec("float32", (2, None)), "y": [ArraySpec("bool")]}
+STATS = st.builds(
+    ShardStats,
+    records=st.integers(0, 2**40),
+    nbytes=st.integers(0, 2**40),
+    crc32c=st.integers(0, 2**32 - 1),
+    sha256=st.binary(min_size=32, max_size=32).map(bytes.hex),
+    index_nbytes=st.integers(0, 2**40),
+)
+SHARDS = st.lists(st.builds(ShardFile, st.sampled_from(["a1", "a2"]), st.integers(0, 5), STATS), max_size=8)
+STAT = ShardStats(3, 100, 7, "ab" * 32, 112)
+
+
+def manifest(count: int = 3) -> Manifest:
+    shards = [ShardFile("a1", number, STAT) for number in range(count)]
+    return Manifest("typed/1", SPEC, shards, {"time": "now"}, "token")
+
+
+@given(shards=SHARDS)
+def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile]) -> None:
+    written = Manifest("typed/1", SPEC, shards, {"a": [1, None]}, "token")
+    again = Manifest.decode(written.encode(), "m")
+    assert again == written
+    assert (again.digest, again.records) == (written.digest, sum(shard.stats.records for shard in shards))
+
+
+def test_the_digest_is_of_the_data_alone() -> None:
+    base = manifest()
+
+    def with_stats(**changes: Any) -> Manifest:
+        return replace(base, shards=[*base.shards[:2], replace(base.shards[2], stats=replace(STAT, **changes))])
+
+    same = [
+        replace(base, provenance={}, token="other"),
+        replace(base, shards=[replace(shard, attempt="a9") for shard in base.shards]),
+        with_stats(nbytes=1, crc32c=1, index_nbytes=1),
+    ]
+    other = [
+        replace(base, codec="bytes/1"),
+        replace(base, element_spec=ArraySpec("int8")),
+        replace(base, shards=base.shards[:2]),
+        with_stats(records=4),
+        with_stats(sha256="cd" * 32),
+    ]
+    assert {one.digest for one in same} == {base.digest}
+    assert len({base.digest, *(one.digest for one in other)}) == len(other) + 1
+
+
+def test_a_manifest_cut_anywhere_is_refused() -> None:
+    raw = manifest().encode()
+    for length in range(len(raw)):
+        with pytest.raises(CorruptionError, match=r"m\.json: not a whole manifest"):
+            Manifest.decode(raw[:length], "m.json")
+
+
+def shards_of(document: Any) -> Any:
+    return document["data"]["shards"]
+
+
+DAMAGE = {
+    "a column too short": lambda document: shards_of(document)["sha256"].pop(),
+    "a column missing": lambda document: shards_of(document).pop("crc32c"),
+    "files for more shards": lambda document: shards_of(document).update(files=[["a1", 0, 10**15]]),
+    "files for fewer shards": lambda document: shards_of(document).update(files=[["a1", 0, 1]]),
+    "files of another kind": lambda document: shards_of(document).update(files=3),
+    "no data": lambda document: document.pop("data"),
+    "data of another kind": lambda document: document.update(data=[]),
+    "no spec": lambda document: document["data"].pop("element_spec"),
+    "a spec of another kind": lambda document: document["data"].update(element_spec=[3]),
+    "no format": lambda document: document.pop("format"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_is_no_manifest_is_refused(name: str) -> None:
+    document = json.loads(manifest().encode())
+    DAMAGE[name](document)
+    with pytest.raises((CorruptionError, FormatError), match=r"m\.json"):
+        Manifest.decode(json.dumps(document).encode(), "m.json")
+
+
+def test_a_manifest_of_a_newer_release_asks_for_an_update() -> None:
+    document = json.loads(manifest().encode())
+    with pytest.raises(FormatError, match=r"format 2.*update cachelayer"):
+        Manifest.decode(json.dumps({**document, "format": 2}).encode(), "m.json")
+
+
+def test_many_shards_of_one_attempt_are_one_row_of_files() -> None:
+    document = json.loads(manifest(1000).encode())
+    assert shards_of(document)["files"] == [["a1", 0, 1000]]

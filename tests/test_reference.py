@@ -1,0 +1,123 @@
+"""References: what a text names, and what it says where that is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import cachelayer
+from cachelayer import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
+from cachelayer.versions.log import Snapshot, VersionInfo
+from cachelayer.versions.reference import Reference, split_slice
+
+DIGESTS = {"v1": "aa11" + "0" * 60, "v2": "aa22" + "0" * 60, "again": "aa22" + "0" * 60}
+INFO = VersionInfo("", "_builds/a/manifest.json", "", "", 1, 1, "")
+SNAPSHOT = Snapshot(
+    3, {name: replace(INFO, version=name, digest=digest) for name, digest in DIGESTS.items()}, {"t": "v1"}
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "found"),
+    [
+        ("d", None, "again"),
+        ("d", "latest", "again"),
+        ("d@latest", None, "again"),
+        ("d@v1", None, "v1"),
+        ("d", "v2", "v2"),
+        ("d@t", None, "v1"),
+        ("d@sha256:aa1", None, "v1"),
+        ("d", "sha256:aa22", "again"),
+        ("d@v2@sha256:aa22", None, "v2"),
+        ("d@t@sha256:" + DIGESTS["v1"], None, "v1"),
+        ("d@latest@sha256:aa22", None, "again"),
+    ],
+)
+def test_a_reference_names_a_version(text: str, version: str | None, found: str) -> None:
+    assert Reference.parse(text, version).resolve(SNAPSHOT).version == found
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("", None),
+        ("d@", None),
+        ("d", ""),
+        ("d@v1@", None),
+        ("d@v1@v2", None),
+        ("d@sha256", None),
+        ("d@sha256:", None),
+        ("d@sha256:xyz", None),
+        ("d@sha256:AA11", None),
+        ("d@sha256:" + "0" * 65, None),
+        ("d@../v1", None),
+        ("a/d@v1", None),
+        ("@v1", None),
+        ("d@v1\n", None),
+        (None, None),
+        (3, None),
+        (b"d", None),
+        ("d", 3),
+        ("d", b"v1"),
+    ],
+)
+def test_what_is_no_reference_is_refused(text: Any, version: Any) -> None:
+    with pytest.raises(InvalidNameError):
+        Reference.parse(text, version)
+
+
+@pytest.mark.parametrize("text", ["d@v1", "d@"])
+def test_a_version_that_is_named_twice_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="pass one"):
+        Reference.parse(text, "v1")
+
+
+def test_what_is_not_there_is_told_with_what_is() -> None:
+    with pytest.raises(VersionNotFoundError, match=r"did you mean 'again'.*there are v1, v2, again, t"):
+        Reference.parse("d@agian").resolve(SNAPSHOT)
+    with pytest.raises(VersionNotFoundError, match="sha256:bb"):
+        Reference.parse("d@sha256:bb").resolve(SNAPSHOT)
+    with pytest.raises(VersionNotFoundError, match="no version is published"):
+        Reference.parse("d").resolve(Snapshot(4))
+    with pytest.raises(InvalidArgumentError, match=r"several versions: v1 .*v2"):
+        Reference.parse("d@sha256:aa").resolve(SNAPSHOT)
+    with pytest.raises(CorruptionError, match="pinned"):
+        Reference.parse("d@v1@sha256:aa22").resolve(SNAPSHOT)
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "rows"),
+    [
+        ("d@v1", "d@v1", None),
+        ("d@v1[:3]", "d@v1", slice(None, 3)),
+        ("d@v1[-5:]", "d@v1", slice(-5, None)),
+        ("d@v1[1:9:2]", "d@v1", slice(1, 9, 2)),
+        ("d@v1[::-1]", "d@v1", slice(None, None, -1)),
+        ("[a:b]/d@v1[:]", "[a:b]/d@v1", slice(None)),
+        ("d@v1[3]", "d@v1[3]", None),
+        ("d@v1[a:b]", "d@v1[a:b]", None),
+    ],
+)
+def test_a_slice_stands_at_the_end(text: str, rest: str, rows: slice | None) -> None:
+    assert split_slice(text) == (rest, rows)
+
+
+@pytest.mark.parametrize("text", ["", "d", "d@v1", "/a/d", "/a/@v1", "/a/d@", "/a/d@v1[3]", "ftp://host/d@v1"])
+def test_opening_what_is_no_reference_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        cachelayer.open(text)
+
+
+@pytest.mark.parametrize("thing", [None, 3, b"/a/d@v1"])
+def test_opening_what_is_no_text_is_refused(thing: Any) -> None:
+    with pytest.raises(cachelayer.InvalidTypeError):
+        cachelayer.open(thing)
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "a@b", "ü", "x[1:2]", "50%25", "#?&"])
+def test_the_reference_of_a_storage_anywhere_opens_it(tmp_path: Any, name: str) -> None:
+    ref = cachelayer.Storage(tmp_path / name).submit([1, 2, 3], "d", "v1")
+    assert cachelayer.open(ref.reference).digest == ref.digest
+    assert len(cachelayer.open(ref.reference + "[1:]")) == 2
