@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-GOOD = '''
+GOOD = """
 from collections.abc import Iterator
 from typing import assert_type
 
@@ -38,9 +38,9 @@ for batch, state in ref.stream(8).with_state():
     assert_type(batch, Row)
 assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
 assert_type(cachelayer.wrap(["a", "b"], identity="letters")[0], str)
-'''
+"""
 
-BAD = '''
+BAD = """
 import cachelayer
 
 storage = cachelayer.Storage("somewhere")
@@ -55,7 +55,7 @@ rows("three")
 rows(3, scale=1.0)
 rows(3)[0].upper()
 rows(3).stream(8, remainder="some")
-'''
+"""
 
 
 def errors_of(tmp_path: Path, code: str) -> list[str]:
@@ -64,7 +64,16 @@ def errors_of(tmp_path: Path, code: str) -> list[str]:
     path.write_text(code)
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\nstrict = true\nwarn_unused_ignores = false\nfollow_untyped_imports = true\n")
-    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(tmp_path / "cache"), str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(config),
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        str(path),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     return [line for line in found.stdout.splitlines() if line.startswith("user.py") and " error: " in line]
 
