@@ -55,5 +55,5 @@ def notice(text: str, enabled: bool | None) -> None:
 def _is_seen(enabled: bool | None) -> bool:
     # There is no stderr in a daemon.
     if sys.stderr is None:
-        return False  # type: ignore[unreachable]
+        return False
     return sys.stderr.isatty() if enabled is None else enabled

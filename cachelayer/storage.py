@@ -39,7 +39,7 @@ from cachelayer.protocols import T
 from cachelayer.versions import lease
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.provenance import bound_arguments, check_arguments, environment, event, now
+from cachelayer.versions.provenance import bound_arguments, check_arguments, code_of, environment, event, now
 from cachelayer.versions.reference import Reference, split_slice
 
 P = ParamSpec("P")
@@ -305,10 +305,12 @@ class Storage:
         paths.check_name("version", dataset_version)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
+            code = code_of(function)
+
             @functools.wraps(function)
             def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
                 arguments = bound_arguments(function, args, kwargs)
-                call = {"function": f"{function.__module__}.{function.__qualname__}", "arguments": arguments}
+                call = {**code, "arguments": arguments}
                 ref = self._cache(lambda: function(*args, **kwargs), dataset_id, dataset_version, call, submit_options)
                 check_arguments(f"{dataset_id}@{dataset_version}", ref.provenance.get("arguments"), arguments)
                 return ref

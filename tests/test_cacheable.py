@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from pathlib import Path
@@ -30,7 +31,18 @@ def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) 
     for call in (lambda: rows(10), lambda: rows(count=10), lambda: rows(10, step=2)):
         assert list(call()) == [0, 2, 4, 6, 8]
     assert calls == [10]
-    assert rows(10).provenance["arguments"] == {"count": 10, "step": 2}
+    provenance = rows(10).provenance
+    assert provenance["arguments"] == {"count": 10, "step": 2}
+    assert provenance["function"].endswith("rows")
+    assert provenance["code"].startswith("sha256:")
+
+
+def test_a_function_without_a_name_can_be_cached(storage: cachelayer.Storage) -> None:
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    three = storage.cacheable("rows", "v1")(functools.partial(rows, 3))
+    assert list(three()) == [0, 1, 2]
 
 
 def test_other_arguments_are_refused_with_both(storage: cachelayer.Storage) -> None:

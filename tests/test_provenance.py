@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import warnings
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cachelayer import ArgumentsMismatchError, CacheLayerWarning, InvalidArgumentError
-from cachelayer.versions.provenance import bound_arguments, check_arguments, checked_metadata, environment
+from cachelayer.versions.provenance import (
+    bound_arguments,
+    check_arguments,
+    checked_metadata,
+    code_of,
+    environment,
+    git_commit,
+)
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
@@ -28,7 +39,7 @@ def test_a_wrong_call_is_the_functions_own_error() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", float("nan"), {(1, 2): 3}, [object()], {1: 2, "a": 3}])
 def test_what_json_cannot_hold_is_left_out_with_one_warning(value: Any) -> None:
-    with pytest.warns(CacheLayerWarning, match=r"example: .*'second' \(.*\), 'third' .*not compared") as caught:
+    with pytest.warns(CacheLayerWarning, match=r"example: JSON.*'second' \(.*\), 'third' .*not compared") as caught:
         recorded = bound_arguments(example, (1, value), {"third": value})
     assert len(caught) == 1
     assert recorded == {"first": 1, "rest": [], "others": {}}
@@ -72,6 +83,31 @@ def test_the_environment_names_the_libraries_that_wrote_it() -> None:
     found = environment()
     assert set(found["libraries"]) == {"cachelayer", "array_record", "numpy", "ml_dtypes"}
     assert "unknown" not in found["libraries"].values()
+
+
+def test_the_git_commit_of_a_checkout_is_known(tmp_path: Path) -> None:
+    assert git_commit(tmp_path) is None
+    assert git_commit(tmp_path / "nowhere") is None
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    (tmp_path / "inner").mkdir()
+    assert git_commit(tmp_path / "inner") == head
+
+
+def test_the_code_of_a_function_has_a_fingerprint() -> None:
+    def other() -> None:
+        """Another function."""
+
+    found = code_of(example)
+    assert found["function"] == f"{__name__}.example"
+    assert found["code"] is not None
+    assert found["code"] != code_of(other)["code"]
+    assert code_of(partial(example, 1))["code"] is None
+    assert code_of(eval("lambda: 3"))["code"] is None
 
 
 def test_the_warning_points_at_the_call(tmp_path: Any) -> None:

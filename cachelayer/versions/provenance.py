@@ -9,10 +9,13 @@ import os
 import platform
 import re
 import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from cachelayer.errors import ArgumentsMismatchError, CacheLayerWarning, InvalidArgumentError
@@ -32,14 +35,39 @@ def event(kind: str, **details: Any) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Host, Python and the libraries that write a version."""
+    """Host, Python, the libraries that write a version, and the git commit of the program."""
     libraries = {}
     for name in _LIBRARIES:
         try:
             libraries[name] = version(name)
         except PackageNotFoundError:
             libraries[name] = "unknown"
-    return {"host": socket.gethostname(), "python": platform.python_version(), "libraries": libraries}
+    return {
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        "libraries": libraries,
+        "git_commit": git_commit(Path(getattr(sys.modules["__main__"], "__file__", None) or ".").parent),
+    }
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit that a folder is at, where it is in a git checkout and git is installed."""
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def code_of(function: Callable[..., Any]) -> dict[str, str | None]:
+    """The name of a function, and a fingerprint of its source, where that is known."""
+    try:
+        code = "sha256:" + hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
+    except (OSError, TypeError):
+        code = None
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return {"function": f"{function.__module__}.{name}", "code": code}
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -73,7 +101,7 @@ def bound_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
         recorded[name] = _hashed(name, plain)
     if unrecorded:
         warnings.warn(
-            f"{function.__qualname__}: JSON cannot hold argument {', '.join(unrecorded)}: "
+            f"{code_of(function)['function']}: JSON cannot hold argument {', '.join(unrecorded)}: "
             "not compared with what the version was built with",
             CacheLayerWarning,
             stacklevel=3,
