@@ -9,12 +9,10 @@ import os
 import platform
 import re
 import socket
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,8 @@ def event(kind: str, **details: Any) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Host, Python, the libraries that write a version, and the git commit of the program."""
+    from importlib.metadata import PackageNotFoundError, version
+
     libraries = {}
     for name in _LIBRARIES:
         try:
@@ -52,6 +52,8 @@ def environment() -> dict[str, Any]:
 
 def git_commit(folder: Path) -> str | None:
     """The commit that a folder is at, where it is in a git checkout and git is installed."""
+    import subprocess
+
     command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
