@@ -166,3 +166,18 @@ def test_the_damaged_record_is_refused_and_no_other(tmp_path: Path) -> None:
         else:
             assert ref[number]["x"].tolist() == ROWS[number]["x"].tolist()
     assert "record 77" in Storage(tmp_path).verify("d", "v1").problems[0]
+
+
+@pytest.mark.parametrize("place", [7, 5, 4])
+@pytest.mark.parametrize("verify", ["never", "open", "always"])
+def test_a_position_outside_the_file_is_never_read(tmp_path: Path, verify: Any, place: int) -> None:
+    Storage(tmp_path).submit([b"x" * number for number in range(100)], "d", "v1")
+    path = files(tmp_path, "*.index")[0]
+    raw = bytearray(path.read_bytes())
+    raw[64 + 16 * 50 + place] ^= 0x80
+    path.write_bytes(raw)
+    ref = Storage(tmp_path, verify=verify).fetch("d", "v1")
+    with pytest.raises(cachelayer.CorruptionError):
+        ref.read([50])
+    with pytest.raises(cachelayer.CorruptionError):
+        ref[50]

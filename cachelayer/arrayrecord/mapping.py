@@ -52,7 +52,7 @@ class Places:
         out = np.empty(int(splits[-1]), np.uint8)
         owner, within, position, length = pieces(self.logical, lengths)
         base, size = (np.broadcast_to(np.asarray(each), len(lengths))[owner] for each in (self.base, self.size))
-        if len(owner) and (position + length > size).any():
+        if len(owner) and ((position < 0) | (position + length > size)).any():
             names = ", ".join(str(file.path) for file in self.files[:3])
             raise CorruptionError(f"a record reaches past the end of its file, one of {names}")
         move_ranges(out, splits[owner] + within, _MEMORY, position + base, length)
@@ -195,6 +195,7 @@ class MappedFile:
 
     def slab(self, logical: Ints, nbytes: int) -> Bytes:
         """A copy of ranges of one length, as rows."""
-        if len(logical) and int(to_position(logical + max(0, nbytes - 1)).max()) >= len(self.buffer):
+        last = to_position(logical + max(0, nbytes - 1))
+        if len(logical) and (int(logical.min()) < 0 or int(last.max()) >= len(self.buffer)):
             raise CorruptionError(f"{self.path}: a record reaches past the end of the file")
         return UniformRecords.at(self, self.base, logical, nbytes).slab(0, nbytes)

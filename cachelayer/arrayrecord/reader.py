@@ -93,6 +93,8 @@ class ShardReader:
         else:
             position, length, _ = _ROW.unpack_from(self._index, index.HEADER_NBYTES + number * _ROW.size)
             logical = position - (position // BLOCK + 1) * HEADER
+            if logical < 0 or logical + length + HEADER * ((logical + length) // PAYLOAD + 1) > len(self._memory):
+                raise CorruptionError(f"{self._mapped.path}: record {number} reaches past the end of the file")
         block, place = divmod(logical, PAYLOAD)
         start = block * BLOCK + HEADER + place
         room = PAYLOAD - place
