@@ -113,7 +113,6 @@ import cachelayer
 readable, writable = sys.argv[1:]
 if os.getuid() == 0:
     os.setgid(65534)
-    cachelayer.Storage(sys.argv[1]).fetch("d", "v1").read([0])
     os.setuid(65534)
 storage = cachelayer.Storage(readable)
 print(storage.fetch("d", "v1").read([0, 1]).tolist())
