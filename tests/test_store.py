@@ -107,7 +107,11 @@ def test_what_is_no_path_is_refused(url: Any) -> None:
 
 
 FORBIDDEN = """
-import os, sys
+import os, sys, importlib.metadata, tempfile
+# Loaded while the folders of the interpreter can still be read.
+import cachelayer
+with tempfile.TemporaryDirectory() as warm:
+    cachelayer.Storage(warm).submit([1, 2], "d", "v1").read([0])
 import cachelayer
 
 readable, writable = sys.argv[1:]
