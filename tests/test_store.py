@@ -112,7 +112,6 @@ import os, sys, importlib.metadata, tempfile
 import cachelayer
 with tempfile.TemporaryDirectory() as warm:
     cachelayer.Storage(warm).submit([1, 2], "d", "v1").read([0])
-import cachelayer
 
 readable, writable = sys.argv[1:]
 if os.getuid() == 0:

@@ -143,7 +143,7 @@ def _gathered(readers: Sequence[ShardReader], rows_of: Sequence[Ints], within: I
         base[rows], size[rows] = reader.mapped.base, len(reader.mapped.buffer)
         logical[rows], lengths[rows] = reader.where(within[rows])
     places = Places(tuple(reader.mapped for reader in readers), base, size, logical)
-    return RecordBuffer(places.ranges(lengths), splits_of(lengths)[:-1], lengths)
+    return RecordBuffer.packed(places.ranges(lengths), lengths)
 
 
 class _UniformShards:

@@ -121,7 +121,7 @@ class UniformRecords:
     def stored(self) -> RecordBuffer:
         """The whole records, copied."""
         lengths = self.lengths
-        return RecordBuffer(self.ranges(np.zeros_like(lengths), lengths), splits_of(lengths)[:-1], lengths)
+        return RecordBuffer.packed(self.ranges(np.zeros_like(lengths), lengths), lengths)
 
 
 def _copy(out: Bytes, position: int, room: int) -> None:

@@ -14,7 +14,7 @@ from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile, UniformRecords
 from cachelayer.codec.frames import RecordBuffer, Records
-from cachelayer.codec.memory import Ints, splits_of
+from cachelayer.codec.memory import Ints
 from cachelayer.errors import CorruptionError
 
 Verify = Literal["never", "open", "always"]
@@ -56,7 +56,7 @@ class ShardReader:
             read_postscript(self._mapped)
         self._plain = self.header.compression == "none" and not self._always
         if self._always:
-            self.check_index(raw_header)
+            self._check_rows(raw_header)
 
     def __len__(self) -> int:
         return self.header.records
@@ -67,15 +67,8 @@ class ShardReader:
         if int(to_position(last)) >= len(self._mapped.buffer):
             raise CorruptionError(f"{path}: too short for {len(self)} records of {self._length} bytes")
 
-    def check_index(self, raw_header: bytes | None = None) -> None:
-        """Check the rows of the index against their checksum.
-
-        Raises:
-            CorruptionError: where they differ.
-        """
-        # The rows are a view of the mapped file, after its header.
-        if raw_header is None:
-            raw_header = self._rows.base[: index.HEADER_NBYTES].tobytes()
+    def _check_rows(self, raw_header: bytes) -> None:
+        """Whether the rows of the index match the checksum in its header."""
         if google_crc32c.value(self._rows.tobytes()) != index.rows_checksum(raw_header):
             raise CorruptionError(f"{self._mapped.path}: the rows of its index do not match their checksum")
 
@@ -142,7 +135,7 @@ class ShardReader:
             records = found.stored()
         else:
             logical, lengths = self.where(numbers)
-            records = RecordBuffer(self._mapped.ranges(logical, lengths), splits_of(lengths)[:-1], lengths)
+            records = RecordBuffer.packed(self._mapped.ranges(logical, lengths), lengths)
         if self.header.compression == "zstd":
             records = self._decompress(records, numbers)
         if self._always:

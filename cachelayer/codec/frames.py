@@ -131,4 +131,9 @@ class RecordBuffer:
     def of(cls, records: list[bytes]) -> RecordBuffer:
         """Records given one by one."""
         lengths = np.fromiter(map(len, records), np.int64, len(records))
-        return cls(np.frombuffer(b"".join(records), np.uint8), splits_of(lengths)[:-1], lengths)
+        return cls.packed(np.frombuffer(b"".join(records), np.uint8), lengths)
+
+    @classmethod
+    def packed(cls, buffer: Bytes, lengths: Ints) -> RecordBuffer:
+        """Records of these lengths that lie one after another."""
+        return cls(buffer, splits_of(lengths)[:-1], lengths)
