@@ -296,9 +296,9 @@ def to_tf(stream: Stream[Any]) -> tf.data.Dataset:
 
 
 def _batched_dataset(stream: Stream[Any], spec: Tree) -> tf.data.Dataset:
-    steps = stream.options.steps
+    steps, start = stream.options.steps, stream.options.start
     share = steps.global_batch // steps.shard_count
-    even = steps.remainder != "keep" or steps.records % steps.global_batch == 0
+    even = steps.remainder != "keep" or steps.records % steps.global_batch == start % steps.global_batch == 0
     signature = tree.map_structure(spec, _batch_signature(share if even else None))
     if steps.remainder != "pad":
         return _with_length(_generated(lambda: (_outward(spec, batch) for batch in stream), signature), stream)

@@ -267,3 +267,8 @@ def test_leaves_without_a_tensorflow_type_are_refused(storage: cachelayer.Storag
     times = storage.cache([{"t": np.datetime64("2020-01-01")}], "e", "v1")
     with pytest.raises(cachelayer.InvalidTypeError, match=r"\['t'\]"):
         to_tf(times.stream())
+
+
+def test_to_tf_of_a_stream_that_starts_within_a_batch(storage: cachelayer.Storage) -> None:
+    stream = storage.cache(PIPELINES["images"](), "d", "v1").stream(100, start=50, num_epochs=2)
+    assert [len(batch["label"]) for batch in to_tf(stream)] == [100] * 29 + [50] + [100] * 30
