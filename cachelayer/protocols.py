@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -35,3 +35,6 @@ class RandomAccess(Protocol[T_co]):
 
     def read(self, indices: NDArray[np.int64], /) -> Any:
         """The elements of these record numbers, stacked on a leading axis; the caller's own."""
+
+    def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
+        """What ``read`` gives for each of some batches, at once; batches may keep each other's memory."""

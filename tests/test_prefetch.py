@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 import cachelayer
 from cachelayer import SourceError
+from cachelayer.sequential.prefetch import Chunk, Prefetcher
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
@@ -75,11 +78,47 @@ def test_with_prefetch_another_thread_reads_ahead() -> None:
     iterator = iter(records.stream(1000, prefetch=3))
     assert not records.read
     next(iterator)
-    for thread in prefetch_threads():
-        assert thread.name in records.readers
-    assert threading.current_thread().name not in records.readers
+    assert prefetch_threads()
     assert len(list(iterator)) == 9
-    assert records.read == list(range(10_000))
+    assert any(name.startswith("cachelayer-prefetch") for name in records.readers)
+    assert sorted(records.read) == list(range(10_000))
+
+
+def test_who_would_wait_loads_what_the_thread_has_not_come_to() -> None:
+    waiting = threading.Event()
+
+    class Slow(Records):
+        def __getitem__(self, index: int) -> int:
+            if threading.current_thread() is threading.main_thread():
+                waiting.set()
+            elif index < 1000:
+                assert waiting.wait(60)
+            return super().__getitem__(index)
+
+    def load(position: int) -> Iterator[int]:
+        return (slow[index] for index in range(position, position + 1000))
+
+    slow = Slow(4_000)
+    plan = [Chunk([start + 1000], partial(load, start)) for start in range(0, 4_000, 1000)]
+    prefetcher = Prefetcher(lambda position: plan[position // 1000] if position < 4_000 else None, 3)
+    loaded = []
+    while (found := prefetcher.next_chunk()) is not None:
+        loaded += found[1]
+    assert loaded == list(range(4_000))
+
+
+def test_objects_that_are_wrapped_are_read_by_one_thread_at_a_time() -> None:
+    class Exclusive(Records):
+        busy = False
+
+        def __getitem__(self, index: int) -> int:
+            assert not self.busy
+            self.busy = True
+            os.sched_yield()
+            self.busy = False
+            return index
+
+    assert list(Exclusive(20_000).stream(prefetch=4)) == list(range(20_000))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from cachelayer.access.shards import ShardSet
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.codec import Codec, codec_named
+from cachelayer.codec.memory import splits_of
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError
@@ -124,6 +126,17 @@ class Published:
         except ValueError as error:
             self._raise_damage(error)
         return batch if names is None else {name: batch[name] for name in self.element_spec if name in names}
+
+    def batches(self, parts: Sequence[NDArray[np.int64]]) -> list[Any]:
+        splits = splits_of(np.array([len(part) for part in parts], np.int64)).tolist()
+        try:
+            columns = self.codec.decode(self.shards.records(np.concatenate([*parts, np.empty(0, np.int64)])))
+            return [
+                self.codec.batch([column and column.rows(start, stop) for column in columns])
+                for start, stop in pairwise(splits)
+            ]
+        except ValueError as error:
+            self._raise_damage(error)
 
     def _raise_damage(self, error: ValueError) -> NoReturn:
         """Raise what numpy says of bytes that no element has as an error of ours."""

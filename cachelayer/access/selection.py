@@ -34,6 +34,12 @@ class Selection:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether indices are the base's own numbers."""
+        numbers = self.numbers
+        return isinstance(numbers, range) and numbers.start == 0 and numbers.step == 1
+
     def slice(self, rows: slice) -> Selection:
         """A part of the selection.
 
@@ -58,6 +64,9 @@ class Selection:
         records = len(self)
         if len(wanted) == 0:
             return wanted
+        # As unsigned integers negative ones are the largest: one comparison for both ends.
+        if self._is_whole and int(wanted.view(np.uint64).max()) < records:
+            return wanted
         least, most = int(wanted.min()), int(wanted.max())
         if least < -records or most >= records:
             outside = least if least < -records else most
@@ -65,7 +74,7 @@ class Selection:
         if least < 0:
             wanted = np.where(wanted < 0, wanted + records, wanted)
         if isinstance(self.numbers, range):
-            if self.numbers.start == 0 and self.numbers.step == 1:
+            if self._is_whole:
                 return wanted
             return np.asarray(self.numbers.start + wanted * self.numbers.step, np.int64)
         return np.asarray(self.numbers[wanted], np.int64)
@@ -121,5 +130,5 @@ def _as_indices(indices: Any) -> Numbers:
     if indices.dtype == np.uint64:
         # What int64 cannot hold must not come out negative; its largest number is outside of any selection too.
         indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
-    numbers: Numbers = indices.astype(np.int64)
+    numbers: Numbers = indices.astype(np.int64, copy=False)
     return numbers

@@ -28,6 +28,9 @@ class JoinedRecords:
     rows: int
     groups: Sequence[tuple[Ints, Records]]
 
+    def __len__(self) -> int:
+        return self.rows
+
     @property
     def lengths(self) -> Ints:
         out = np.empty(self.rows, np.int64)
@@ -72,7 +75,7 @@ class ShardSet:
         self._open_shard = open_shard
         self._readers: dict[int, ShardReader] = {}
         self._limit = open_limit()
-        self._uniform = _UniformShards(len(records) if len(records) <= self._limit else 0)
+        self._uniform = _UniformShards(self._splits if len(records) <= self._limit else self._splits[:0])
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -104,10 +107,10 @@ class ShardSet:
             return RecordBuffer.of([])
         if len(self._starts) == 1:
             return self.reader(0).records(numbers)
-        shard_of = np.searchsorted(self._splits, numbers, side="right") - 1
-        within = numbers - self._splits[shard_of]
+        shard_of = self._splits[1:].searchsorted(numbers, side="right")
         if self._uniform.all_open(shard_of):
-            return self._uniform.records(self, shard_of, within)
+            return self._uniform.records(self, shard_of, numbers)
+        within = numbers - self._splits[shard_of]
         order = np.argsort(shard_of, kind="stable")
         shards, firsts = np.unique(shard_of[order], return_index=True)
         rows_of = np.split(order, firsts[1:])
@@ -115,7 +118,7 @@ class ShardSet:
             return self._copied(shards.tolist(), rows_of, within)
         readers = [self.reader(shard) for shard in shards.tolist()]
         if self._uniform.all_open(shard_of):
-            return self._uniform.records(self, shard_of, within)
+            return self._uniform.records(self, shard_of, numbers)
         if all(reader.is_plain and reader.stride is None for reader in readers):
             return _gathered(readers, rows_of, within)
         groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
@@ -150,29 +153,36 @@ class _UniformShards:
     """Where records of one size lie, by shard: for shards that stay open once they are.
 
     Args:
-        shards: number of shards; 0 where they do not all stay open.
+        splits: the number of the first record of each shard, and of all records; empty where they do not all stay open.
     """
 
-    def __init__(self, shards: int) -> None:
-        self._base, self._first, self._stride = (np.zeros(shards, np.int64) for _ in range(3))
-        self._open = np.zeros(shards, np.bool_)
-        self._nbytes: int | None = None
+    def __init__(self, splits: Ints) -> None:
+        self._splits = splits
+        # Where each file begins in memory, and where record 0 of all shards would lie in it.
+        self._base, self._origin = np.zeros(len(splits), np.int64), np.zeros(len(splits), np.int64)
+        self._open = np.zeros(max(0, len(splits) - 1), np.bool_)
+        self._all_open = False
+        self._stride, self._nbytes = 0, 0
 
     def add(self, shard: int, reader: ShardReader) -> None:
         """Take note of a shard that was opened."""
         nbytes = reader.header.record_nbytes
-        if len(self._open) == 0 or reader.stride is None or not reader.is_plain or self._nbytes not in (None, nbytes):
+        if len(self._open) == 0 or reader.stride is None or nbytes is None or not reader.is_plain:
             return
+        if self._open.any() and nbytes != self._nbytes:
+            return
+        first, self._stride = reader.stride
         self._nbytes = nbytes
         self._base[shard] = reader.mapped.base
-        self._first[shard], self._stride[shard] = reader.stride
+        self._origin[shard] = first - self._splits[shard] * self._stride
         self._open[shard] = True
+        self._all_open = bool(self._open.all())
 
     def all_open(self, shard_of: Ints) -> bool:
         """Whether all of these shards are known here."""
-        return len(self._open) > 0 and bool(self._open[shard_of].all())
+        return self._all_open or (len(self._open) > 0 and bool(self._open[shard_of].all()))
 
-    def records(self, holder: object, shard_of: Ints, within: Ints) -> Records:
-        """Records by their numbers within their shards."""
-        logical = self._first[shard_of] + within * self._stride[shard_of]
-        return UniformRecords.at(holder, self._base[shard_of], logical, self._nbytes or 0)
+    def records(self, holder: object, shard_of: Ints, numbers: Ints) -> Records:
+        """Records by their numbers among those of all shards, and the shards that they lie in."""
+        logical = self._origin[shard_of] + numbers * self._stride
+        return UniformRecords.at(holder, self._base[shard_of], logical, self._nbytes)

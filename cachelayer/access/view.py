@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overload
 
@@ -42,6 +42,9 @@ class Base(Protocol):
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         """The same, with leaves stacked on a leading axis; of a dict only the keys in ``names``."""
+
+    def batches(self, parts: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
+        """The batches of several sets of numbers, read at once."""
 
 
 class View(ABC, Generic[T]):
@@ -115,6 +118,13 @@ class View(ABC, Generic[T]):
             InvalidArgumentError: where a field does not exist.
         """
         return self._base.batch(self._selection.take(indices), fields)
+
+    def read_batches(self, batches: Sequence[NDArray[Any]]) -> Iterable[Any]:
+        """What :meth:`read` gives for each of some batches of indices, in one go, which small batches gain by.
+
+        What is returned may share memory: who keeps one batch may keep the bytes of all.
+        """
+        return self._base.batches([self._selection.take(indices) for indices in batches])
 
     @overload
     def stream(

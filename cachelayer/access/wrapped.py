@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -39,6 +40,7 @@ class WrappedBase:
 
     def __init__(self, obj: Any, identity: str) -> None:
         self._obj = obj
+        self._lock = threading.Lock()
         self.identity = identity
         self._records = len(obj)
         self.digest = hashlib.sha256(f"wrap:{self._records}:{identity}".encode()).hexdigest()
@@ -46,24 +48,35 @@ class WrappedBase:
     def __len__(self) -> int:
         return self._records
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     # Unknown without reading; a guess that makes blocks of a few hundred items.
     record_nbytes = 4096
 
     @property
     def element_spec(self) -> tree.Tree:
         """The spec of item 0."""
-        return from_element(self._obj[0]) if self._records else None
+        return from_element(self.element(0)) if self._records else None
 
     def element(self, number: int) -> Any:
-        return self._obj[number]
+        with self._lock:
+            return self._obj[number]
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         if not hasattr(self._obj, "__getitems__"):
-            return [self._obj[number] for number in numbers.tolist()]
-        items = list(self._obj.__getitems__(numbers.tolist()))
+            return [self.element(number) for number in numbers.tolist()]
+        with self._lock:
+            items = list(self._obj.__getitems__(numbers.tolist()))
         if len(items) != len(numbers):
             raise SourceError(f"{type(self._obj).__name__}.__getitems__ gave {len(items)} items for {len(numbers)}")
         return items
+
+    def batches(self, parts: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
+        return (self.batch(part, None) for part in parts)
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         elements = self.elements(numbers)
@@ -92,7 +105,7 @@ def wrap(obj: Sized[T], *, identity: str) -> WrappedRef[T]:
     """An object's items with the streams, order, shards and state of a DataRef, without caching them.
 
     Args:
-        obj: anything with ``__len__`` and ``__getitem__``; safe to use from another thread.
+        obj: anything with ``__len__`` and ``__getitem__``; read from several threads, but by one at a time.
         identity: names the contents: states are exchanged between objects of one identity and length, so change it
             when the contents change.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, pieces, to_position
 from cachelayer.codec.frames import RecordBuffer
-from cachelayer.codec.memory import Bytes, Ints, gather_rows, move_ranges, splits_of
+from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of, windows
 from cachelayer.errors import CorruptionError, StorageError
 
 # The memory of this process as one buffer, so that ranges of many mapped files are one gather. It is read only at
@@ -24,6 +25,7 @@ class _Memory:
 
 
 _MEMORY: Bytes = np.asarray(_Memory())
+_memory_windows = lru_cache(maxsize=256)(partial(windows, _MEMORY))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,13 @@ class UniformRecords:
     def at(cls, holder: object, base: Ints | int, logical: Ints, nbytes: int) -> UniformRecords:
         """Records at logical offsets of files that begin at ``base``; they lie within their files."""
         blocks, places = np.divmod(logical, PAYLOAD)
-        return cls(holder, base + logical + HEADER * (blocks + 1), places, nbytes)
+        blocks *= HEADER
+        blocks += logical
+        blocks += base + HEADER
+        return cls(holder, blocks, places, nbytes)
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
     @property
     def lengths(self) -> Ints:
@@ -89,24 +97,49 @@ class UniformRecords:
     def uniform_nbytes(self) -> int:
         return self.nbytes
 
+    @cached_property
+    def _crossing(self) -> Ints:
+        """The rows of the records that do not end in the block where they begin."""
+        return (self.places > PAYLOAD - self.nbytes).nonzero()[0]
+
     def slab(self, offset: int, nbytes: int) -> Bytes:
         if nbytes == 0 or len(self.starts) == 0:
             return np.empty((len(self.starts), nbytes), np.uint8)
-        within = self.places + offset
-        blocks = within // PAYLOAD
-        begin = self.starts + (offset + HEADER * blocks)
-        room = (blocks + 1) * PAYLOAD - within
+        begin = self.starts + offset
         if nbytes > PAYLOAD:
             rows = np.empty((len(begin), nbytes), np.uint8)
-            for row, (position, left) in enumerate(zip(begin.tolist(), room.tolist(), strict=True)):
-                _copy(rows[row], position, left)
+            self._copy(rows, np.arange(len(begin)), begin, self.places + offset)
             return rows
-        rows = gather_rows(_MEMORY, begin, nbytes)
-        broken = np.flatnonzero(room < nbytes)
-        # One header at most lies in such a range: what is behind it is taken once more, without it.
-        for row, position, left in zip(broken.tolist(), begin[broken].tolist(), room[broken].tolist(), strict=True):
-            rows[row, left:] = _MEMORY[position + left + HEADER : position + nbytes + HEADER]
+        # What a header cuts is gathered with it, and then mended; so few rows are not worth a second gather.
+        rows = _memory_windows(nbytes)[begin].view(np.uint8).reshape(-1, nbytes)
+        crossing = self._crossing
+        if len(crossing):
+            places = self.places[crossing] + offset
+            cut = (places > PAYLOAD - nbytes).nonzero()[0]
+            if len(cut):
+                crossing = crossing[cut]
+                self._copy(rows, crossing, begin[crossing], places[cut])
         return rows
+
+    @staticmethod
+    def _copy(out: Bytes, rows: Ints, starts: Ints, places: Ints) -> None:
+        """Fill some rows, piece by piece.
+
+        Args:
+            starts: for each where it would begin in memory, had its record not crossed a header.
+            places: its place in the block where its record begins; past the end where it begins in a later one.
+        """
+        nbytes = out.shape[1]
+        target, memory = memoryview(out.reshape(-1)), memoryview(_MEMORY)  # type: ignore[arg-type]
+        for row, start, place in zip(rows.tolist(), starts.tolist(), places.tolist(), strict=True):
+            done = row * nbytes
+            end = done + nbytes
+            position = start + place // PAYLOAD * HEADER
+            stop = min(done + PAYLOAD - place % PAYLOAD, end)
+            while done < end:
+                after = position + stop - done
+                target[done:stop] = memory[position:after]
+                done, stop, position = stop, min(stop + PAYLOAD, end), after + HEADER
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         splits = splits_of(lengths)
@@ -122,15 +155,6 @@ class UniformRecords:
         """The whole records, copied."""
         lengths = self.lengths
         return RecordBuffer.packed(self.ranges(np.zeros_like(lengths), lengths), lengths)
-
-
-def _copy(out: Bytes, position: int, room: int) -> None:
-    """Fill ``out`` from a place in memory; the first block has ``room`` bytes left."""
-    done = 0
-    while done < len(out):
-        length = min(room, len(out) - done)
-        out[done : done + length] = _MEMORY[position : position + length]
-        done, position, room = done + length, position + length + HEADER, PAYLOAD
 
 
 @dataclass(frozen=True, eq=False)

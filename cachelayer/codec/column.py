@@ -27,6 +27,11 @@ class Flat:
     def lengths(self) -> Ints:
         return np.diff(self.splits)
 
+    def rows(self, start: int, stop: int) -> Flat:
+        """Some of the rows, without a copy."""
+        first = self.splits[start]
+        return Flat(self.values[first : self.splits[stop]], self.splits[start : stop + 1] - first)
+
     def row(self, index: int) -> NDArray[Any]:
         return self.values[self.splits[index] : self.splits[index + 1]]
 
@@ -50,3 +55,11 @@ class Column:
     fixed: tuple[NDArray[Any], ...] = ()
     variable: tuple[Flat, ...] = ()
     nulls: NDArray[np.bool_] | None = None
+
+    def rows(self, start: int, stop: int) -> Column:
+        """Some of the rows, without a copy."""
+        return Column(
+            tuple(part[start:stop] for part in self.fixed),
+            tuple(flat.rows(start, stop) for flat in self.variable),
+            None if self.nulls is None else self.nulls[start:stop],
+        )

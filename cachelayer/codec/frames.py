@@ -84,6 +84,8 @@ class Frames:
 class Records(Protocol):
     """Stored records from which a codec takes the bytes that it needs."""
 
+    def __len__(self) -> int: ...
+
     @property
     def lengths(self) -> Ints:
         """Bytes of each record."""
@@ -113,6 +115,9 @@ class RecordBuffer:
     starts: Ints
     lengths: Ints
     uniform_nbytes: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
     def memory(self) -> memoryview:
         """The buffer, for whoever takes bytes."""

@@ -182,6 +182,9 @@ class TypedCodec(_TreeCodec):
     def __init__(self, spec: Tree) -> None:
         super().__init__(spec)
         self.layout = layout_of(self._leaves)
+        sizes = [sum(map(fixed_nbytes, leaf.fixed)) for leaf in self._leaves]
+        # A small leaf that is read first brings the cache lines where a large one begins; read last, it misses them all.
+        self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
         # For each leaf shape, dtype and offset, where all are static: then an element is views of its record.
         self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
         if all(leaf.is_static and not leaf.nullable for leaf in self._leaf_specs):
@@ -241,16 +244,14 @@ class TypedCodec(_TreeCodec):
             starts = starts + _padded(nbytes[:, index])
 
     def decode(self, records: Records, chosen: Collection[int] | None = None) -> list[Column | None]:
-        layout = self.layout
-        lengths = records.lengths
-        rows = len(lengths)
-        starts, nbytes = self._variable_ranges(records, lengths)
+        layout, rows = self.layout, len(records)
+        starts, nbytes = self._variable_ranges(records)
         nulls = self._nulls(records)
-        columns: list[Column | None] = []
-        for index, leaf in enumerate(self._leaves):
+        columns: list[Column | None] = [None] * len(self._leaves)
+        for index in self._smallest_first:
             if chosen is not None and index not in chosen:
-                columns.append(None)
                 continue
+            leaf = self._leaves[index]
             fixed = []
             for offset, (dtype, shape) in zip(layout.fixed[index], leaf.fixed, strict=True):
                 size = fixed_nbytes((dtype, shape))
@@ -261,15 +262,16 @@ class TypedCodec(_TreeCodec):
                 values = records.ranges(starts[:, number], nbytes[:, number]).view(dtype)
                 variable.append(Flat(values, splits_of(nbytes[:, number] // dtype.itemsize)))
             is_null = nulls[:, index] if self._leaf_specs[index].nullable else None
-            columns.append(Column(tuple(fixed), tuple(variable), is_null))
+            columns[index] = Column(tuple(fixed), tuple(variable), is_null)
         return columns
 
-    def _variable_ranges(self, records: Records, lengths: Ints) -> tuple[Ints, Ints]:
+    def _variable_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
         layout = self.layout
-        nbytes = np.empty((len(lengths), 0), np.int64)
+        nbytes = np.empty((len(records), 0), np.int64)
         if not layout.variable_count and records.uniform_nbytes == layout.fixed_nbytes:
             return nbytes, nbytes
+        lengths = records.lengths
         short = np.flatnonzero(lengths < layout.fixed_nbytes)
         if len(short):
             raise CorruptionError(f"a record of {lengths[short[0]]} bytes has less than {layout.fixed_nbytes}")

@@ -8,7 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import numpy as np
+
+_LARGEST_BLOCK = (32 << 20) - (64 << 10)
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,18 @@ class Chunk:
 
 # A chunk, its items up to the first that failed, and the error.
 Loaded = tuple[Chunk, list[Any], BaseException | None]
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Have the memory of dropped batches used again.
+
+    glibc hands what is freed back to the kernel from twice the size of the largest block on that was ever mapped for
+    itself and freed, 32 MiB at most. Until a process frees a block of about that size, every batch faults its pages in
+    anew, which takes longer than reading them. The block is never touched, so it takes no memory. Source: mallopt(3),
+    M_MMAP_THRESHOLD.
+    """
+    np.empty(_LARGEST_BLOCK, np.uint8)
 
 
 class Prefetcher:
@@ -73,9 +90,9 @@ class Prefetcher:
         self._read_ahead()
         if not self._pending:
             return None
-        _, chunk, items, future = self._pending[0]
+        self._help()
+        _, chunk, items, future = self._pending.popleft()
         failure = future.exception()
-        self._pending.popleft()
         if failure is None:
             self._read_ahead()
         return chunk, items, failure
@@ -101,8 +118,27 @@ class Prefetcher:
             self._pending.append((self._position, chunk, items, self._threads().submit(chunk.load_into, items)))
             self._position = chunk.end
 
+    def _help(self) -> None:
+        """Rather than wait for the next chunk, load some that the thread has not come to."""
+        for place, (position, chunk, items, future) in enumerate(self._pending):
+            if self._pending[0][3].done():
+                return
+            if not future.cancel():
+                continue
+            here: Future[None] = Future()
+            try:
+                chunk.load_into(items)
+                here.set_result(None)
+            except Exception as error:  # noqa: BLE001 - raised in its place, after these items
+                here.set_exception(error)
+            except BaseException:
+                self.go_to(self._pending[0][0])
+                raise
+            self._pending[place] = position, chunk, items, here
+
     def _threads(self) -> ThreadPoolExecutor:
         if self._executor is None:
+            _keep_freed_memory()
             self._executor = ThreadPoolExecutor(1, "cachelayer-prefetch")
             weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
         return self._executor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, cast
 
 import numpy as np
@@ -68,7 +68,7 @@ class Stream(Generic[T]):
         """
         found = self._step(step)
         if self._options.batched:
-            return cast(T, self._batch(found))
+            return cast(T, self._with_mask(found, self._records.read(self._numbers(found))))
         elements = self._records.__getitems__(self._numbers(found))
         if len(elements) == 0:
             raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
@@ -108,8 +108,16 @@ class Stream(Generic[T]):
         real = options.order(epoch, place + first, place + size) if first < size else final[:0]
         return np.concatenate([real, np.repeat(final, last - max(first, size))])
 
-    def _batch(self, step: Step) -> Any:
-        batch = self._records.read(self._numbers(step))
+    def _batches(self, steps: list[Step]) -> Iterator[Any]:
+        numbers = [self._numbers(step) for step in steps]
+        batches: Iterable[Any]
+        try:
+            batches = self._records.read_batches(numbers)
+        except Exception:  # noqa: BLE001 - read one by one, the error comes in the place of the batch that has it
+            batches = map(self._records.read, numbers)
+        return map(self._with_mask, steps, batches)
+
+    def _with_mask(self, step: Step, batch: Any) -> Any:
         if self._options.steps.remainder != "pad":
             return batch
         first, last = self._options.steps.part(step, self._options.shard_index)
@@ -127,7 +135,7 @@ class Stream(Generic[T]):
             if not found:
                 return None
             after = [steps.after(step) for step in found]
-            return Chunk(after, lambda: (self._batch(step) for step in found))
+            return Chunk(after, lambda: self._batches(found))
         block = steps.block(position, self._chunk_records)
         if block is None:
             return None
