@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cachelayer.arrayrecord.mapping import Places, UniformRecords
-from cachelayer.arrayrecord.reader import ShardReader
+from cachelayer.arrayrecord.reader import ShardReader, read_places
 from cachelayer.codec.frames import RecordBuffer, Records
-from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.codec.memory import Bytes, Ints, keep_freed_memory, move_ranges, splits_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,7 @@ class ShardSet:
     """
 
     def __init__(self, records: Sequence[int], open_shard: Callable[[int], ShardReader]) -> None:
+        keep_freed_memory()
         self._splits = splits_of(np.asarray(records, np.int64))
         self._starts: list[int] = self._splits[:-1].tolist()
         self._open_shard = open_shard
@@ -119,7 +120,8 @@ class ShardSet:
         readers = [self.reader(shard) for shard in shards.tolist()]
         if self._uniform.all_open(shard_of):
             return self._uniform.records(self, shard_of, numbers)
-        if all(reader.is_plain and reader.stride is None for reader in readers):
+        compressions = {reader.header.compression for reader in readers}
+        if len(compressions) == 1 and all(not reader.is_checked and reader.stride is None for reader in readers):
             return _gathered(readers, rows_of, within)
         groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
         return JoinedRecords(len(numbers), groups)
@@ -146,7 +148,12 @@ def _gathered(readers: Sequence[ShardReader], rows_of: Sequence[Ints], within: I
         base[rows], size[rows] = reader.mapped.base, len(reader.mapped.buffer)
         logical[rows], lengths[rows] = reader.where(within[rows])
     places = Places(tuple(reader.mapped for reader in readers), base, size, logical)
-    return RecordBuffer.packed(places.ranges(lengths), lengths)
+
+    def name(row: int) -> str:
+        shard = next(place for place, rows in enumerate(rows_of) if row in rows)
+        return f"{readers[shard].mapped.path}: record {within[row]} of the shard"
+
+    return read_places(places, lengths, readers[0].header.compression, name)
 
 
 class _UniformShards:
@@ -167,7 +174,7 @@ class _UniformShards:
     def add(self, shard: int, reader: ShardReader) -> None:
         """Take note of a shard that was opened."""
         nbytes = reader.header.record_nbytes
-        if len(self._open) == 0 or reader.stride is None or nbytes is None or not reader.is_plain:
+        if len(self._open) == 0 or reader.stride is None or nbytes is None or reader.is_checked:
             return
         if self._open.any() and nbytes != self._nbytes:
             return

@@ -15,7 +15,7 @@ from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import to_logical
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer, read_postscript, simple_chunk
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.reader import Verify
+from cachelayer.arrayrecord.reader import Verify, read_places
 from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 
@@ -155,27 +155,9 @@ class ArrayRecordFile:
         lengths = data_nbytes - (begin - CHUNK_HEADER)
         if (lengths < 0).any() or (begin > _HEAD - 10).any():
             raise CorruptionError(f"{self._mapped.path}: a chunk is not as it was written")
-        stored = self._mapped.ranges(chunks + begin, lengths)
-        memory = memoryview(stored.data)
-        splits = splits_of(lengths).tolist()
-        pieces = [memory[start:stop] for start, stop in pairwise(splits)]
-        if compression == "none":
-            return [bytes(piece) for piece in pieces]
-        return [self._decompressed(piece, number) for piece, number in zip(pieces, numbers.tolist(), strict=True)]
-
-    def _decompressed(self, piece: memoryview, number: int) -> bytes:
-        import zstandard
-
-        try:
-            nbytes, frame = varints.decode_at(np.frombuffer(piece[:10], np.uint8), 0)
-            record: bytes = (
-                zstandard.ZstdDecompressor().decompress(piece[frame:], max_output_size=nbytes) if nbytes else b""
-            )
-        except (zstandard.ZstdError, CorruptionError) as error:
-            raise CorruptionError(f"{self._mapped.path}: record {number} does not decompress: {error}") from error
-        if len(record) != nbytes:
-            raise CorruptionError(f"{self._mapped.path}: record {number} has {len(record)} bytes, not {nbytes}")
-        return record
+        places = self._mapped.places(chunks + begin)
+        name = f"{self._mapped.path}: record"
+        return read_places(places, lengths, compression, lambda row: f"{name} {numbers[row]}").to_list()
 
     def _chunk(self, chunk: int) -> Sequence[bytes]:
         """All records of a chunk."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -50,13 +52,40 @@ class Places:
         Raises:
             CorruptionError: where one reaches past the end of its file.
         """
+        return self._copied(np.arange(len(lengths)), lengths)
+
+    @contextmanager
+    def unbroken(self, lengths: Ints) -> Iterator[RecordBuffer]:
+        """Ranges of these lengths where they lie; only those that a header cuts are copied. Valid within the context.
+
+        Raises:
+            CorruptionError: where one reaches past the end of its file.
+        """
+        places = self.logical % PAYLOAD
+        starts = to_position(self.logical)
+        if ((starts < 0) | (starts + lengths > self.size)).any():
+            raise self._past_the_end()
+        starts += self.base
+        cut = (places > PAYLOAD - lengths).nonzero()[0]
+        copies = self._copied(cut, lengths[cut])
+        starts[cut] = splits_of(lengths[cut])[:-1] + (copies.__array_interface__["data"][0] - _ORIGIN)
+        yield RecordBuffer(_MEMORY, starts, lengths)
+        del copies
+
+    def _past_the_end(self) -> CorruptionError:
+        names = ", ".join(str(file.path) for file in self.files[:3])
+        return CorruptionError(f"a record reaches past the end of its file, one of {names}")
+
+    def _copied(self, rows: Ints, lengths: Ints) -> Bytes:
+        """A copy of some of the ranges, one after another."""
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
-        owner, within, position, length = pieces(self.logical, lengths)
-        base, size = (np.broadcast_to(np.asarray(each), len(lengths))[owner] for each in (self.base, self.size))
+        owner, within, position, length = pieces(self.logical[rows], lengths)
+        base, size = (
+            np.broadcast_to(np.asarray(each), len(self.logical))[rows][owner] for each in (self.base, self.size)
+        )
         if len(owner) and ((position < 0) | (position + length > size)).any():
-            names = ", ".join(str(file.path) for file in self.files[:3])
-            raise CorruptionError(f"a record reaches past the end of its file, one of {names}")
+            raise self._past_the_end()
         move_ranges(out, splits[owner] + within, _MEMORY, position + base, length)
         return out
 

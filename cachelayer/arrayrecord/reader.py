@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import google_crc32c
 import numpy as np
 
-from cachelayer.arrayrecord import index, varints
+from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to_position
+from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.footer import read_postscript
-from cachelayer.arrayrecord.mapping import MappedFile, UniformRecords
+from cachelayer.arrayrecord.mapping import MappedFile, Places, UniformRecords
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Ints
 from cachelayer.errors import CorruptionError
@@ -20,6 +22,21 @@ from cachelayer.errors import CorruptionError
 Verify = Literal["never", "open", "always"]
 _ROW = struct.Struct("<QII")
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
+
+
+def read_places(places: Places, lengths: Ints, compression: str, name: Callable[[int], str]) -> RecordBuffer:
+    """The records that are stored at places of these lengths.
+
+    Args:
+        name: what an error calls the record of a row.
+
+    Raises:
+        CorruptionError: where one reaches past the end of its file, or does not decompress.
+    """
+    if compression == "none":
+        return RecordBuffer.packed(places.ranges(lengths), lengths)
+    with places.unbroken(lengths) as stored:
+        return decompressed(stored, name)
 
 
 class ShardReader:
@@ -111,9 +128,9 @@ class ShardReader:
         return None if self._stride is None else (self._first, self._stride)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether records are read as they lie in the file, neither compressed nor checked one by one."""
-        return self._plain
+    def is_checked(self) -> bool:
+        """Whether each record is compared with its checksum."""
+        return self._always
 
     def where(self, numbers: Ints) -> tuple[Ints, Ints]:
         """The logical offset of each record, and its stored bytes."""
@@ -135,29 +152,15 @@ class ShardReader:
             records = found.stored()
         else:
             logical, lengths = self.where(numbers)
-            records = RecordBuffer.packed(self._mapped.ranges(logical, lengths), lengths)
-        if self.header.compression == "zstd":
-            records = self._decompress(records, numbers)
+            records = read_places(
+                self._mapped.places(logical),
+                lengths,
+                self.header.compression,
+                lambda row: f"{self._mapped.path}: record {numbers[row]} of the shard",
+            )
         if self._always:
             self._check(records, self._rows[numbers]["crc32c"], numbers)
         return records
-
-    def _decompress(self, stored: RecordBuffer, numbers: Ints) -> RecordBuffer:
-        import zstandard
-
-        decompressor = zstandard.ZstdDecompressor()
-        memory = stored.memory()
-        out: list[bytes] = []
-        ends = stored.starts + stored.lengths
-        for number, start, end in zip(numbers.tolist(), stored.starts.tolist(), ends.tolist(), strict=True):
-            try:
-                nbytes, frame = varints.decode_at(stored.buffer, start)
-                out.append(decompressor.decompress(memory[frame:end], max_output_size=nbytes) if nbytes else b"")
-            except (zstandard.ZstdError, CorruptionError) as error:
-                raise CorruptionError(f"{self._mapped.path}: record {number} does not decompress: {error}") from error
-            if len(out[-1]) != nbytes:
-                raise CorruptionError(f"{self._mapped.path}: record {number} has {len(out[-1])} bytes, not {nbytes}")
-        return RecordBuffer.of(out)
 
     def _check(self, records: RecordBuffer, checksums: Ints, numbers: Ints) -> None:
         memory = records.memory()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cachelayer.codec.memory import Bytes, Ints
@@ -52,17 +50,30 @@ def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
     raise CorruptionError("a varint is cut short")
 
 
-def decode_rows(rows: Bytes, offsets: Any) -> tuple[Ints, Ints]:
-    """One varint of each row of bytes, at each row's offset: the values, and the offsets after them."""
-    index = np.arange(len(rows))
-    offsets = np.broadcast_to(np.asarray(offsets, np.int64), len(rows)).copy()
-    values = np.zeros(len(rows), np.int64)
-    active = np.ones(len(rows), np.bool_)
+def decode_each(buffer: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
+    """One varint at each offset: the values, and the offsets after them.
+
+    Raises:
+        CorruptionError: where one is cut short or too long.
+    """
+    after = np.array(offsets, np.int64)
+    values = np.zeros(len(after), np.int64)
+    active = np.arange(len(after))
     for byte in range(_MAX_NBYTES):
-        item = rows[index, offsets].astype(np.int64)
-        values[active] |= (item[active] & 0x7F) << (7 * byte)
-        offsets[active] += 1
-        active &= item >= 0x80
-        if not active.any():
-            return values, offsets
+        places = after[active]
+        if len(places) and int(places.max()) >= len(buffer):
+            raise CorruptionError("a varint is cut short")
+        item = buffer[places].astype(np.int64)
+        values[active] |= (item & 0x7F) << (7 * byte)
+        after[active] += 1
+        active = active[item >= 0x80]
+        if len(active) == 0:
+            return values, after
     raise CorruptionError("a varint has more than 10 bytes")
+
+
+def decode_rows(rows: Bytes, offsets: Ints | int) -> tuple[Ints, Ints]:
+    """One varint of each row of bytes, at each row's offset: the values, and the offsets after them."""
+    starts = np.arange(len(rows)) * rows.shape[1]
+    values, after = decode_each(rows.reshape(-1), starts + offsets)
+    return values, after - starts

@@ -132,6 +132,12 @@ class RecordBuffer:
         move_ranges(out, splits[:-1], self.buffer, self.starts + starts, lengths)
         return out
 
+    def to_list(self) -> list[bytes]:
+        """The records."""
+        memory = self.memory()
+        ends = self.starts + self.lengths
+        return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
+
     @classmethod
     def of(cls, records: list[bytes]) -> RecordBuffer:
         """Records given one by one."""

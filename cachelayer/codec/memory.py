@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,19 @@ Ints = NDArray[np.int64]
 _LONG = 1 << 14
 # numpy has no item of 2 GiB; far below that, one copy a row costs nothing beside the bytes.
 _LONG_ROW = 1 << 20
+_LARGEST_BLOCK = (32 << 20) - (64 << 10)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Have the memory of batches that were dropped used again by later ones.
+
+    glibc hands freed memory back to the kernel beyond twice the size of the largest block that it ever mapped by itself
+    and freed, 32 MiB at most. Until a process frees such a block, every batch may fault its pages in anew, which takes
+    longer than reading them. The block here is never touched, so it takes no memory. Source: mallopt(3),
+    M_MMAP_THRESHOLD.
+    """
+    np.empty(_LARGEST_BLOCK, np.uint8)
 
 
 def windows(buffer: Bytes, nbytes: int) -> NDArray[Any]:

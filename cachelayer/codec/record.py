@@ -183,7 +183,7 @@ class TypedCodec(_TreeCodec):
         super().__init__(spec)
         self.layout = layout_of(self._leaves)
         sizes = [sum(map(fixed_nbytes, leaf.fixed)) for leaf in self._leaves]
-        # A small leaf that is read first brings the cache lines where a large one begins; read last, it misses them all.
+        # A small leaf, read first, brings the cache lines where large ones begin; read last, it would miss them all.
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
         # For each leaf shape, dtype and offset, where all are static: then an element is views of its record.
         self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []

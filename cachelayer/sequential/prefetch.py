@@ -8,12 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
-
-import numpy as np
-
-_LARGEST_BLOCK = (32 << 20) - (64 << 10)
 
 
 @dataclass(frozen=True)
@@ -40,18 +35,6 @@ class Chunk:
 
 # A chunk, its items up to the first that failed, and the error.
 Loaded = tuple[Chunk, list[Any], BaseException | None]
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Have the memory of dropped batches used again.
-
-    glibc hands what is freed back to the kernel from twice the size of the largest block on that was ever mapped for
-    itself and freed, 32 MiB at most. Until a process frees a block of about that size, every batch faults its pages in
-    anew, which takes longer than reading them. The block is never touched, so it takes no memory. Source: mallopt(3),
-    M_MMAP_THRESHOLD.
-    """
-    np.empty(_LARGEST_BLOCK, np.uint8)
 
 
 class Prefetcher:
@@ -138,7 +121,6 @@ class Prefetcher:
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._executor is None:
-            _keep_freed_memory()
             self._executor = ThreadPoolExecutor(1, "cachelayer-prefetch")
             weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
         return self._executor

@@ -17,7 +17,7 @@ from cachelayer.sequential.state import StreamIdentity
 from cachelayer.sequential.steps import Step
 
 # What is read at once at least, where batches are smaller or there are none.
-_CHUNK_NBYTES = 2 << 20
+_CHUNK_NBYTES = 4 << 20
 _CHUNK_RECORDS = 1024
 
 
