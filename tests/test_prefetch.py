@@ -124,12 +124,12 @@ def test_objects_that_are_wrapped_are_read_by_one_thread_at_a_time() -> None:
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_reading_ahead_has_a_limit(depth: int) -> None:
     records = Records(100_000)
-    iterator = iter(records.stream(1000, prefetch=depth))
+    iterator = iter(records.stream(2000, prefetch=depth))
     next(iterator)
     threads = prefetch_threads()
     del iterator
     assert_they_end(threads)
-    assert len(records.read) <= (1 + depth) * 1000
+    assert len(records.read) <= (1 + depth) * 2000
 
 
 def test_the_thread_ends_with_its_iterator() -> None:

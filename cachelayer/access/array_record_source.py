@@ -6,7 +6,6 @@ import glob
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from cachelayer.access.selection import Selection
 from cachelayer.arrayrecord.file import RecordFile, fingerprint, map_file, open_file
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.locks import ProcessLock
 
 _PART = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
@@ -74,7 +74,7 @@ class ArrayRecordDataSource:
         self._open()
 
     def _open(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._files: list[RecordFile | None] = [None] * len(self._parts)
         stops = [len(self._file(number)) if part.stop is None else part.stop for number, part in enumerate(self._parts)]
         lengths = [stop - part.start for stop, part in zip(stops, self._parts, strict=True)]
@@ -86,7 +86,7 @@ class ArrayRecordDataSource:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._files = [None] * len(self._parts)
         self._selection = Selection.all(int(self._splits[-1]))
 

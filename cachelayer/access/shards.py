@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from cachelayer.arrayrecord.mapping import Places, UniformRecords
 from cachelayer.arrayrecord.reader import ShardReader, read_places
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Bytes, Ints, keep_freed_memory, move_ranges, splits_of
+from cachelayer.locks import ProcessLock
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class ShardSet:
         self._readers: dict[int, ShardReader] = {}
         self._limit = open_limit()
         self._uniform = _UniformShards(self._splits if len(records) <= self._limit else self._splits[:0])
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def __len__(self) -> int:
         return int(self._splits[-1])

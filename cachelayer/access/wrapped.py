@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -17,6 +16,7 @@ from cachelayer.codec import codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.infer import from_element, from_elements
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 
 T_co = TypeVar("T_co", covariant=True)
@@ -40,19 +40,13 @@ class WrappedBase:
 
     def __init__(self, obj: Any, identity: str) -> None:
         self._obj = obj
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self.identity = identity
         self._records = len(obj)
         self.digest = hashlib.sha256(f"wrap:{self._records}:{identity}".encode()).hexdigest()
 
     def __len__(self) -> int:
         return self._records
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
 
     # Unknown without reading; a guess that makes blocks of a few hundred items.
     record_nbytes = 4096
