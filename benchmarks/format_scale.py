@@ -32,7 +32,12 @@ def a_manifest(shards: int, records: int) -> Manifest:
     each = records // shards
     stats = [
         ShardStats(
-            each, 1_000_000_000 + number, number * 2_654_435_761 % 2**32, digest, HEADER_NBYTES + each * ROW.itemsize
+            records=each,
+            nbytes=1_000_000_000 + number,
+            crc32c=number * 2_654_435_761 % 2**32,
+            sha256=digest,
+            index_nbytes=HEADER_NBYTES + each * ROW.itemsize,
+            index_crc32c=number * 2_246_822_519 % 2**32,
         )
         for number in range(shards)
         for digest in [hashlib.sha256(number.to_bytes(8, "little")).hexdigest()]

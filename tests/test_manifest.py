@@ -24,7 +24,7 @@ STATS = st.builds(
     index_nbytes=st.integers(0, 2**40),
 )
 SHARDS = st.lists(st.builds(ShardFile, st.sampled_from(["a1", "a2"]), st.integers(0, 5), STATS), max_size=8)
-STAT = ShardStats(3, 100, 7, "ab" * 32, 112)
+STAT = ShardStats(3, 100, 7, "ab" * 32, 112, 9)
 
 
 def manifest(count: int = 3) -> Manifest:

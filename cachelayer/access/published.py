@@ -100,12 +100,7 @@ class Published:
         """
         path, stats = self.shard_path(number), self.manifest.shards[number].stats
         index_path = Path(paths.index_of(str(path)))
-        reader = ShardReader(
-            path, index_path, nbytes=stats.nbytes, index_nbytes=stats.index_nbytes, verify=verify or self.verify
-        )
-        if len(reader) != stats.records:
-            raise CorruptionError(f"{index_path}: {len(reader)} records, but {stats.records} in the manifest")
-        return reader
+        return ShardReader(path, index_path, stats, verify or self.verify)
 
     def element(self, number: int) -> Any:
         try:

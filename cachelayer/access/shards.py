@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cachelayer.access.readahead import ReadAhead
 from cachelayer.arrayrecord.mapping import Places, UniformRecords
 from cachelayer.arrayrecord.reader import ShardReader, read_places
 from cachelayer.codec.frames import RecordBuffer, Records
@@ -78,6 +79,7 @@ class ShardSet:
         self._limit = open_limit()
         self._uniform = _UniformShards(self._splits if len(records) <= self._limit else self._splits[:0])
         self._lock = ProcessLock()
+        self._read_ahead = ReadAhead(self._splits, self.reader)
 
     def __len__(self) -> int:
         return int(self._splits[-1])
@@ -106,6 +108,7 @@ class ShardSet:
         """The records of these numbers, each below ``len(self)``."""
         if len(numbers) == 0:
             return RecordBuffer.of([])
+        self._read_ahead.announce(numbers)
         if len(self._starts) == 1:
             return self.reader(0).records(numbers)
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

@@ -103,7 +103,7 @@ def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
         raise FormatError(f"{name}: not an index of cachelayer")
     if version > _VERSION:
         raise FormatError(f"{name}: index version {version}; this release reads up to {_VERSION}: update cachelayer")
-    if struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0] != google_crc32c.value(raw[: _HEADER.size]):
+    if header_checksum(raw) != google_crc32c.value(raw[: _HEADER.size]):
         raise CorruptionError(f"{name}: the header of the index does not match its checksum")
     if compression >= len(COMPRESSIONS):
         raise FormatError(f"{name}: compression {compression} is unknown to this release: update cachelayer")
@@ -116,6 +116,12 @@ def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
         record_nbytes=None if nbytes == _VARIES else nbytes,
         shard_nbytes=shard_nbytes,
     )
+
+
+def header_checksum(raw: bytes) -> int:
+    """The CRC32C that ends a header: of all that stands before it, the checksum of the rows with it."""
+    checksum: int = struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0]
+    return checksum
 
 
 def rows_checksum(raw_header: bytes) -> int:

@@ -182,8 +182,14 @@ class UniformRecords:
 
     def stored(self) -> RecordBuffer:
         """The whole records, copied."""
-        lengths = self.lengths
-        return RecordBuffer.packed(self.ranges(np.zeros_like(lengths), lengths), lengths)
+        return RecordBuffer.packed(self.slab(0, self.nbytes).reshape(-1), self.lengths)
+
+
+def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
+    """Ranges in the order in which they are given, those as one that follow each other without a page between them."""
+    apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + mmap.PAGESIZE)
+    edge = np.ones(1, np.bool_)
+    return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +235,46 @@ class MappedFile:
         """Where it begins in memory."""
         address: int = self.buffer.__array_interface__["data"][0]
         return address - _ORIGIN
+
+    def are_resident(self, positions: Ints) -> bool:
+        """Whether bytes are in the page cache; True where the system does not tell, or has no such file any more."""
+        if not hasattr(os, "RWF_NOWAIT"):
+            return True
+        byte = [bytearray(1)]
+        with self._descriptor() as descriptor:
+            try:
+                for position in positions.tolist():
+                    os.preadv(descriptor, byte, position, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+        return True
+
+    def will_need(self, starts: Ints, stops: Ints) -> None:
+        """Have the system fetch these ranges; returns before they are there. Does nothing where it cannot."""
+        if not hasattr(os, "posix_fadvise") or len(starts) == 0:
+            return
+        starts, stops = merged(starts, stops)
+        with self._descriptor() as descriptor:
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+                try:
+                    os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
+                except OSError:
+                    return
+
+    @contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        """The file opened for a moment, or -1: descriptors that stay open would be half of those that shards need."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield -1
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def places(self, logical: Ints) -> Places:
         """Ranges that begin at these logical offsets."""

@@ -15,12 +15,15 @@ from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile, Places, UniformRecords
+from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Ints
 from cachelayer.errors import CorruptionError
 
 Verify = Literal["never", "open", "always"]
 _ROW = struct.Struct("<QII")
+# Longer records are no part of the sample: checking them would take as long as reading them.
+_SAMPLED_NBYTES = 1 << 20
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
 
 
@@ -44,21 +47,22 @@ class ShardReader:
 
     Args:
         path, index_path: the shard and its index.
-        nbytes, index_nbytes: the sizes that the manifest gives.
-        verify: ``"open"`` checks sizes, the index header and the end of the shard now; ``"always"`` also the rows of
-            the index now and each record's checksum when it is read; ``"never"`` only the sizes.
+        stats: what the manifest says of them.
+        verify: ``"never"`` compares sizes, and the header of the index with the manifest; ``"open"`` also looks at the
+            end of the shard and at a few records now; ``"always"`` also at the rows of the index now, and at each
+            record when it is read.
 
     Raises:
         CorruptionError: where a file is missing or is not what was written.
     """
 
-    def __init__(self, path: Path, index_path: Path, *, nbytes: int, index_nbytes: int, verify: Verify) -> None:
-        self._mapped = MappedFile.open(path, nbytes=nbytes)
-        mapped_index = MappedFile.open(index_path, nbytes=index_nbytes).buffer
+    def __init__(self, path: Path, index_path: Path, stats: ShardStats, verify: Verify) -> None:
+        self._mapped = MappedFile.open(path, nbytes=stats.nbytes)
+        mapped_index = MappedFile.open(index_path, nbytes=stats.index_nbytes).buffer
         raw_header = mapped_index[: index.HEADER_NBYTES].tobytes()
         self.header = index.decode_header(raw_header, len(mapped_index), str(index_path))
-        if self.header.shard_nbytes != nbytes:
-            raise CorruptionError(f"{index_path}: belongs to a shard of {self.header.shard_nbytes} bytes, not {nbytes}")
+        if index.header_checksum(raw_header) != stats.index_crc32c or self.header.records != stats.records:
+            raise CorruptionError(f"{index_path}: not the index that was published: it was replaced")
         self._rows: Any = mapped_index[index.HEADER_NBYTES :].view(index.ROW)
         self._index = memoryview(mapped_index.data)
         self._memory = memoryview(self._mapped.buffer.data)
@@ -69,11 +73,12 @@ class ShardReader:
         if uniform and len(self):
             self._check_uniform(path)
         self._always = verify == "always"
-        if verify != "never":
-            read_postscript(self._mapped)
         self._plain = self.header.compression == "none" and not self._always
         if self._always:
             self._check_rows(raw_header)
+        if verify != "never":
+            read_postscript(self._mapped)
+            self._check_sample()
 
     def __len__(self) -> int:
         return self.header.records
@@ -88,6 +93,13 @@ class ShardReader:
         """Whether the rows of the index match the checksum in its header."""
         if google_crc32c.value(self._rows.tobytes()) != index.rows_checksum(raw_header):
             raise CorruptionError(f"{self._mapped.path}: the rows of its index do not match their checksum")
+
+    def _check_sample(self) -> None:
+        """Whether a few records are those of the index, so that another file of the same size is found out."""
+        numbers = np.unique(np.array([0, len(self) // 2, len(self) - 1])) if len(self) else np.empty(0, np.int64)
+        numbers = numbers[self._rows["length"][numbers] <= _SAMPLED_NBYTES]
+        if len(numbers):
+            self._check(self._found(numbers), numbers)
 
     def record(self, number: int) -> bytearray:
         """One record, the caller's own.
@@ -132,6 +144,22 @@ class ShardReader:
         """Whether each record is compared with its checksum."""
         return self._always
 
+    def are_resident(self, numbers: Ints) -> bool:
+        """Whether records are in the page cache, as far as the system tells."""
+        logical, _ = self._ranges(numbers)
+        return self._mapped.are_resident(to_position(logical))
+
+    def will_need(self, numbers: Ints) -> None:
+        """Have the system fetch records that are read soon; returns before they are there."""
+        logical, lengths = self._ranges(numbers)
+        begin = to_position(logical)
+        self._mapped.will_need(begin, to_position(logical + np.maximum(lengths, 1) - 1) + 1)
+
+    def _ranges(self, numbers: Ints) -> tuple[Ints, Ints]:
+        if self._stride is None:
+            return self.where(numbers)
+        return self._first + numbers * self._stride, np.full(len(numbers), self._length)
+
     def where(self, numbers: Ints) -> tuple[Ints, Ints]:
         """The logical offset of each record, and its stored bytes."""
         rows = self._rows[numbers]
@@ -143,26 +171,27 @@ class ShardReader:
         Raises:
             CorruptionError: where a record is not what was written, as far as that is checked.
         """
-        if self._stride is not None:
-            found = UniformRecords.at(
-                self._mapped, self._mapped.base, self._first + numbers * self._stride, self._length
-            )
-            if not self._always:
-                return found
-            records = found.stored()
-        else:
-            logical, lengths = self.where(numbers)
-            records = read_places(
-                self._mapped.places(logical),
-                lengths,
-                self.header.compression,
-                lambda row: f"{self._mapped.path}: record {numbers[row]} of the shard",
-            )
+        found = self._found(numbers)
         if self._always:
-            self._check(records, self._rows[numbers]["crc32c"], numbers)
-        return records
+            return self._check(found, numbers)
+        return found
 
-    def _check(self, records: RecordBuffer, checksums: Ints, numbers: Ints) -> None:
+    def _found(self, numbers: Ints) -> RecordBuffer | UniformRecords:
+        if self._stride is not None:
+            logical = self._first + numbers * self._stride
+            return UniformRecords.at(self._mapped, self._mapped.base, logical, self._length)
+        logical, lengths = self.where(numbers)
+        return read_places(
+            self._mapped.places(logical),
+            lengths,
+            self.header.compression,
+            lambda row: f"{self._mapped.path}: record {numbers[row]} of the shard",
+        )
+
+    def _check(self, found: RecordBuffer | UniformRecords, numbers: Ints) -> RecordBuffer:
+        """The records, which match their checksums."""
+        records = found.stored() if isinstance(found, UniformRecords) else found
+        checksums = self._rows[numbers]["crc32c"]
         memory = records.memory()
         spans = zip(records.starts.tolist(), records.lengths.tolist(), checksums.tolist(), strict=True)
         for row, (start, length, checksum) in enumerate(spans):
@@ -170,3 +199,4 @@ class ShardReader:
                 raise CorruptionError(
                     f"{self._mapped.path}: record {int(numbers[row])} of the shard does not match its checksum"
                 )
+        return records

@@ -38,6 +38,7 @@ class ShardStats:
         crc32c: checksum of the file.
         sha256: hex digest over the records, each after its length as a little-endian uint64.
         index_nbytes: bytes of its index.
+        index_crc32c: checksum of the header of its index, which holds that of the rows.
     """
 
     records: int
@@ -45,6 +46,7 @@ class ShardStats:
     crc32c: int
     sha256: str
     index_nbytes: int
+    index_crc32c: int
 
 
 class ShardWriter:
@@ -141,6 +143,7 @@ class ShardWriter:
             crc32c=file_checksum(self._path),
             sha256=self._sha256.hexdigest(),
             index_nbytes=len(encoded),
+            index_crc32c=index.header_checksum(encoded),
         )
 
 

@@ -5,7 +5,7 @@
     {"format": 1,
      "data": {"codec": "typed/1", "element_spec": {...},
               "shards": {"files": [[attempt, first number, count], ...], "records": [...], "bytes": [...],
-                         "crc32c": [...], "sha256": [...], "index_bytes": [...]}},
+                         "crc32c": [...], "sha256": [...], "index_bytes": [...], "index_crc32c": [...]}},
      "provenance": {...}, "token": "..."}
 
 The digest of a version is the SHA-256 of the canonical JSON (sorted keys, no spaces, ASCII) of codec, element spec and
@@ -34,6 +34,7 @@ _COLUMNS = {
     "crc32c": "crc32c",
     "sha256": "sha256",
     "index_bytes": "index_nbytes",
+    "index_crc32c": "index_crc32c",
 }
 
 
