@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, pieces, to_position
 from cachelayer.codec.frames import RecordBuffer
@@ -27,6 +29,7 @@ class _Memory:
 
 
 _MEMORY: Bytes = np.asarray(_Memory())
+_MEMORY_VIEW = memoryview(_MEMORY)  # type: ignore[arg-type]
 _memory_windows = lru_cache(maxsize=256)(partial(windows, _MEMORY))
 
 
@@ -90,6 +93,15 @@ class Places:
         return out
 
 
+def _mend(found: NDArray[Any], rows: Ints, starts: Ints, room: Ints) -> None:
+    """Take once more, without it, what lies behind the one header in some rows; ``room`` bytes lie before it."""
+    nbytes = found.dtype.itemsize
+    target = memoryview(found.view(np.uint8))  # type: ignore[arg-type]
+    splits = zip((rows * nbytes).tolist(), starts.tolist(), room.tolist(), strict=True)
+    for row, start, left in splits:
+        target[row + left : row + nbytes] = _MEMORY_VIEW[start + left + HEADER : start + nbytes + HEADER]
+
+
 @dataclass(frozen=True, eq=False)
 class UniformRecords:
     """Records of one size in mapped files, read part by part straight from them.
@@ -99,12 +111,16 @@ class UniformRecords:
         starts: where each record begins in memory.
         places: where it begins in its block, without the header.
         nbytes: bytes of each.
+        crossing: the rows of those that do not end in the block where they begin.
+        room: for each of these the bytes that are left in it.
     """
 
     holder: object
     starts: Ints
     places: Ints
     nbytes: int
+    crossing: Ints
+    room: Ints
 
     @classmethod
     def at(cls, holder: object, base: Ints | int, logical: Ints, nbytes: int) -> UniformRecords:
@@ -113,7 +129,8 @@ class UniformRecords:
         blocks *= HEADER
         blocks += logical
         blocks += base + HEADER
-        return cls(holder, blocks, places, nbytes)
+        crossing = (places > PAYLOAD - nbytes).nonzero()[0]
+        return cls(holder, blocks, places, nbytes, crossing, PAYLOAD - places[crossing])
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -126,49 +143,42 @@ class UniformRecords:
     def uniform_nbytes(self) -> int:
         return self.nbytes
 
-    @cached_property
-    def _crossing(self) -> Ints:
-        """The rows of the records that do not end in the block where they begin."""
-        return (self.places > PAYLOAD - self.nbytes).nonzero()[0]
-
     def slab(self, offset: int, nbytes: int) -> Bytes:
         if nbytes == 0 or len(self.starts) == 0:
             return np.empty((len(self.starts), nbytes), np.uint8)
         begin = self.starts + offset
-        if nbytes > PAYLOAD:
-            rows = np.empty((len(begin), nbytes), np.uint8)
-            self._copy(rows, np.arange(len(begin)), begin, self.places + offset)
-            return rows
-        # What a header cuts is gathered with it, and then mended; so few rows are not worth a second gather.
-        rows = _memory_windows(nbytes)[begin].view(np.uint8).reshape(-1, nbytes)
-        crossing = self._crossing
+        if self.nbytes > PAYLOAD:
+            return self._pieced(begin, self.places + offset, nbytes)
+        # What a header cuts is gathered with it, and then mended: so few rows are not worth a second gather.
+        found = _memory_windows(nbytes)[begin]
+        crossing = self.crossing
         if len(crossing):
-            places = self.places[crossing] + offset
-            cut = (places > PAYLOAD - nbytes).nonzero()[0]
+            room = self.room - offset
+            cut = (room < nbytes).nonzero()[0]
             if len(cut):
-                crossing = crossing[cut]
-                self._copy(rows, crossing, begin[crossing], places[cut])
-        return rows
+                rows = crossing[cut]
+                _mend(found, rows, begin[rows], np.maximum(room[cut], 0))
+        return np.ndarray((len(begin), nbytes), np.uint8, found)
 
     @staticmethod
-    def _copy(out: Bytes, rows: Ints, starts: Ints, places: Ints) -> None:
-        """Fill some rows, piece by piece.
+    def _pieced(starts: Ints, places: Ints, nbytes: int) -> Bytes:
+        """Ranges of records that may cross several headers, piece by piece.
 
         Args:
             starts: for each where it would begin in memory, had its record not crossed a header.
             places: its place in the block where its record begins; past the end where it begins in a later one.
         """
-        nbytes = out.shape[1]
-        target, memory = memoryview(out.reshape(-1)), memoryview(_MEMORY)  # type: ignore[arg-type]
-        for row, start, place in zip(rows.tolist(), starts.tolist(), places.tolist(), strict=True):
-            done = row * nbytes
-            end = done + nbytes
-            position = start + place // PAYLOAD * HEADER
+        out = np.empty((len(starts), nbytes), np.uint8)
+        target = memoryview(out.reshape(-1))  # type: ignore[arg-type]
+        done = 0
+        for start, place in zip(starts.tolist(), places.tolist(), strict=True):
+            position, end = start + place // PAYLOAD * HEADER, done + nbytes
             stop = min(done + PAYLOAD - place % PAYLOAD, end)
             while done < end:
                 after = position + stop - done
-                target[done:stop] = memory[position:after]
+                target[done:stop] = _MEMORY_VIEW[position:after]
                 done, stop, position = stop, min(stop + PAYLOAD, end), after + HEADER
+        return out
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         splits = splits_of(lengths)

@@ -25,6 +25,7 @@ from cachelayer.elements.values import Nullable
 from cachelayer.errors import CorruptionError, ElementError, FormatError
 
 MAX_RECORD_NBYTES = 2**32 - 1
+_NO_PARTS: Ints = np.empty((0, 0), np.int64)
 
 
 class Codec(Protocol):
@@ -182,6 +183,11 @@ class TypedCodec(_TreeCodec):
     def __init__(self, spec: Tree) -> None:
         super().__init__(spec)
         self.layout = layout_of(self._leaves)
+        self._fixed_parts = [
+            [(offset, fixed_nbytes(part), *part) for offset, part in zip(offsets, leaf.fixed, strict=True)]
+            for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True)
+        ]
+        self._nullable = any(spec.nullable for spec in self._leaf_specs)
         sizes = [sum(map(fixed_nbytes, leaf.fixed)) for leaf in self._leaves]
         # A small leaf, read first, brings the cache lines where large ones begin; read last, it would miss them all.
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
@@ -251,14 +257,13 @@ class TypedCodec(_TreeCodec):
         for index in self._smallest_first:
             if chosen is not None and index not in chosen:
                 continue
-            leaf = self._leaves[index]
-            fixed = []
-            for offset, (dtype, shape) in zip(layout.fixed[index], leaf.fixed, strict=True):
-                size = fixed_nbytes((dtype, shape))
-                values = records.slab(offset, size).view(dtype) if size else np.empty(0, dtype)
-                fixed.append(values.reshape(rows, *shape))
+            # One call instead of a view and a reshape; it takes over the memory.
+            fixed = [
+                np.ndarray((rows, *shape), dtype, records.slab(offset, size) if size else None)
+                for offset, size, dtype, shape in self._fixed_parts[index]
+            ]
             variable = []
-            for number, dtype in enumerate(leaf.variable, start=layout.variable[index]):
+            for number, dtype in enumerate(self._leaves[index].variable, start=layout.variable[index]):
                 values = records.ranges(starts[:, number], nbytes[:, number]).view(dtype)
                 variable.append(Flat(values, splits_of(nbytes[:, number] // dtype.itemsize)))
             is_null = nulls[:, index] if self._leaf_specs[index].nullable else None
@@ -268,9 +273,9 @@ class TypedCodec(_TreeCodec):
     def _variable_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
         layout = self.layout
-        nbytes = np.empty((len(records), 0), np.int64)
         if not layout.variable_count and records.uniform_nbytes == layout.fixed_nbytes:
-            return nbytes, nbytes
+            return _NO_PARTS, _NO_PARTS
+        nbytes = np.empty((len(records), 0), np.int64)
         lengths = records.lengths
         short = np.flatnonzero(lengths < layout.fixed_nbytes)
         if len(short):
@@ -289,7 +294,7 @@ class TypedCodec(_TreeCodec):
         return starts, nbytes
 
     def _nulls(self, records: Records) -> Any:
-        if not any(spec.nullable for spec in self._leaf_specs):
+        if not self._nullable:
             return None
         raw = records.slab(self.layout.nulls, self.layout.null_nbytes)
         return np.unpackbits(raw, axis=1, count=len(self._leaves), bitorder="little").astype(np.bool_)

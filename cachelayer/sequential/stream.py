@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any, Generic, cast
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidTypeError, RecordIndexError, StateError
 from cachelayer.protocols import RandomAccess, T
+from cachelayer.sequential.checkpoint import load_state, save_state
 from cachelayer.sequential.options import StreamOptions
 from cachelayer.sequential.prefetch import Chunk, Prefetcher
 from cachelayer.sequential.state import StreamIdentity
@@ -164,6 +165,7 @@ class StreamIterator(Iterator[T]):
     def __init__(self, stream: Stream[T]) -> None:
         self._identity = stream.identity
         self._steps = stream.options.steps
+        self._writes = stream.options.shard_index == 0
         self._prefetcher = Prefetcher(stream.plan, stream.options.prefetch)
         self._go_to(stream.options.start)
 
@@ -227,3 +229,20 @@ class StreamIterator(Iterator[T]):
                 f"position {position} of the state is past the end of this stream, {end}: pass a larger num_epochs"
             )
         self._go_to(position)
+
+    async def save(self, directory: Any) -> Awaitable[None]:
+        """Save the state beside a model: Orbax calls this. The first shard writes ``state.json``.
+
+        Args:
+            directory: a path, or one that Orbax is about to make.
+        """
+        return await save_state(self.get_state(), directory, writes=self._writes)
+
+    async def load(self, directory: Any) -> Awaitable[None]:
+        """Go on from a state that :meth:`save` wrote, on any number of shards: Orbax calls this.
+
+        Raises:
+            StateError: where there is none, or it belongs to other records or another order; raised when the result
+                is awaited.
+        """
+        return await load_state(directory, self.set_state)
