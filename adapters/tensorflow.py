@@ -281,7 +281,10 @@ def to_tf(stream: Stream[Any]) -> tf.data.Dataset:
 
     Raises:
         InvalidTypeError: for leaves that TensorFlow has no type for, or that are None in some elements.
+        InvalidArgumentError: where functions were mapped over the stream: what they return has no spec.
     """
+    if stream.is_mapped:
+        raise InvalidArgumentError("to_tf() of a mapped stream: call it on the stream, and map() the tf.data.Dataset")
     spec = stream.source.element_spec
     _check_outward(spec)
     if stream.options.batched:

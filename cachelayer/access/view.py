@@ -14,6 +14,7 @@ from cachelayer.access.selection import Selection
 from cachelayer.elements.tree import Tree
 from cachelayer.protocols import T
 from cachelayer.sequential.options import make_options
+from cachelayer.sequential.step_reader import StepReader
 from cachelayer.sequential.stream import Stream
 
 
@@ -199,4 +200,4 @@ class View(ABC, Generic[T]):
             start=start,
             prefetch=prefetch,
         )
-        return Stream(self, options)
+        return Stream(StepReader(self, options))

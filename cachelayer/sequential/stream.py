@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
-from typing import Any, Generic, cast
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import integer
-from cachelayer.errors import InvalidTypeError, RecordIndexError, StateError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError
 from cachelayer.protocols import RandomAccess, T
 from cachelayer.sequential.checkpoint import load_state, save_state
+from cachelayer.sequential.maps import ElementMap
 from cachelayer.sequential.options import StreamOptions
 from cachelayer.sequential.prefetch import Chunk, Prefetcher
 from cachelayer.sequential.state import StreamIdentity
+from cachelayer.sequential.step_reader import StepReader
 from cachelayer.sequential.steps import Step
+
+U = TypeVar("U")
 
 # What is read at once at least, where batches are smaller or there are none.
 _CHUNK_NBYTES = 4 << 20
@@ -28,20 +33,82 @@ class Stream(Generic[T]):
     Made by :meth:`cachelayer.DataRef.stream`, where the arguments are explained.
     """
 
-    def __init__(self, records: RandomAccess[Any], options: StreamOptions) -> None:
-        self._records = records
-        self._options = options
-        self._chunk_records = min(_CHUNK_RECORDS, max(1, _CHUNK_NBYTES // max(1, records.record_nbytes)))
+    def __init__(self, reader: StepReader) -> None:
+        self._reader = reader
+        self._chunk_records = min(_CHUNK_RECORDS, max(1, _CHUNK_NBYTES // max(1, reader.records.record_nbytes)))
 
     @property
     def options(self) -> StreamOptions:
         """What was asked for, checked."""
-        return self._options
+        return self._reader.options
 
     @property
     def source(self) -> RandomAccess[Any]:
         """The records."""
-        return self._records
+        return self._reader.records
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether functions change what is handed out, so that the spec of the records is not that of the stream."""
+        return bool(self._reader.maps or self._reader.batch_maps)
+
+    @overload
+    def map(self, fn: Callable[[T], U], *, rng: Literal[False] = ..., threads: int = ...) -> Stream[U]: ...
+    @overload
+    def map(
+        self, fn: Callable[[T, np.random.Generator], U], *, rng: Literal[True], threads: int = ...
+    ) -> Stream[U]: ...
+    def map(self, fn: Callable[..., Any], *, rng: bool = False, threads: int = 0) -> Stream[Any]:
+        """The same stream of what a function makes of each element, before elements are stacked to batches.
+
+        Args:
+            fn: a function of one element; with ``rng`` of an element and a :class:`numpy.random.Generator`. The
+                generator is good until the function returns, and gives the same numbers to the same global position
+                with the same seed: on any number of shards, in any thread, after any restore.
+            rng: whether it takes random numbers; the stream needs a seed, also where it is not shuffled.
+            threads: number of threads that call the function at once, for functions that release the GIL; 0 calls it in
+                one at a time.
+
+        Raises:
+            InvalidArgumentError: where the stream has no seed for ``rng``, or batches were mapped already.
+        """
+        if self._reader.batch_maps:
+            raise InvalidArgumentError("map() works on elements, map_batches() on batches of them: call map() first")
+        if rng and self.options.order.seed is None:
+            raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
+        added = ElementMap(fn, bool(rng), integer("threads", threads, 0), len(self._reader.maps))
+        return Stream(replace(self._reader, maps=(*self._reader.maps, added)))
+
+    def map_batches(self, fn: Callable[[T], U]) -> Stream[U]:
+        """The same stream of what a function makes of each batch.
+
+        Args:
+            fn: a function of one batch; with ``remainder="pad"`` the mask is not passed to it, and stays.
+
+        Raises:
+            InvalidArgumentError: where the stream has no batches.
+        """
+        if not self.options.batched:
+            raise InvalidArgumentError(
+                "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
+            )
+        return Stream(replace(self._reader, batch_maps=(*self._reader.batch_maps, fn)))
+
+    def of_rows(self, rows: Callable[[int], NDArray[np.int64]]) -> Stream[T]:
+        """The same stream, of some rows of each global batch: what a process of a sharded array needs.
+
+        Args:
+            rows: the row numbers that are read of a global batch of so many rows, in any order; with remainder "pad"
+                that is ``global_batch_size`` at every step, else the rows of the step.
+
+        Raises:
+            InvalidArgumentError: where the stream has no batches, or is that of one shard of several.
+        """
+        if not self.options.batched or self.options.steps.shard_count > 1:
+            raise InvalidArgumentError(
+                "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
+            )
+        return Stream(replace(self._reader, rows=rows))
 
     def __iter__(self) -> StreamIterator[T]:
         """An iterator from ``start`` on, independent of others."""
@@ -53,7 +120,7 @@ class Stream(Generic[T]):
         Raises:
             TypeError: where the stream has no end.
         """
-        options = self._options
+        options = self.options
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
         count = options.steps.count(options.start, offset)
@@ -68,16 +135,16 @@ class Stream(Generic[T]):
             RecordIndexError: where there is no such step, or it has no element for this shard.
         """
         found = self._step(step)
-        if self._options.batched:
-            return cast(T, self._with_mask(found, self._records.read(self._numbers(found))))
-        elements = self._records.__getitems__(self._numbers(found))
+        if self.options.batched:
+            return cast(T, self._reader.batch(found))
+        elements = self._reader.elements(found)
         if len(elements) == 0:
-            raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
+            raise RecordIndexError(f"step {step} has no element for shard {self.options.shard_index}")
         return cast(T, elements[0])
 
     def records(self, step: int) -> NDArray[np.int64]:
         """The record numbers in the batch of a step, one a row: int64. Padding rows repeat the last one."""
-        return self._numbers(self._step(step))
+        return self._reader.numbers(self._step(step))
 
     def with_state(self) -> Iterator[tuple[T, dict[str, Any]]]:
         """Pairs of a batch and the state after it, for consumers that hold back batches before they hand them out."""
@@ -87,48 +154,21 @@ class Stream(Generic[T]):
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
-        total = self._options.steps.count(self._options.start)
+        total = self.options.steps.count(self.options.start)
         if index < 0:
             if total is None:
                 raise RecordIndexError(f"step {index}: an endless stream has no last step")
             index += total
-        found = None if index < 0 else self._options.steps.nth(self._options.start, index)
+        found = None if index < 0 else self.options.steps.nth(self.options.start, index)
         if found is None:
             raise RecordIndexError(f"step {number}: the stream has {total} steps")
         return found
 
-    def _numbers(self, step: Step) -> NDArray[np.int64]:
-        """The record numbers that this shard takes in a step."""
-        options = self._options
-        first, last = options.steps.part(step, options.shard_index)
-        epoch, place = divmod(step.begin, options.steps.records)
-        size = step.end - step.begin
-        if last <= size:
-            return options.order(epoch, place + first, place + last)
-        final = options.order(epoch, place + size - 1, place + size)
-        real = options.order(epoch, place + first, place + size) if first < size else final[:0]
-        return np.concatenate([real, np.repeat(final, last - max(first, size))])
-
-    def _batches(self, steps: list[Step]) -> Iterator[Any]:
-        numbers = [self._numbers(step) for step in steps]
-        batches: Iterable[Any]
-        try:
-            batches = self._records.read_batches(numbers)
-        except Exception:  # noqa: BLE001 - read one by one, the error comes in the place of the batch that has it
-            batches = map(self._records.read, numbers)
-        return map(self._with_mask, steps, batches)
-
-    def _with_mask(self, step: Step, batch: Any) -> Any:
-        if self._options.steps.remainder != "pad":
-            return batch
-        first, last = self._options.steps.part(step, self._options.shard_index)
-        return batch, np.arange(first, last) < step.end - step.begin
-
     def plan(self, position: int) -> Chunk | None:
         """What is read next from a position: some steps at once, so that small batches cost little; None at the end."""
-        steps = self._options.steps
-        if self._options.batched:
-            share = steps.global_batch // steps.shard_count
+        steps = self.options.steps
+        if self.options.batched:
+            share = max(1, self._reader.share)
             found: list[Step] = []
             while len(found) * share < self._chunk_records and (step := steps.at(position)) is not None:
                 position = steps.after(step)
@@ -136,27 +176,21 @@ class Stream(Generic[T]):
             if not found:
                 return None
             after = [steps.after(step) for step in found]
-            return Chunk(after, lambda: self._batches(found))
+            return Chunk(after, lambda: self._reader.batches(found))
         block = steps.block(position, self._chunk_records)
         if block is None:
             return None
         stride = steps.shard_count
         after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
-        return Chunk(after, lambda: self._elements(block))
-
-    def _elements(self, block: Step) -> Iterator[Any]:
-        epoch, place = divmod(block.begin, self._options.steps.records)
-        numbers = self._options.order(epoch, place, place + block.end - block.begin)
-        mine = numbers[self._options.shard_index :: self._options.steps.shard_count]
-        yield from self._records.__getitems__(mine)
+        return Chunk(after, lambda: self._reader.block(block))
 
     @property
     def identity(self) -> StreamIdentity:
         """What the positions of this stream count in."""
-        return StreamIdentity(self._records.digest, self._options.order)
+        return StreamIdentity(self._reader.records.digest, self.options.order)
 
     def __repr__(self) -> str:
-        return f"Stream({self._records!r}, {self._options!r})"
+        return f"Stream({self._reader.records!r}, {self.options!r})"
 
 
 class StreamIterator(Iterator[T]):
