@@ -1,0 +1,81 @@
+"""States of iterators inside ``orbax.checkpoint.CheckpointManager``.
+
+For the first API of Orbax, where arguments name their handler. Its second one, ``orbax.checkpoint.v1``, takes iterators
+as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cachelayer.errors import MissingDependencyError
+from cachelayer.sequential.checkpoint import read_state, write_state
+
+try:
+    import jax
+    import orbax.checkpoint as ocp
+except ImportError as error:
+    raise MissingDependencyError("this needs Orbax: pip install 'cachelayer[orbax]'") from error
+
+
+class Stateful(Protocol):
+    """What a state is taken of: iterators of streams, of ``global_batches`` and the like."""
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: Any, /) -> None: ...
+
+
+# Checkpoints hold the name of this class with that of its module: neither changes.
+class StateHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
+    """Writes the state of an iterator to ``state.json``, and reads it. :class:`CheckpointSave` finds it."""
+
+    async def async_save(self, directory: Any, args: CheckpointSave) -> list[Any]:
+        """The state as it is now, written in the background by process 0."""
+        text = json.dumps(args.iterator.get_state())
+
+        async def write() -> None:
+            if jax.process_index() == 0:
+                write_state(text, directory)
+
+        return [ocp.future.CommitFutureAwaitingContractedSignals(write(), name="cachelayer_state")]
+
+    def save(self, directory: Any, args: CheckpointSave) -> None:
+        """The same, written when it returns."""
+        if jax.process_index() == 0:
+            write_state(json.dumps(args.iterator.get_state()), directory)
+
+    def restore(self, directory: Any, args: CheckpointRestore) -> Stateful:
+        """The iterator that was passed, where the saved one was.
+
+        Raises:
+            StateError: where there is no state, or it belongs to other records or another order.
+        """
+        args.iterator.set_state(read_state(directory))
+        return args.iterator
+
+
+@ocp.args.register_with_handler(StateHandler, for_save=True)
+@dataclass
+class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
+    """Saves the state of an iterator as it is when ``save()`` is called.
+
+    Args:
+        iterator: that of a stream, of ``global_batches``, or anything with ``get_state`` and ``set_state``.
+    """
+
+    iterator: Stateful
+
+
+@ocp.args.register_with_handler(StateHandler, for_restore=True)
+@dataclass
+class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
+    """Sets an iterator to where the saved one was, on any number of processes.
+
+    Args:
+        iterator: one over the same records in the same order.
+    """
+
+    iterator: Stateful
