@@ -2,6 +2,8 @@
 
 from cachelayer.access.array_record_source import ArrayRecordDataSource
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.joined import JoinedRef, concat
+from cachelayer.access.mixed import Mixture, mix
 from cachelayer.access.wrapped import WrappedRef, wrap
 from cachelayer.check import Report
 from cachelayer.elements.spec import ArraySpec, RaggedSpec, SparseSpec
@@ -50,7 +52,9 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidNameError",
     "InvalidTypeError",
+    "JoinedRef",
     "MissingDependencyError",
+    "Mixture",
     "NotFoundError",
     "Nullable",
     "Ragged",
@@ -68,6 +72,8 @@ __all__ = [
     "VersionInfo",
     "VersionNotFoundError",
     "WrappedRef",
+    "concat",
+    "mix",
     "open",
     "wrap",
 ]

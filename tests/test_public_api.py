@@ -27,7 +27,9 @@ PUBLIC = [
     "InvalidArgumentError",
     "InvalidNameError",
     "InvalidTypeError",
+    "JoinedRef",
     "MissingDependencyError",
+    "Mixture",
     "NotFoundError",
     "Nullable",
     "Ragged",
@@ -45,6 +47,8 @@ PUBLIC = [
     "VersionInfo",
     "VersionNotFoundError",
     "WrappedRef",
+    "concat",
+    "mix",
     "open",
     "wrap",
 ]

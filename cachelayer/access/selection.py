@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,18 @@ class Selection:
             raise InvalidTypeError(f"{rows}: {error}") from None
         except ValueError as error:
             raise InvalidArgumentError(f"{rows}: {error}") from None
+
+    def select(self, indices: Any) -> Selection:
+        """The records of these indices, which may be negative."""
+        return Selection(self.take(indices))
+
+    def segments(self, sizes: Sequence[int]) -> list[Numbers]:
+        """The rows that lie in each of the base's segments, which follow one another and hold so many records."""
+        if len(sizes) == 1:
+            return [np.arange(len(self))]
+        numbers = np.asarray(self.numbers, np.int64)
+        segment_of = np.searchsorted(np.cumsum(np.asarray(sizes, np.int64)), numbers, side="right")
+        return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
 
     def take(self, indices: Any) -> Numbers:
         """The base's record numbers of these indices; negative ones count from the end.

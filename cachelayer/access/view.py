@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overload
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.selection import Selection
+from cachelayer.access.split import split_rows
 from cachelayer.elements.tree import Tree
 from cachelayer.protocols import T
 from cachelayer.sequential.options import make_options
@@ -34,6 +35,10 @@ class Base(Protocol):
     @property
     def record_nbytes(self) -> int:
         """About the bytes of a record."""
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """Numbers of records that came to it one after another: what is drawn of one does not depend on later ones."""
 
     def element(self, number: int) -> Any:
         """One element."""
@@ -90,6 +95,33 @@ class View(ABC, Generic[T]):
         if isinstance(index, slice):
             return self._with_selection(self._selection.slice(index))
         return self._base.element(self._selection.number(index))
+
+    def select(self, indices: Sequence[int] | NDArray[Any]) -> Self:
+        """A view of some records, in the order of their indices.
+
+        Args:
+            indices: integers; negative ones count from the end, and one may stand there more than once.
+
+        Raises:
+            RecordIndexError: where there is no such record.
+        """
+        return self._with_selection(self._selection.select(indices))
+
+    def split(self, shares: Mapping[str, float], *, seed: int) -> dict[str, Self]:
+        """Views of parts that hold each record once, drawn at random and stable.
+
+        Each segment of records that came to the dataset at once is drawn by itself, so no record moves from one part to
+        another in a version that was made by appending. Within a part records keep their order.
+
+        Args:
+            shares: the share of each part; they sum to 1.
+            seed: an integer in [0, 2**64); with the shares it decides the parts.
+
+        Raises:
+            InvalidArgumentError: where shares or seed cannot be.
+        """
+        parts = split_rows(self._selection.segments(self._base.segments), shares, seed)
+        return {name: self._with_selection(self._selection.select(rows)) for name, rows in parts.items()}
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())

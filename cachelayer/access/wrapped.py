@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.published import chosen_leaves
+from cachelayer.access.records import chosen_leaves
 from cachelayer.access.selection import Selection
 from cachelayer.access.view import View
 from cachelayer.codec import codec_for
@@ -50,6 +50,10 @@ class WrappedBase:
 
     # Unknown without reading; a guess that makes blocks of a few hundred items.
     record_nbytes = 4096
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return (self._records,)
 
     @property
     def element_spec(self) -> tree.Tree:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.sequential.order import Order
+from cachelayer.sequential.order import Order, Ordering
 from cachelayer.sequential.steps import REMAINDERS, Remainder, Steps
 
 
@@ -17,7 +17,7 @@ class StreamOptions:
 
     batched: bool
     steps: Steps
-    order: Order
+    order: Ordering
     shard_index: int
     start: int
     prefetch: int
@@ -77,6 +77,15 @@ def _seed(seed: int | None, shuffle: bool) -> int | None:
         if shuffle:
             raise InvalidArgumentError("shuffle=True needs a seed: pass seed=<an integer in [0, 2**64)>")
         return None
+    return check_seed(seed)
+
+
+def check_seed(seed: int) -> int:
+    """A seed, checked.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: where it is no integer in [0, 2**64).
+    """
     number = integer("seed", seed, 0)
     if number >= 1 << 64:
         raise InvalidArgumentError(f"seed {number}: it lies in [0, 2**64)")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,29 @@ _FEW = 16
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
+
+
+class Ordering(Protocol):
+    """Which record stands at each place of each epoch."""
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether the order is permuted."""
+
+    @property
+    def seed(self) -> int | None:
+        """Key of the permutations."""
+
+    @property
+    def reshuffle(self) -> bool:
+        """Whether each epoch has a permutation of its own."""
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Indices:
+        """The numbers of the records at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelayer.errors import StateError
-from cachelayer.sequential.order import ORDER_VERSION, Order
+from cachelayer.sequential.order import ORDER_VERSION, Ordering
 
 FORMAT = 1
 
@@ -23,7 +23,7 @@ class StreamIdentity:
     """
 
     digest: str
-    order: Order
+    order: Ordering
 
     def state(self, position: int) -> dict[str, Any]:
         """The state of a sampler whose next step begins at a position."""

@@ -1,0 +1,144 @@
+"""Several datasets as one endless stream, in exact proportions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.joined import JoinedRef, concat
+from cachelayer.access.view import View
+from cachelayer.arguments import integer
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.protocols import T
+from cachelayer.sequential.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern
+from cachelayer.sequential.options import make_options
+from cachelayer.sequential.step_reader import StepReader
+from cachelayer.sequential.stream import Stream
+
+
+class Mixture(Generic[T]):
+    """What :func:`cachelayer.mix` gives: endless streams of several datasets."""
+
+    def __init__(self, parts: Sequence[tuple[View[T], int]]) -> None:
+        self._parts = tuple(parts)
+        self._records = _Records(concat([ref for ref, _ in parts]), self._digest())
+
+    def _digest(self) -> str:
+        state = hashlib.sha256(b"mix")
+        for ref, weight in self._parts:
+            state.update(bytes.fromhex(ref.digest) + np.int64(weight).astype("<i8").tobytes())
+        return state.hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over ``mix`` and, for each dataset, its digest (32 bytes) and weight (int64), in hexadecimal."""
+        return self._records.digest
+
+    @property
+    def element_spec(self) -> Tree:
+        """The structure of an element, with :class:`cachelayer.ArraySpec` and the like as leaves."""
+        return self._records.element_spec
+
+    def stream(
+        self,
+        global_batch_size: int | None = None,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        reshuffle: bool = True,
+        shard: Any = (0, 1),
+        start: int = 0,
+        prefetch: int = 2,
+    ) -> Stream[T]:
+        """All datasets as an endless sequence, the same for any number of shards, resumable at any place.
+
+        Each dataset goes through its own epochs, so that a small one with a large weight comes round more often. The
+        arguments are those of :meth:`cachelayer.DataRef.stream`; ``stream.records(t)`` counts records through the
+        datasets one after another.
+
+        Raises:
+            InvalidArgumentError: where an argument cannot be; the message names it and the fix.
+            InvalidTypeError: where an argument is of the wrong type.
+        """
+        options = make_options(
+            ENDLESS,
+            global_batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            reshuffle=reshuffle,
+            num_epochs=None,
+            shard=shard,
+            remainder="drop",
+            start=start,
+            prefetch=prefetch,
+        )
+        pattern = Pattern(tuple(weight for _, weight in self._parts))
+        sizes = tuple(len(ref) for ref, _ in self._parts)
+        order = MixedOrder(pattern, sizes, options.order.shuffle, options.order.seed, options.order.reshuffle)
+        return Stream(StepReader(self._records, replace(options, order=order)))
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"({ref!r}, {weight})" for ref, weight in self._parts)
+        return f"Mixture([{parts}], digest='sha256:{self.digest}')"
+
+
+@dataclass(frozen=True)
+class _Records:
+    """The records of all parts, under the digest of the mixture."""
+
+    joined: JoinedRef[Any]
+    digest: str
+
+    @property
+    def element_spec(self) -> Tree:
+        return self.joined.element_spec
+
+    @property
+    def record_nbytes(self) -> int:
+        return self.joined.record_nbytes
+
+    def __len__(self) -> int:
+        return len(self.joined)
+
+    def __getitems__(self, indices: NDArray[np.int64]) -> list[Any]:
+        return self.joined.__getitems__(indices)
+
+    def read(self, indices: NDArray[np.int64]) -> Any:
+        return self.joined.read(indices)
+
+    def read_batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
+        return self.joined.read_batches(batches)
+
+
+def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
+    """Several datasets as one endless stream: of every so many records in a row each has exactly its weight.
+
+    Args:
+        parts: pairs of a DataRef, or a view, or what :func:`cachelayer.concat` gave, and its weight: an integer, 1 at
+            least. The weights sum to W, 65,536 at most: of any W records in a row each dataset has as many as its
+            weight, evenly spread.
+
+    Raises:
+        InvalidArgumentError: where there are none, one is empty, a weight cannot be, or element specs differ.
+        InvalidTypeError: for other objects.
+    """
+    found = []
+    for part in parts:
+        if not isinstance(part, tuple) or len(part) != 2:
+            raise InvalidTypeError(f"part {part!r} of a mixture: pass pairs of a DataRef and its weight")
+        ref, weight = part[0], integer("weight", part[1], 1)
+        if len(ref) == 0:
+            raise InvalidArgumentError(f"{ref!r} has no records to mix")
+        found.append((ref, weight))
+    total = sum(weight for _, weight in found)
+    if total > MOST_TURNS:
+        raise InvalidArgumentError(
+            f"the weights sum to {total}, more than {MOST_TURNS}: divide them by a common factor"
+        )
+    return Mixture(found)

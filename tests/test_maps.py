@@ -1,0 +1,242 @@
+"""Functions over streams: in their place, with the same random numbers whatever delivers them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Case, cases
+
+import cachelayer
+from cachelayer import ElementError, InvalidArgumentError, InvalidTypeError
+
+THREADS = pytest.mark.parametrize("threads", [0, 3])
+
+
+def numbers(n: int) -> Any:
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def drawn(element: int, generator: np.random.Generator) -> dict[str, Any]:
+    """A record and what it draws: an odd number of 32-bit words, so that a buffer left over would show."""
+    return {"record": element, "draws": generator.integers(0, 2**32, 3, dtype=np.uint32), "normal": generator.normal()}
+
+
+def expected(case: Case, seed: int, number: int = 0) -> dict[int, tuple[Any, ...]]:
+    """What is drawn at each position of a case."""
+    found = {}
+    for position, record in enumerate(case.order()):
+        bits = np.random.Philox(key=np.array([seed, position], np.uint64), counter=[0, 0, 0, number])
+        element = drawn(record, np.random.Generator(bits))
+        found[position] = (element["record"], tuple(element["draws"].tolist()), element["normal"])
+    return found
+
+
+def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+    draws = [tuple(row.tolist()) for row in batch["draws"]]
+    return list(zip(batch["record"].tolist(), draws, batch["normal"].tolist(), strict=True))
+
+
+SHARDED = st.integers(1, 4).flatmap(
+    lambda shards: st.tuples(st.just(shards), cases(shards=shards, remainders=("keep", "drop")))
+)
+
+
+@given(SHARDED, st.sampled_from([0, 2]), st.sampled_from([0, 2]))
+@settings(deadline=None, max_examples=60)
+def test_a_position_draws_the_same_numbers_on_any_shards_and_threads(
+    sharded: tuple[int, Case], threads: int, prefetch: int
+) -> None:
+    shards, case = sharded
+    seed = case.seed or 0
+    want = expected(case, seed)
+    streams = [
+        numbers(case.n)
+        .stream(case.batch, shard=(shard, shards), prefetch=prefetch, **{**case.arguments(), "seed": seed})
+        .map(drawn, rng=True, threads=threads)
+        for shard in range(shards)
+    ]
+    steps = zip(*streams, strict=True)
+    for batches, (begin, records) in zip(steps, case.steps(), strict=True):
+        found = [row for batch in batches for row in rows_of(batch)]
+        assert found == [want[begin + row] for row in range(len(records))]
+
+
+def test_the_numbers_are_these_for_ever() -> None:
+    stream = numbers(10).stream(shuffle=True, seed=42, num_epochs=3).map(drawn, rng=True)
+    element = stream[23]
+    assert element["record"] == 5
+    assert element["draws"].tolist() == [1980480412, 3142407344, 1977257244]
+    assert element["normal"] == 0.45617114136673176
+
+
+def test_the_numbers_come_again_after_a_restore_and_at_any_step() -> None:
+    stream = numbers(50).stream(4, shuffle=True, seed=3, num_epochs=2).map(drawn, rng=True)
+    iterator = iter(stream)
+    for _ in range(7):
+        next(iterator)
+    again = iter(numbers(50).stream(6, shuffle=True, seed=3, num_epochs=2, start=5).map(drawn, rng=True))
+    again.set_state(iterator.get_state())
+    first, second = next(iterator), next(again)
+    assert rows_of(second)[:4] == rows_of(first)
+    assert rows_of(stream[7]) == rows_of(first)
+
+
+def test_two_functions_of_a_stream_draw_different_numbers() -> None:
+    def add(element: list[float], generator: np.random.Generator) -> list[float]:
+        return [*element, generator.random()]
+
+    stream = numbers(20).stream(seed=1).map(lambda n: [float(n)]).map(add, rng=True).map(add, rng=True)
+    assert all(first != second for _, first, second in stream)
+
+
+def test_functions_are_called_in_order_and_batches_come_last() -> None:
+    stream = numbers(8).stream(4).map(lambda n: n + 1).map(lambda n: {"x": n * 10}).map_batches(lambda b: b["x"].sum())
+    assert list(stream) == [100, 260]
+
+
+def test_padding_repeats_the_last_record_with_its_numbers_and_the_mask_stays() -> None:
+    stream = numbers(6).stream(4, seed=9, remainder="pad").map(drawn, rng=True).map_batches(rows_of)
+    rows, mask = stream[1]
+    assert mask.tolist() == [True, True, False, False]
+    assert rows[2] == rows[3] == rows[1]
+    assert [row[0] for row in rows] == [4, 5, 5, 5]
+
+
+def test_a_shard_with_no_rows_gets_a_batch_of_none() -> None:
+    stream = numbers(5).stream(4, shard=(3, 4), remainder="keep", seed=0).map(drawn, rng=True)
+    batch = stream[1]
+    assert batch["draws"].shape == (0, 3)
+    assert batch["draws"].dtype == np.uint32
+    assert batch["normal"].shape == (0,)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_elements_of_any_structure_are_stacked() -> None:
+    stream = numbers(4).stream(2).map(lambda n: {"a": (n, [np.ones(2) * n]), "p": Pair(str(n), b"x"), "none": None})
+    batch = stream[1]
+    assert batch["a"][0].tolist() == [2, 3]
+    assert batch["a"][1][0].tolist() == [[2, 2], [3, 3]]
+    assert isinstance(batch["p"], Pair)
+    assert batch["p"].left.tolist() == ["2", "3"]
+    assert batch["p"].right.tolist() == [b"x", b"x"]
+    assert batch["none"] is None
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda n: np.zeros(n), r"leaves of one shape .* float64\[0\] and float64\[1\]"),
+        (lambda n: {"x": n} if n else {"y": n}, r"\['x'\].* and .*\['y'\]"),
+        (lambda n: {"x": np.int32(n) if n else np.int64(n)}, r"leaf \['x'\]: .* int32\[\] and int64\[\]"),
+        (lambda n: (n,) * (n + 1), "tuple of 1 and tuple of 2"),
+        (lambda n: n or None, "NoneType .* and int"),
+        (lambda n: n if n else None, "NoneType .* and int"),
+    ],
+)
+def test_elements_that_do_not_stack_are_named(fn: Any, message: str) -> None:
+    with pytest.raises(ElementError, match=message):
+        next(iter(numbers(4).stream(2, prefetch=0).map(fn)))
+
+
+@THREADS
+@pytest.mark.parametrize("batch", [None, 10])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_error_comes_in_its_place_and_says_where(threads: int, batch: int | None, prefetch: int) -> None:
+    broken = [True]
+
+    def fn(n: int) -> int:
+        if n == 57 and broken[0]:
+            raise KeyError("colour")
+        return n
+
+    iterator = iter(numbers(100).stream(batch, prefetch=prefetch).map(fn, threads=threads))
+    seen: list[int] = []
+    with pytest.raises(KeyError, match="colour") as caught:
+        seen.extend(n for item in iterator for n in np.ravel(item).tolist())
+    assert caught.value.__notes__ == ["raised by a function passed to map(), of the element at global position 57"]
+    assert seen == list(range(57 if batch is None else 50))
+    assert iterator.get_state()["position"] == len(seen)
+    broken[0] = False
+    for item in iterator:
+        seen += np.ravel(item).tolist()
+    assert seen == list(range(100))
+
+
+def test_functions_run_in_threads_at_once() -> None:
+    meeting = threading.Barrier(3)
+
+    def fn(n: int) -> int:
+        meeting.wait(60)
+        return n
+
+    assert list(numbers(9).stream(3, prefetch=0).map(fn, threads=3))[2].tolist() == [6, 7, 8]
+
+
+def test_without_threads_a_function_is_called_by_one_at_a_time() -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def fn(n: int) -> int:
+        inside.append(n)
+        most.append(len(inside))
+        inside.pop()
+        return n
+
+    stream = numbers(20_000).stream(500, prefetch=4).map(fn)
+    assert sum(len(batch) for batch in stream) == 20_000
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda s: s(4).map(drawn, rng=True), InvalidArgumentError, r"map\(rng=True\) needs a seed: pass seed="),
+        (lambda s: s(4).map_batches(len).map(str), InvalidArgumentError, r"call map\(\) first"),
+        (lambda s: s().map_batches(len), InvalidArgumentError, "pass a global_batch_size"),
+        (lambda s: s(4).map(str, threads=-1), InvalidArgumentError, "threads -1: it is 0 at least"),
+        (lambda s: s(4).map(str, threads=1.5), InvalidTypeError, "threads 1.5"),
+    ],
+)
+def test_what_cannot_be_mapped_says_so(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(numbers(10).stream)
+
+
+def test_mapping_leaves_the_stream_as_it_was() -> None:
+    stream = numbers(4).stream(2)
+    mapped = stream.map(lambda n: -n)
+    assert stream[0].tolist() == [0, 1]
+    assert mapped[0].tolist() == [0, -1]
+    assert iter(mapped).get_state() == iter(stream).get_state()
+
+
+@given(st.lists(st.integers(0, 11), min_size=0, max_size=12), st.sampled_from(["pad", "drop", "keep"]))
+@settings(deadline=None)
+def test_any_rows_of_a_global_batch_can_be_read(rows: list[int], remainder: Any) -> None:
+    plain = numbers(31).stream(12, shuffle=True, seed=4, remainder=remainder, num_epochs=2).map(drawn, rng=True)
+    some = plain.of_rows(lambda size: np.array([row for row in rows if row < size], np.int64))
+    for whole, part in zip(plain, some, strict=True):
+        whole_mask = part_mask = None
+        if remainder == "pad":
+            whole, whole_mask = whole
+            part, part_mask = part
+        size = len(whole["record"])
+        wanted = [row for row in rows if row < size]
+        assert rows_of(part) == [rows_of(whole)[row] for row in wanted]
+        if whole_mask is not None:
+            assert part_mask.tolist() == whole_mask[np.array(wanted, int)].tolist()
+
+
+@pytest.mark.parametrize("make", [lambda s: s(), lambda s: s(4, shard=(0, 2), remainder="drop")])
+def test_rows_are_those_of_a_global_batch(make: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="pass a global_batch_size and no shard"):
+        make(numbers(10).stream).of_rows(np.arange)
