@@ -42,8 +42,8 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
 
     Returns:
         What gives an iterator of batches as often as it is asked. A batch has the structure of the stream's, with
-        ``jax.Array`` leaves in the dtypes that JAX has for them: 64 bits become 32 unless ``jax_enable_x64`` is set. With
-        remainder "pad" it is ``(batch, mask)``.
+        ``jax.Array`` leaves in the dtypes that JAX has for them: 64 bits become 32 unless ``jax_enable_x64`` is set.
+        With remainder "pad" it is ``(batch, mask)``.
 
     Raises:
         InvalidArgumentError: where the stream has no batches, or is that of one shard of several, or where the sharding
@@ -92,7 +92,7 @@ class GlobalBatches(Generic[T]):
         Raises:
             InvalidArgumentError: where it does not.
         """
-        rows = _of_rank(self.sharding, 1)
+        rows, over = _of_rank(self.sharding, 1), f"{self.sharding.spec} over the mesh {dict(self.sharding.mesh.shape)}"
         for size in _step_sizes(self.stream.options.steps, position):
             try:
                 rows.shard_shape((size,))
@@ -100,9 +100,7 @@ class GlobalBatches(Generic[T]):
                 whole = size == self.stream.options.steps.global_batch
                 what = f"global_batch_size {size}" if whole else f"the last step of an epoch, {size} rows,"
                 fix = "pass a multiple" if whole else "pass remainder='drop' or 'pad' to stream()"
-                raise InvalidArgumentError(
-                    f"{what} is not divisible by {self.sharding.spec} over the mesh {dict(self.sharding.mesh.shape)}: {fix}"
-                ) from None
+                raise InvalidArgumentError(f"{what} is not divisible by {over}: {fix}") from None
 
 
 class GlobalBatchIterator(Iterator[T]):
@@ -230,7 +228,7 @@ def _global_array(path: Any, leaf: Any, size: int, rows: NDArray[np.int64], shar
     def part(index: tuple[slice, ...]) -> NDArray[Any]:
         first, last, _ = index[0].indices(size)
         place = int(np.searchsorted(rows, first))
-        return cast(NDArray[Any], array[(slice(place, place + last - first), *index[1:])])
+        return array[(slice(place, place + last - first), *index[1:])]
 
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return jax.make_array_from_callback((size, *array.shape[1:]), _of_rank(sharding, array.ndim), part, dtype=dtype)
@@ -248,8 +246,8 @@ def _checked(path: Any, leaf: Any, rows: int) -> NDArray[Any]:
         raise InvalidTypeError(f"{name} holds {what}, which JAX has no array for: {_MEND}") from None
     if leaf.ndim == 0 or len(leaf) != rows:
         raise InvalidArgumentError(
-            f"{name} has shape {list(leaf.shape)} for {rows} rows: functions passed to map_batches() keep every row, on the "
-            "first axis"
+            f"{name} has shape {list(leaf.shape)} for {rows} rows: functions passed to map_batches() keep every row, "
+            "on the first axis"
         )
     return np.asarray(leaf)
 
