@@ -16,7 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.access.view import View
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError, RecordIndexError, StateError
+from cachelayer.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    MissingDependencyError,
+    RecordIndexError,
+    StateError,
+)
 from cachelayer.protocols import RandomAccess
 from cachelayer.sequential.checkpoint import load_state, save_state
 from cachelayer.sequential.options import make_options
@@ -61,6 +67,7 @@ def batches(
         InvalidArgumentError: where an argument cannot be; the message names it and the fix.
         InvalidTypeError: where an argument is of the wrong type.
     """
+    _check_finite(ref)
     if num_epochs is None:
         raise InvalidArgumentError(
             "num_epochs=None: a MapDataset has a length: pass num_epochs=1 and call .repeat(), or pass an endless "
@@ -139,6 +146,7 @@ class Sampler:
         remainder: Literal["drop"] | None = None,
         start: int = 0,
     ) -> None:
+        _check_finite(ref)
         if remainder not in (None, "drop"):
             raise InvalidArgumentError(f"remainder {remainder!r}: a DataLoader can only 'drop'; or pass None")
         options = make_options(
@@ -317,6 +325,11 @@ class _WorkerIterator(_StreamedIterator):
             if options.batched or step.end - step.begin > options.shard_index:
                 yield step
             position = options.steps.after(step)
+
+
+def _check_finite(ref: Any) -> None:
+    if not hasattr(ref, "__len__"):
+        raise InvalidTypeError(f"a {type(ref).__name__} has no length: pass its stream to iter_dataset()")
 
 
 def _with_options(stream: Stream[Any], **changes: Any) -> Stream[Any]:

@@ -411,6 +411,16 @@ def test_states_are_those_of_the_stream_on_any_number_of_shards(ref: Any) -> Non
     assert labels(quarter) == [batch[6:9] for batch in whole[3:]]
 
 
+def test_a_mixture_is_shared_out_by_turns(ref: Any) -> None:
+    mixture: Any = cachelayer.mix([(ref[:20], 2), (ref[20:], 1)])
+    stream = mixture.stream(6, shuffle=True, seed=3)
+    found = labels(itertools.islice(in_threads(iter_dataset(stream), 2), 20))
+    assert found == labels(stream[step] for step in range(20))
+    for refused in (lambda: batches(mixture, 6), lambda: Sampler(mixture)):
+        with pytest.raises(TypeError, match=r"a Mixture has no length: pass its stream to iter_dataset"):
+            refused()
+
+
 def test_a_state_of_other_records_or_another_order_is_refused(ref: Any, other: Any) -> None:
     state = iter(iter_dataset(ref.stream(8, shuffle=True, seed=3))).get_state()
     for stream, named in ((ref.stream(8, shuffle=True, seed=4), "seed is 4"), (other.stream(8), "digest is")):
