@@ -97,7 +97,7 @@ class _Batches(grain.MapDataset[Any]):  # type: ignore[misc]
         super().__init__()
         self._stream = stream
         self._length = len(stream)
-        self._endless = _with_options(stream, steps=replace(stream.options.steps, num_epochs=None))
+        self._endless = stream.with_options(steps=replace(stream.options.steps, num_epochs=None))
 
     def __len__(self) -> int:
         return self._length
@@ -313,7 +313,7 @@ class _WorkerIterator(_StreamedIterator):
         turns = list(islice(self._turns(state["position"]), self._workers + 1))
         if len(turns) <= self._worker:
             raise StopIteration
-        item = _with_options(self._stream, start=turns[self._worker].begin)[0]
+        item = self._stream.with_options(start=turns[self._worker].begin)[0]
         after = turns[-1].begin if len(turns) > self._workers else self._stream.options.steps.end
         self._iterator.set_state({**state, "position": after})
         return item
@@ -330,8 +330,3 @@ class _WorkerIterator(_StreamedIterator):
 def _check_finite(ref: Any) -> None:
     if not hasattr(ref, "__len__"):
         raise InvalidTypeError(f"a {type(ref).__name__} has no length: pass its stream to iter_dataset()")
-
-
-def _with_options(stream: Stream[Any], **changes: Any) -> Stream[Any]:
-    """The same stream with other options."""
-    return Stream(replace(stream._reader, options=replace(stream.options, **changes)))

@@ -158,3 +158,12 @@ def test_batches_stay_small() -> None:
     assert batch_records(1e12) == 1
     large = [len(batch) for batch in as_source([np.zeros(1 << 21, np.uint8)] * 5).batches(None)]
     assert large == [2, 2, 1]
+
+
+def test_a_function_that_fails_before_it_returns_a_source_is_named() -> None:
+    def load() -> list[int]:
+        raise FileNotFoundError("no train.csv")
+
+    with pytest.raises(SourceError, match=r"load\(\) failed before it returned a source: .*no train.csv") as caught:
+        as_source(load)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer import DataRef, Stream
+from cachelayer import DataRef, JoinedRef, Stream
 
 Row = dict[str, NDArray[np.float32]]
 storage = cachelayer.Storage("somewhere")
@@ -46,6 +46,18 @@ assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
 assert_type(storage.cache(lambda: (n for n in "abc"), "letters", "v1"), DataRef[str])
 assert_type(storage.cache({"x": np.zeros(3)}, "arrays", "v1"), DataRef[Any])
 assert_type(cachelayer.wrap(["a", "b"], identity="letters")[0], str)
+assert_type(ref.select([1, 2]), DataRef[Row])
+assert_type(ref.split({"train": 0.9, "val": 0.1}, seed=0), dict[str, DataRef[Row]])
+assert_type(cachelayer.concat([ref, ref]), JoinedRef[Row])
+assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(8), Stream[Row])
+
+
+def flip(row: Row, generator: np.random.Generator) -> list[int]:
+    return []
+
+
+assert_type(ref.stream(8, seed=1).map(flip, rng=True), Stream[list[int]])
+assert_type(ref.stream(8).map(lambda row: 1).map_batches(lambda batch: "x"), Stream[str])
 """
 
 BAD = """

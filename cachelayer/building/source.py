@@ -98,6 +98,17 @@ class Source(Protocol):
         """
 
 
+def _returned(function: Callable[[], Any]) -> Any:
+    """What a function that makes a source returns."""
+    try:
+        return function()
+    except CacheLayerError:
+        raise
+    except Exception as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise SourceError(f"{name}() failed before it returned a source: {type(error).__name__}: {error}") from error
+
+
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
     """The source that an object is.
 
@@ -115,7 +126,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if adapted is not None:
         return adapted
     if callable(obj) and not isinstance(obj, Iterable):
-        return as_source(obj(), unbatch=unbatch, element_spec=element_spec)
+        return as_source(_returned(obj), unbatch=unbatch, element_spec=element_spec)
     if not unbatch and _is_stack(obj):
         return ArraySource(obj)
     if isinstance(obj, (str, bytes, bytearray, Mapping)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):

@@ -110,6 +110,10 @@ class Stream(Generic[T]):
             )
         return Stream(replace(self._reader, rows=rows))
 
+    def with_options(self, **changes: Any) -> Stream[T]:
+        """The same stream with other options, which are taken as they are: for adapters."""
+        return Stream(replace(self._reader, options=replace(self.options, **changes)))
+
     def __iter__(self) -> StreamIterator[T]:
         """An iterator from ``start`` on, independent of others."""
         return StreamIterator(self)
