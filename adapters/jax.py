@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import integer
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.sequential.checkpoint import load_state, save_state
 from cachelayer.sequential.steps import Steps
@@ -23,6 +23,10 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
+_SMALL_NBYTES = 1 << 20
+# Of memory that JAX on a CPU uses without a copy.
+_ALIGNMENT = 64
+
 
 def shard_by_process() -> tuple[int, int]:
     """The shard of this process among all JAX processes, for ``ref.stream(shard=...)``."""
@@ -32,7 +36,8 @@ def shard_by_process() -> tuple[int, int]:
 def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -> GlobalBatches[T]:
     """The batches of a stream as global arrays: the same ones on any mesh and any number of processes.
 
-    Each process reads the rows that its devices hold, and no others. Every process iterates alike.
+    Each process reads the rows that its devices hold, and no others; functions passed to ``map_batches`` see those, and
+    return arrays that nobody changes afterwards. Every process iterates alike.
 
     Args:
         stream: a batched stream without ``shard``.
@@ -86,6 +91,12 @@ class GlobalBatches(Generic[T]):
         """
         return len(self.stream)
 
+    def rows_at(self, position: int) -> int:
+        """Rows of the global batch from a position on, with padding."""
+        steps = self.stream.options.steps
+        step = None if steps.remainder == "pad" else steps.at(position)
+        return steps.global_batch if step is None else step.end - step.begin
+
     def check_steps(self, position: int) -> None:
         """Whether the sharding divides every step from a position on.
 
@@ -115,7 +126,7 @@ class GlobalBatchIterator(Iterator[T]):
     def _begin(self) -> None:
         self._flight: deque[tuple[T, dict[str, Any]]] = deque()
         self._failure: BaseException | None = None
-        self._state = self._local.get_state()
+        self._state = self._sent = self._local.get_state()
 
     def __iter__(self) -> GlobalBatchIterator[T]:
         return self
@@ -131,20 +142,17 @@ class GlobalBatchIterator(Iterator[T]):
 
     def _fill(self) -> None:
         """Send off batches until enough are on their way."""
-        steps = self._batches.stream.options.steps
         while len(self._flight) < self._batches.depth and self._failure is None:
-            position = self._local.get_state()["position"]
+            size = self._batches.rows_at(self._sent["position"])
             try:
-                batch = next(self._local)
-                step = steps.at(position)
-                size = steps.global_batch if step is None or steps.remainder == "pad" else step.end - step.begin
-                sent = _global_arrays(batch, size, self._batches.sharding)
+                batch = _global_arrays(next(self._local), size, self._batches.sharding)
             except StopIteration:
                 return
             except Exception as error:  # noqa: BLE001 - raised in its place, after the batches before it
                 self._failure = error
                 return
-            self._flight.append((cast(T, sent), self._local.get_state()))
+            self._sent = self._local.get_state()
+            self._flight.append((batch, self._sent))
 
     def _taken_failure(self) -> BaseException:
         failure, self._failure = cast(BaseException, self._failure), None
@@ -219,37 +227,66 @@ def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
 def _global_arrays(batch: Any, size: int, sharding: NamedSharding) -> Any:
     """Global arrays of ``size`` rows from a batch of the rows that this process holds."""
     rows = _local_rows(sharding, size)
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: _global_array(path, leaf, size, rows, sharding), batch)
+    leaves, structure = jax.tree.flatten(batch)
+    for place, leaf in enumerate(leaves):
+        if not isinstance(leaf, (np.ndarray, jax.Array)) or not _is_known(leaf.dtype) or leaf.shape[:1] != rows.shape:
+            raise _refusal(jax.tree_util.tree_flatten_with_path(batch)[0][place], len(rows))
+    if sharding.num_devices == 1 and sum(leaf.nbytes for leaf in leaves) < _SMALL_NBYTES:
+        return structure.unflatten(_sender(sharding, tuple([leaf.ndim for leaf in leaves]))(*map(np.asarray, leaves)))
+    return structure.unflatten([_global_array(leaf, size, rows, sharding) for leaf in leaves])
 
 
-def _global_array(path: Any, leaf: Any, size: int, rows: NDArray[np.int64], sharding: NamedSharding) -> jax.Array:
-    array = _checked(path, leaf, len(rows))
+@lru_cache(maxsize=64)
+def _sender(sharding: NamedSharding, ranks: tuple[int, ...]) -> Any:
+    """A function that sends arrays to the one device, in one call: one each would cost more than the bytes."""
+    return jax.jit(lambda *leaves: leaves, out_shardings=tuple([_of_rank(sharding, rank) for rank in ranks]))
+
+
+def _global_array(leaf: Any, size: int, rows: NDArray[np.int64], sharding: NamedSharding) -> jax.Array:
+    array = np.asarray(leaf)
+    on_cpu = sharding.mesh.devices.flat[0].platform == "cpu"
 
     def part(index: tuple[slice, ...]) -> NDArray[Any]:
         first, last, _ = index[0].indices(size)
         place = int(np.searchsorted(rows, first))
-        return array[(slice(place, place + last - first), *index[1:])]
+        found = array[(slice(place, place + last - first), *index[1:])]
+        return _aligned(found) if on_cpu else found
 
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return jax.make_array_from_callback((size, *array.shape[1:]), _of_rank(sharding, array.ndim), part, dtype=dtype)
 
 
-def _checked(path: Any, leaf: Any, rows: int) -> NDArray[Any]:
-    """The leaf, if JAX has a type for it and each row is there."""
-    name = f"leaf {jax.tree_util.keystr(path)}" if path else "the batch"
-    if not isinstance(leaf, (np.ndarray, jax.Array)):
-        raise InvalidTypeError(f"{name} is a {type(leaf).__name__}, which JAX has no array for: {_MEND}")
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in memory that JAX on a CPU takes as it is; it copies other arrays itself, several times slower."""
+    if array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
+        return array
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    copy: NDArray[Any] = np.ndarray(array.shape, array.dtype, memory, -memory.ctypes.data % _ALIGNMENT)
+    copy[...] = array
+    return copy
+
+
+@cache
+def _is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether JAX has arrays of a dtype."""
     try:
-        jax.dtypes.canonicalize_dtype(leaf.dtype)
+        jax.device_put(np.empty(0, dtype))
     except TypeError:
-        what = f"{type(leaf[0]).__name__} values" if leaf.dtype == object and len(leaf) else f"dtype {leaf.dtype}"
-        raise InvalidTypeError(f"{name} holds {what}, which JAX has no array for: {_MEND}") from None
-    if leaf.ndim == 0 or len(leaf) != rows:
-        raise InvalidArgumentError(
+        return False
+    return True
+
+
+def _refusal(found: tuple[Any, Any], rows: int) -> CacheLayerError:
+    path, leaf = found
+    name = f"leaf {jax.tree_util.keystr(path)}" if path else "the batch"
+    if hasattr(leaf, "dtype") and _is_known(leaf.dtype):
+        return InvalidArgumentError(
             f"{name} has shape {list(leaf.shape)} for {rows} rows: functions passed to map_batches() keep every row, "
             "on the first axis"
         )
-    return np.asarray(leaf)
-
-
-_MEND = "make numbers of one shape of it with map(), or leave it out"
+    dtype = getattr(leaf, "dtype", type(leaf).__name__)
+    what = type(leaf.flat[0]).__name__ if str(dtype) == "object" and leaf.size else dtype
+    return InvalidTypeError(
+        f"{name} is of type {what}, which JAX has no array for: make numbers of one shape of it with map(), or leave "
+        "it out"
+    )

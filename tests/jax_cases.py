@@ -1,0 +1,276 @@
+"""Tests of global batches over eight devices of one process: test_jax.py runs them in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import namedtuple
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+from reference import Case, cases
+
+import cachelayer
+from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stream
+from cachelayer.adapters.jax import GlobalBatchIterator, global_batches, shard_by_process
+
+AXES = ("a", "b", "c")
+Point = namedtuple("Point", ["x", "y"])
+
+
+def devices(*shape: int) -> NamedSharding:
+    """Rows over the first axis of so many devices."""
+    return NamedSharding(Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES[: len(shape)]), P("a"))
+
+
+def ref(records: int) -> cachelayer.WrappedRef[Any]:
+    numbers = np.arange(records, dtype=np.int32)
+    elements = [{"id": n, "grid": np.arange(8, dtype=np.float32) + np.float32(8 * n)} for n in numbers]
+    return cachelayer.wrap(elements, identity="rows")
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Whether a global batch is the batch of a stream."""
+    leaves, structure = jax.tree.flatten(found)
+    wanted, other = jax.tree.flatten(expected)
+    assert structure == other
+    for leaf, want in zip(leaves, wanted, strict=True):
+        assert isinstance(leaf, jax.Array)
+        assert leaf.dtype == want.dtype
+        np.testing.assert_array_equal(leaf, want)
+
+
+@st.composite
+def shardings(draw: st.DrawFn) -> NamedSharding:
+    """Eight devices in any order, laid out anyhow; rows over any of the axes, the second axis over one of the rest."""
+    shape = draw(st.sampled_from([(8,), (4, 2), (2, 4), (1, 8), (2, 2, 2)]))
+    order = draw(st.permutations(jax.devices()))
+    axes = draw(st.permutations(AXES[: len(shape)]))
+    rows = draw(st.integers(0, len(axes)))
+    second = draw(st.sampled_from([None, *axes[rows:]]))
+    return NamedSharding(
+        Mesh(np.array(order).reshape(shape), AXES[: len(shape)]), P(tuple(axes[:rows]) or None, second)
+    )
+
+
+def parts(sharding: NamedSharding) -> int:
+    """In how many parts the rows lie."""
+    return math.prod(sharding.mesh.shape[axis] for axis in sharding.spec[0] or ())
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(shards=8, remainders=("drop", "pad")), shardings(), st.integers(1, 4))
+def test_batches_are_those_of_the_stream_on_any_mesh(case: Case, sharding: NamedSharding, depth: int) -> None:
+    stream = ref(case.n).stream(case.batch, **case.arguments())
+    batches = global_batches(stream, sharding, depth)
+    found, states = [], []
+    iterator = iter(batches)
+    for batch in iterator:
+        found.append(batch)
+        states.append(iterator.get_state())
+    assert len(batches) == len(found)
+    for one, (expected, state), seen in zip(found, stream.with_state(), states, strict=True):
+        assert_same(one, expected)
+        assert seen == state
+        rows = one[0] if case.remainder == "pad" else one
+        assert rows["grid"].sharding == NamedSharding(sharding.mesh, sharding.spec)
+        assert rows["id"].sharding.shard_shape((case.batch,)) == (case.batch // parts(sharding),)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(most=60, remainders=("keep",)), shardings())
+def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case, sharding: NamedSharding) -> None:
+    stream = ref(case.n).stream(case.batch, **case.arguments())
+    sizes = {case.batch} | {len(records) for _, records in case.steps()}
+    if any(size % parts(sharding) for size in sizes):
+        with pytest.raises(InvalidArgumentError, match=r"remainder='drop' or 'pad'|pass a multiple"):
+            global_batches(stream, sharding)
+    else:
+        for found, expected in zip(global_batches(stream, sharding), stream, strict=True):
+            assert_same(found, expected)
+
+
+def test_a_state_from_which_a_step_does_not_divide_is_refused_at_once() -> None:
+    iterator = iter(global_batches(ref(64).stream(8), devices(4)))
+    batch = next(iterator)
+    state = iterator.get_state()
+    with pytest.raises(InvalidArgumentError, match=r"the last step of an epoch, 3 rows,.*remainder='drop' or 'pad'"):
+        iterator.set_state(state | {"position": 5})
+    assert iterator.get_state() == state
+    assert [int(batch["id"][0]), *(int(batch["id"][0]) for batch in iterator)] == list(range(0, 64, 8))
+
+
+def test_a_state_counts_what_was_handed_out_and_is_that_of_the_stream() -> None:
+    stream = ref(50).stream(8, shuffle=True, seed=5, num_epochs=2, remainder="drop")
+    iterator = iter(global_batches(stream, devices(8), depth=4))
+    for _ in islice(iterator, 3):
+        pass
+    plain = iter(stream)
+    for _ in islice(plain, 3):
+        pass
+    assert iterator.get_state() == plain.get_state()
+
+    others = iter(global_batches(stream, devices(2)))
+    next(others)
+    others.set_state(json.dumps(iterator.get_state()))
+    for found, same, expected in zip(iterator, others, plain, strict=True):
+        assert_same(found, expected)
+        assert_same(same, expected)
+    assert iterator.get_state() == others.get_state() == plain.get_state()
+
+
+def test_iterators_are_independent_of_each_other() -> None:
+    batches = global_batches(ref(32).stream(8), devices(4))
+    one, other = iter(batches), iter(batches)
+    next(one)
+    next(one)
+    assert int(next(other)["id"][0]) == 0
+    assert int(next(one)["id"][0]) == 16
+
+
+def augmented(stream: Stream[Any], sharding: NamedSharding) -> list[Any]:
+    def noisy(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return element | {"noise": rng.random(3, np.float32)}
+
+    return list(
+        global_batches(
+            stream.map(noisy, rng=True).map_batches(lambda batch: batch | {"two": batch["id"] * 2}), sharding
+        )
+    )
+
+
+def test_mapped_streams_draw_the_same_numbers_on_any_number_of_devices() -> None:
+    stream = ref(44).stream(8, shuffle=True, seed=5, remainder="pad")
+    one, four = augmented(stream, devices(1)), augmented(stream, devices(4))
+    assert len(one) == 6
+    for found, expected in zip(four, one, strict=True):
+        assert_same(found, jax.tree.map(np.asarray, expected))
+    assert (
+        len({float(x) for batch, mask in one for x in np.asarray(batch["noise"])[np.asarray(mask)].ravel()}) == 44 * 3
+    )
+    np.testing.assert_array_equal(one[0][0]["two"], one[0][0]["id"] * 2)
+
+
+def test_structures_and_small_floats_are_kept() -> None:
+    element = Point((np.float32(1), {"b": np.ones((2, 2), ml_dtypes.bfloat16)}), [np.int8(3), np.int8(4)])
+    stream = cachelayer.wrap([element] * 16, identity="points").stream(8).map(lambda p: Point(p.x, [p.y[0], None]))
+    batch = next(iter(global_batches(stream, devices(4))))
+    assert_same(batch, stream[0])
+    assert batch.x[1]["b"].dtype == ml_dtypes.bfloat16
+    assert batch.y[1] is None
+
+
+def test_a_stream_of_nothing_hands_out_nothing() -> None:
+    batches = global_batches(ref(0).stream(8, num_epochs=3), devices(8))
+    assert len(batches) == 0
+    assert list(batches) == []
+
+
+UNKNOWN = {
+    "text": ("words", ["a", "b"], "str"),
+    "bytes": ("words", [b"a", b"b"], "bytes"),
+    "ragged": ("words", [np.arange(2), np.arange(3)], "Ragged"),
+    "null": ("words", [np.int32(1), None], "Nullable"),
+    "time": ("words", [np.datetime64("2020-01-01"), np.datetime64("2020-01-02")], "datetime64"),
+}
+
+
+@pytest.mark.parametrize(("name", "values", "what"), UNKNOWN.values(), ids=UNKNOWN)
+def test_a_leaf_that_jax_has_no_array_for_is_refused_by_name(
+    name: str, values: list[Any], what: str, tmp_path: Path
+) -> None:
+    elements = [{"inner": {name: value}} for value in values]
+    declared = {"inner": {name: cachelayer.ArraySpec(np.int64, (None,))}} if what == "Ragged" else None
+    stored = cachelayer.Storage(tmp_path).cache(elements, "data", "v1", element_spec=declared)
+    with pytest.raises(InvalidTypeError, match=rf"leaf \['inner'\]\['{name}'\].*{what}.*map\(\)"):
+        next(iter(global_batches(stored.stream(2), devices(1))))
+
+
+@pytest.mark.parametrize("records_nbytes", [32, 1 << 18], ids=["small", "large"])
+def test_batches_go_to_the_devices_that_the_mesh_names(records_nbytes: int) -> None:
+    stream = cachelayer.wrap([np.full(records_nbytes, n, np.uint8) for n in range(16)], identity="rows").stream(8)
+    for last in (jax.devices()[-1:], jax.devices()[-4:]):
+        batches = list(global_batches(stream.map_batches(jax.numpy.asarray), NamedSharding(Mesh(last, "a"), P("a"))))
+        for found, expected in zip(batches, stream, strict=True):
+            assert_same(found, expected)
+            assert found.devices() == set(last)
+
+
+def test_functions_of_batches_keep_the_rows() -> None:
+    stream = ref(16).stream(8)
+    for fn in (lambda batch: {"id": batch["id"][1:]}, lambda batch: {"id": batch["id"].sum()}):
+        with pytest.raises(InvalidArgumentError, match=r"\['id'\].*map_batches"):
+            next(iter(global_batches(stream.map_batches(fn), devices(1))))
+
+
+def test_an_error_comes_in_the_place_of_the_batch_that_has_it() -> None:
+    def checked(element: dict[str, Any]) -> dict[str, Any]:
+        if element["id"] == 17 and broken:
+            raise RuntimeError("seventeen")
+        return element
+
+    broken = True
+    iterator = iter(global_batches(ref(32).stream(8).map(checked), devices(4), depth=3))
+    assert [int(batch["id"][0]) for batch in islice(iterator, 2)] == [0, 8]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="seventeen"):
+            next(iterator)
+        assert iterator.get_state()["position"] == 16
+    broken = False
+    assert [int(batch["id"][0]) for batch in iterator] == [16, 24]
+
+
+def test_arguments_that_cannot_be_are_refused() -> None:
+    rows = ref(16)
+    with pytest.raises(InvalidArgumentError, match="shard="):
+        global_batches(rows.stream(8, shard=(0, 2)), devices(1))
+    with pytest.raises(InvalidArgumentError, match="global_batch_size"):
+        global_batches(rows.stream(), devices(1))
+    with pytest.raises(InvalidArgumentError, match=r"global_batch_size 6 is not divisible.*pass a multiple"):
+        global_batches(rows.stream(6, remainder="pad"), devices(4))
+    with pytest.raises(InvalidArgumentError, match="depth 0"):
+        global_batches(rows.stream(8), devices(1), depth=0)
+    with pytest.raises(InvalidTypeError, match="NamedSharding"):
+        global_batches(rows.stream(8), SingleDeviceSharding(jax.devices()[0]))
+    with pytest.raises(TypeError, match="num_epochs"):
+        len(global_batches(rows.stream(8, num_epochs=None), devices(1)))
+
+
+def test_an_endless_stream_goes_on() -> None:
+    iterator = iter(global_batches(ref(16).stream(8, num_epochs=None), devices(4)))
+    assert [int(batch["id"][0]) for batch in islice(iterator, 5)] == [0, 8, 0, 8, 0]
+
+
+async def saved_and_loaded(one: GlobalBatchIterator[Any], other: GlobalBatchIterator[Any], directory: Path) -> None:
+    writing = await one.save(directory)
+    next(one)
+    await writing
+    await (await other.load(directory))
+
+
+def test_a_state_is_saved_as_it_was_and_loaded_on_another_mesh(tmp_path: Path) -> None:
+    stream = ref(32).stream(8, shuffle=True, seed=1)
+    one, other = iter(global_batches(stream, devices(8))), iter(global_batches(stream, devices(2, 2)))
+    next(one)
+    asyncio.run(saved_and_loaded(one, other, tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    assert other.get_state()["position"] == 8
+    assert_same(next(other), stream[1])
+    foreign = iter(global_batches(ref(32).stream(8, shuffle=True, seed=2), devices(2)))
+    with pytest.raises(StateError, match="seed is 2 here and 1 in the state"):
+        asyncio.run(saved_and_loaded(one, foreign, tmp_path))
+
+
+def test_a_process_takes_its_shard() -> None:
+    assert shard_by_process() == (0, 1)
+    assert len(list(ref(16).stream(8, shard=shard_by_process()))) == 2

@@ -1,0 +1,160 @@
+"""Tests of states in Orbax checkpoints: test_orbax.py runs them in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from orbax.checkpoint import v1
+
+import cachelayer
+from cachelayer import StateError, Stream
+from cachelayer.adapters.jax import global_batches
+from cachelayer.adapters.orbax import CheckpointRestore, CheckpointSave
+
+Args = ocp.args.Composite
+
+
+def rows(*, records: int = 40, identity: str = "rows", **options: Any) -> Stream[Any]:
+    options = {"shuffle": True, "seed": 1, "num_epochs": 2} | options
+    return cachelayer.wrap(np.arange(records), identity=identity).stream(8, **options)
+
+
+def plain(stream: Stream[Any]) -> Any:
+    return iter(stream)
+
+
+def on_devices(stream: Stream[Any]) -> Any:
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    return iter(global_batches(stream, NamedSharding(mesh, P("data"))))
+
+
+@pytest.fixture(params=[plain, on_devices])
+def iterate(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[ocp.CheckpointManager]:
+    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True)
+    with ocp.CheckpointManager(tmp_path / "checkpoints", options=options) as manager:
+        yield manager
+
+
+def saved(manager: ocp.CheckpointManager, iterator: Any) -> None:
+    manager.save(3, args=Args(model=ocp.args.StandardSave({"w": jnp.arange(4)}), data=CheckpointSave(iterator)))
+
+
+def test_a_manager_saves_the_state_as_it_was_when_save_was_called(manager: ocp.CheckpointManager, iterate: Any) -> None:
+    iterator = iterate(rows())
+    for _ in islice(iterator, 3):
+        pass
+    state = iterator.get_state()
+    saved(manager, iterator)
+    next(iterator)
+    manager.wait_until_finished()
+
+    step = Path(manager.directory) / "3"
+    assert [path.name for path in step.glob("data/*") if path.suffix == ".json"] == ["state.json"]
+    assert json.loads((step / "data/state.json").read_text()) == state
+    handlers = json.loads((step / "_CHECKPOINT_METADATA").read_text())["item_handlers"]
+    assert handlers["data"] == "cachelayer.adapters.orbax.StateHandler"
+
+
+def test_a_manager_sets_an_iterator_to_where_the_saved_one_was(manager: ocp.CheckpointManager, iterate: Any) -> None:
+    iterator = iterate(rows())
+    for _ in islice(iterator, 3):
+        pass
+    saved(manager, iterator)
+    other = plain(rows())
+    next(other)
+    restore = Args(model=ocp.args.StandardRestore({"w": jnp.zeros(4, int)}), data=CheckpointRestore(other))
+    restored = manager.restore(3, args=restore)
+    assert restored.data is other
+    assert restored.model["w"].tolist() == [0, 1, 2, 3]
+    rest = [np.asarray(batch).tolist() for batch in iterator]
+    assert [batch.tolist() for batch in other] == rest == [rows()[step].tolist() for step in range(3, 10)]
+
+
+def test_a_manager_saves_without_async_too(tmp_path: Path) -> None:
+    iterator = plain(rows())
+    next(iterator)
+    options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+    with ocp.CheckpointManager(tmp_path / "checkpoints", options=options) as manager:
+        saved(manager, iterator)
+        other = plain(rows())
+        manager.restore(3, args=Args(data=CheckpointRestore(other)))
+    assert other.get_state() == iterator.get_state()
+
+
+def test_a_handler_alone_saves_and_restores(tmp_path: Path) -> None:
+    iterator, other = plain(rows()), plain(rows())
+    next(iterator)
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        checkpointer.save(tmp_path / "one", args=Args(data=CheckpointSave(iterator)))
+        checkpointer.restore(tmp_path / "one", args=Args(data=CheckpointRestore(other)))
+    assert other.get_state() == iterator.get_state()
+
+
+FOREIGN = {
+    "dataset": ({"identity": "others"}, "digest is '.*' here and '.*' in the state"),
+    "length": ({"records": 41}, "records is 41 here and 40 in the state"),
+    "seed": ({"seed": 2}, "seed is 2 here and 1 in the state"),
+    "order": ({"reshuffle": False}, "reshuffle is False here and True in the state"),
+    "end": ({"num_epochs": 0}, "past the end"),
+}
+
+
+@pytest.mark.parametrize(("options", "difference"), FOREIGN.values(), ids=FOREIGN)
+def test_a_state_of_another_stream_is_refused_by_what_differs(
+    manager: ocp.CheckpointManager, options: dict[str, Any], difference: str, tmp_path: Path
+) -> None:
+    iterator = plain(rows())
+    next(iterator)
+    saved(manager, iterator)
+    other = plain(rows(**options))
+    before = other.get_state()
+    with pytest.raises(StateError, match=difference):
+        manager.restore(3, args=Args(data=CheckpointRestore(other)))
+    v1.save_checkpointables(tmp_path / "v1", {"data": iterator})
+    with pytest.raises(Exception, match=r"data|differ|belongs|past") as caught:
+        v1.load_checkpointables(tmp_path / "v1", {"data": other})
+    # What fails after the first await comes wrapped.
+    error = caught.value if isinstance(caught.value, StateError) else caught.value.__cause__
+    assert isinstance(error, StateError)
+    assert re.search(difference, str(error))
+    assert other.get_state() == before
+
+
+def test_a_checkpoint_without_a_state_is_refused(manager: ocp.CheckpointManager) -> None:
+    saved(manager, plain(rows()))
+    manager.wait_until_finished()
+    (Path(manager.directory) / "3/data/state.json").unlink()
+    with pytest.raises(StateError, match=r"state\.json"):
+        manager.restore(3, args=Args(data=CheckpointRestore(plain(rows()))))
+
+
+def test_the_second_api_takes_iterators_as_they_are(tmp_path: Path, iterate: Any) -> None:
+    iterator, other = iterate(rows()), plain(rows())
+    for _ in islice(iterator, 3):
+        pass
+    state = iterator.get_state()
+    response = v1.save_checkpointables_async(tmp_path / "v1", {"model": {"w": jnp.arange(4)}, "data": iterator})
+    next(iterator)
+    response.result()
+    loaded = v1.load_checkpointables(tmp_path / "v1", {"model": {"w": jnp.zeros(4, int)}, "data": other})
+    assert loaded["data"] is other
+    assert other.get_state() == state
+    assert loaded["model"]["w"].tolist() == [0, 1, 2, 3]
+    assert [path.name for path in (tmp_path / "v1/data").iterdir() if path.suffix == ".json"] == ["state.json"]

@@ -1,0 +1,9 @@
+"""Global batches over eight devices of one process; those over several processes are in test_train.py."""
+
+from __future__ import annotations
+
+from jax_process import assert_tests_pass
+
+
+def test_global_batches_keep_their_promises_on_eight_devices() -> None:
+    assert_tests_pass("jax_cases.py", devices=8)
