@@ -1,0 +1,99 @@
+"""Local copies of the shards of a version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.reader import ShardReader, Verify
+from cachelayer.arrayrecord.writer import file_checksum
+from cachelayer.codec.memory import Bytes
+from cachelayer.errors import CorruptionError
+from cachelayer.objects import paths
+from cachelayer.objects.copies import CacheFolder, CopyGroup
+from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.manifest import ShardFile
+
+
+class LocalCopies:
+    """Where the shards of a version are, or come to be, on local disk.
+
+    Args:
+        folder: keeps the copies.
+        store: where the shards come from.
+        dataset_id: whose shards they are.
+        shards: the shards.
+        verify: what is checked when copies are read.
+    """
+
+    def __init__(
+        self, folder: CacheFolder, store: ObjectStore, dataset_id: str, shards: Sequence[ShardFile], verify: Verify
+    ) -> None:
+        self._folder = folder
+        self._store = store
+        self._dataset_id = dataset_id
+        self._shards = shards
+        self._verify: Verify = verify
+        self._group = cache(self._open_group)
+
+    def _open_group(self, attempt: str) -> CopyGroup:
+        return copy_group(self._folder, self._store, self._dataset_id, attempt)
+
+    def _names(self, number: int) -> tuple[CopyGroup, str, str]:
+        shard = self._shards[number]
+        name = Path(shard.name).name
+        return self._group(shard.attempt), name, paths.index_of(name)
+
+    def has(self, number: int) -> bool:
+        """Whether there are whole copies of a shard and its index."""
+        group, name, index_name = self._names(number)
+        stats = self._shards[number].stats
+        return group.has(name, stats.nbytes) and group.has(index_name, stats.index_nbytes)
+
+    def index(self, number: int) -> Bytes:
+        """The copy of an index, mapped."""
+        group, _, index_name = self._names(number)
+        return MappedFile.open(group.path(index_name), nbytes=self._shards[number].stats.index_nbytes).buffer
+
+    def open(self, number: int) -> ShardReader:
+        """A reader of the copy of a shard.
+
+        Raises:
+            CorruptionError: where it is not what was published; it is removed then.
+        """
+        group, name, index_name = self._names(number)
+        try:
+            stats = self._shards[number].stats
+            return ShardReader(group.path(name), group.path(index_name), stats, self._verify)
+        except CorruptionError:
+            group.drop(name)
+            group.drop(index_name)
+            raise
+
+    def make_index(self, number: int) -> bool | None:
+        """Copy the index of a shard; see :meth:`CopyGroup.make`."""
+        group, _, index_name = self._names(number)
+        shard = self._shards[number]
+        source = f"{self._dataset_id}/{paths.index_of(shard.name)}"
+        nbytes = shard.stats.index_nbytes
+        return group.make(index_name, nbytes, lambda path: self._store.download(source, path, nbytes))
+
+    def make(self, number: int) -> bool | None:
+        """Copy a shard, and check it; see :meth:`CopyGroup.make`."""
+        group, name, _ = self._names(number)
+        shard = self._shards[number]
+        source = f"{self._dataset_id}/{shard.name}"
+
+        def fill(path: Path) -> None:
+            self._store.download(source, path, shard.stats.nbytes)
+            if file_checksum(path) != shard.stats.crc32c:
+                raise CorruptionError(f"{self._store.url}/{source}: what was copied does not match its CRC32C")
+
+        return group.make(name, shard.stats.nbytes, fill)
+
+
+def copy_group(folder: CacheFolder, store: ObjectStore, dataset_id: str, attempt: str) -> CopyGroup:
+    """The copies of what one build attempt wrote."""
+    return folder.group(f"{store.url}/{paths.build(dataset_id, attempt)}")

@@ -1,0 +1,212 @@
+"""Local copies of remote objects, shared by all processes of a host, within a limit of bytes.
+
+::
+
+    <folder>/lock                                held while room is made
+    <folder>/<group>/in-use                      locked, shared, by every process that reads copies of the group
+    <folder>/<group>/<name>                      a copy, whole
+    <folder>/<group>/<name>.part                 one that is being made, locked; of its final size from the start
+
+Copies never change. A group is what one build attempt wrote: its name is a hash of where that lies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cachelayer.errors import CacheLayerError, StorageError
+from cachelayer.objects.store import storage_error
+
+_SHARE_OF_FREE = 0.8
+_PART = ".part"
+_IN_USE = "in-use"
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """A folder of local copies.
+
+    Args:
+        path: the folder; made where it does not exist.
+        limit: bytes that all copies in it may take together; None for 80 % of what is free on the disk besides.
+    """
+
+    path: Path
+    limit: int | None = None
+
+    def group(self, url: str) -> CopyGroup:
+        """The copies of what lies below a URL.
+
+        Raises:
+            StorageError: where the folder cannot be written.
+        """
+        return CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
+
+    def make_room(self, nbytes: int, keep: Path) -> bool:
+        """Whether there is room for so many bytes, after copies of other groups that nobody uses were removed.
+
+        Args:
+            nbytes: bytes to come.
+            keep: the group that they are for; none of it is removed.
+        """
+        sizes = {path: _size(path) for path in self.path.glob("*/*")}
+        used = sum(sizes.values())
+        limit = self.limit
+        if limit is None:
+            limit = used + int(shutil.disk_usage(self.path).free * _SHARE_OF_FREE)
+        if nbytes > limit:
+            return False
+        for group in sorted({path.parent for path in sizes} - {keep}, key=_last_use):
+            if used + nbytes <= limit:
+                break
+            with _locked(group / _IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB) as unused:
+                for path, size in sizes.items():
+                    if unused and used + nbytes > limit and path.parent == group and path.name != _IN_USE:
+                        path.unlink(missing_ok=True)
+                        used -= size
+        return used + nbytes <= limit
+
+
+class CopyGroup:
+    """The local copies of one group, in use by this process for as long as this object lives.
+
+    Args:
+        folder: where they are kept.
+        name: the group.
+
+    Raises:
+        StorageError: where the folder cannot be written.
+    """
+
+    def __init__(self, folder: CacheFolder, name: str) -> None:
+        self._folder = folder
+        self._path = folder.path / name
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._in_use = (self._path / _IN_USE).open("ab")
+            # Who removes copies holds the lock alone, for a moment.
+            fcntl.flock(self._in_use, fcntl.LOCK_SH)
+            os.utime(self._path / _IN_USE)
+        except OSError as error:
+            raise storage_error("write local copies to", self._path, error) from error
+
+    def path(self, name: str) -> Path:
+        """Where the copy of an object is, or would be."""
+        return self._path / name
+
+    def has(self, name: str, nbytes: int) -> bool:
+        """Whether there is a whole copy of an object of so many bytes."""
+        return _size(self.path(name)) == nbytes
+
+    def drop(self, name: str) -> None:
+        """Remove a copy that is not what it should be."""
+        with suppress(OSError):
+            self.path(name).unlink(missing_ok=True)
+
+    def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> bool | None:
+        """Make a copy, unless it is there.
+
+        Args:
+            name: the object.
+            nbytes: its size.
+            fill: writes the copy into the file of this path, which exists, and checks it.
+
+        Returns:
+            True where it is there now, False where there is no room for it, None where another process is making it.
+
+        Raises:
+            StorageError: where the folder cannot be written.
+            CacheLayerError: what ``fill`` raises.
+        """
+        final = self.path(name)
+        part = final.with_name(final.name + _PART)
+        try:
+            if self.has(name, nbytes):
+                return True
+            with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
+                # Who had the lock before may have finished the copy, or removed it.
+                if file is None or not _is_at(file, part):
+                    return True if self.has(name, nbytes) else None
+                try:
+                    if not self._reserve(file, nbytes):
+                        return False
+                    fill(part)
+                    _publish(part, final, nbytes)
+                finally:
+                    part.unlink(missing_ok=True)
+        except OSError as error:
+            if isinstance(error, CacheLayerError):
+                raise
+            raise storage_error("write local copy", final, error) from error
+        return True
+
+    def _reserve(self, part: BinaryIO, nbytes: int) -> bool:
+        """Give a part its final size now, so that others count it, if there is room."""
+        with _locked(self._folder.path / "lock", fcntl.LOCK_EX):
+            # What a killed process left of it counts no more.
+            part.truncate(0)
+            if not self._folder.make_room(nbytes, self._path):
+                return False
+            part.truncate(nbytes)
+            return True
+
+    def __reduce__(self) -> tuple[type[CopyGroup], tuple[CacheFolder, str]]:
+        return CopyGroup, (self._folder, self._path.name)
+
+
+def default_folder() -> Path:
+    """Where copies are kept by default: ``CACHELAYER_LOCAL_CACHE``, or the user's cache folder."""
+    chosen = os.environ.get("CACHELAYER_LOCAL_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "cachelayer"
+
+
+def _publish(part: Path, final: Path, nbytes: int) -> None:
+    with part.open("rb+") as file:
+        if os.fstat(file.fileno()).st_size != nbytes:
+            raise StorageError(f"{part}: {os.fstat(file.fileno()).st_size} bytes were copied, expected {nbytes}")
+        os.fsync(file.fileno())
+    part.replace(final)
+
+
+@contextmanager
+def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
+    """Hold a lock on a file, which is made where it does not exist; None where ``how`` says not to wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, how)
+        except BlockingIOError:
+            yield None
+            return
+        yield file
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return -1
+
+
+def _last_use(group: Path) -> float:
+    with suppress(OSError):
+        return (group / _IN_USE).stat().st_mtime
+    return 0.0
