@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
+from jax_process import run_page
 from reference import Case, cases
 
 import cachelayer
@@ -274,3 +275,8 @@ def test_a_state_is_saved_as_it_was_and_loaded_on_another_mesh(tmp_path: Path) -
 def test_a_process_takes_its_shard() -> None:
     assert shard_by_process() == (0, 1)
     assert len(list(ref(16).stream(8, shard=shard_by_process()))) == 2
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page("jax.md")
