@@ -94,7 +94,7 @@ class GlobalBatches(Generic[T]):
     def rows_at(self, position: int) -> int:
         """Rows of the global batch from a position on, with padding."""
         steps = self.stream.options.steps
-        step = None if steps.remainder == "pad" else steps.at(position)
+        step = steps.at(position) if steps.remainder == "keep" else None
         return steps.global_batch if step is None else step.end - step.begin
 
     def check_steps(self, position: int) -> None:

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
+from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job
 from reference import Case
-from train_child import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job
 
 import cachelayer
 

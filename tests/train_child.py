@@ -1,13 +1,12 @@
 """A JAX process among several, for tests that start, kill and restart them: it trains, or looks at meshes.
 
-Argument: the JSON of a :class:`Job`. It writes a line of JSON for each step to its log.
+Argument: the JSON of a :class:`jax_process.Job`. It writes a line of JSON for each step to its log.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,40 +17,13 @@ import optax
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job
 
 import cachelayer
-from cachelayer.adapters.jax import GlobalBatchIterator, global_batches
+from cachelayer.adapters.jax import GlobalBatchIterator, global_batches, shard_by_process
 from cachelayer.adapters.orbax import CheckpointRestore, CheckpointSave
 
-RECORDS, BATCH, EPOCHS, SEED = 100, 8, 2, 3
-STEPS = EPOCHS * (RECORDS // BATCH)
 ADAM = optax.adam(0.02)
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a child does.
-
-    Args:
-        task: "train", or "meshes".
-        process: its number among ``processes``.
-        port: where process 0 coordinates them.
-        data: folder of the cached records.
-        checkpoints: folder of the checkpoints, the same for all.
-        log: file of its lines.
-        save: the step before which it saves.
-        stop: the step before which it says "stopped", and waits to be killed.
-    """
-
-    task: str
-    process: int
-    processes: int
-    port: int
-    data: str
-    checkpoints: str
-    log: str
-    save: int | None = None
-    stop: int | None = None
 
 
 def points() -> dict[str, np.ndarray]:
@@ -140,6 +112,7 @@ class Noted:
 
 def look_at_meshes(job: Job, log: Any) -> None:
     """For each way to lay the devices of all processes out: which records of the first batch this process read."""
+    assert shard_by_process() == (job.process, job.processes)
     devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
     layouts = {
         "blocks": (Mesh(devices.reshape(-1), "data"), P("data")),
