@@ -18,7 +18,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,15 +63,14 @@ def connect(endpoint: str, timeout: float = 30) -> http.client.HTTPConnection:
 def new_bucket(server: Server) -> str:
     """A fresh bucket of a unique name."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
-    connection = connect(server.endpoint)
-    if server.scheme == "s3":
-        connection.request("PUT", f"/{name}")
-    else:
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/storage/v1/b?project=p", json.dumps({"name": name}), headers)
-    reply = connection.getresponse()
-    answer = reply.read()
-    connection.close()
+    with closing(connect(server.endpoint)) as connection:
+        if server.scheme == "s3":
+            connection.request("PUT", f"/{name}")
+        else:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/storage/v1/b?project=p", json.dumps({"name": name}), headers)
+        reply = connection.getresponse()
+        answer = reply.read()
     if reply.status != http.client.OK:
         raise RuntimeError(f"{server} did not make a bucket: {reply.status} {answer!r}")
     return name
@@ -114,9 +113,9 @@ def answers(server: Server, mark: str, child: subprocess.Popen[str]) -> bool:
     while child.poll() is None:
         try:
             bucket = new_bucket(server)
-            connection = connect(server.endpoint)
-            connection.request("GET", f"/storage/v1/b/{bucket}")
-            return bool(json.loads(connection.getresponse().read())["location"] == mark)
+            with closing(connect(server.endpoint)) as connection:
+                connection.request("GET", f"/storage/v1/b/{bucket}")
+                return bool(json.loads(connection.getresponse().read())["location"] == mark)
         except ConnectionRefusedError:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(0.01)

@@ -1,0 +1,414 @@
+"""The servers and the fault proxy that other tests stand on do what they say."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import fsspec
+import pytest
+from faults import Exchange, Fault, FaultProxy, Total, answer, cut, fault_proxy, lose, reset, stall
+from http1 import Messages
+from hypothesis import given
+from hypothesis import strategies as st
+from servers import Server, connect, new_bucket
+
+STORES = ["s3", "gcs"]
+WRITERS = 8
+ROUNDS = 50
+BODY = bytes(range(256)) * 16
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Remembers what it is asked, and answers with BODY, in chunks under /chunks."""
+
+    protocol_version = "HTTP/1.1"
+    seen: list[tuple[str, str, bytes]]
+
+    def do_GET(self) -> None:
+        self.seen.append((self.command, self.path, self.rfile.read(int(self.headers.get("Content-Length", 0)))))
+        self.send_response(200)
+        if self.path == "/chunks":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            half = len(BODY) // 2
+            for chunk in (BODY[:half], BODY[half:], b""):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        elif self.path == "/until-close":
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(BODY)
+        else:
+            self.send_header("Content-Length", str(len(BODY)))
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/next")  # type: ignore[attr-defined]
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(BODY)
+
+    do_PUT = do_POST = do_HEAD = do_GET
+
+    def log_message(self, *arguments: object) -> None: ...
+
+
+@pytest.fixture
+def echo() -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]:
+    """An endpoint and what it has been asked."""
+    handler = type("Handler", (Echo,), {"seen": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", handler.seen  # type: ignore[attr-defined]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def seen(echo: tuple[str, list[tuple[str, str, bytes]]]) -> list[tuple[str, str, bytes]]:
+    return echo[1]
+
+
+@pytest.fixture
+def proxy(echo: tuple[str, list[tuple[str, str, bytes]]]) -> Iterator[FaultProxy]:
+    with fault_proxy(echo[0]) as proxy:
+        yield proxy
+
+
+@contextmanager
+def connected(proxy: FaultProxy, timeout: float = 30) -> Iterator[http.client.HTTPConnection]:
+    with closing(connect(proxy.endpoint, timeout)) as connection:
+        yield connection
+
+
+def ask(proxy: FaultProxy, path: str = "/", method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
+    """Status and body, on a connection of its own."""
+    with connected(proxy) as connection:
+        connection.request(method, path, body or None)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+
+
+def outcomes(proxy: FaultProxy, count: int) -> list[int]:
+    return [ask(proxy)[0] for _ in range(count)]
+
+
+def test_what_no_fault_hits_passes_unchanged(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
+    assert ask(proxy, "/a?b=c") == (200, BODY)
+    assert ask(proxy, "/chunks") == (200, BODY)
+    assert ask(proxy, "/until-close") == (200, BODY)
+    assert ask(proxy, "/", "HEAD") == (200, b"")
+    assert ask(proxy, "/", "PUT", BODY) == (200, BODY)
+    paths = ["/a?b=c", "/chunks", "/until-close", "/", "/"]
+    assert [path for _, path, _ in seen] == paths
+    assert seen[-1] == ("PUT", "/", BODY)
+
+
+def test_one_connection_carries_many_requests(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
+    with connected(proxy) as connection:
+        for path in ("/", "/chunks", "/") * 5:
+            connection.request("GET", path)
+            assert connection.getresponse().read() == BODY
+        connection.request("HEAD", "/")
+        connection.getresponse().read()
+        connection.request("GET", "/last")
+        assert connection.getresponse().read() == BODY
+    assert len(seen) == 17
+
+
+def test_a_chunked_upload_passes_unchanged_and_marks_in_it_are_found(s3: Server) -> None:
+    bucket = new_bucket(s3)
+    with fault_proxy(s3.endpoint) as proxy:
+        proxy.add(answer(503, containing="absent"))
+        with connected(proxy) as connection:
+            public = {"x-amz-acl": "public-read"}
+            connection.request("PUT", f"/{bucket}/x", iter([b"one ", BODY, b" two"]), public, encode_chunked=True)
+            reply = connection.getresponse()
+            reply.read()
+            assert reply.status == 200
+        assert ask(proxy, f"/{bucket}/x") == (200, b"one " + BODY + b" two")
+        proxy.add(answer(503, containing=" two"))
+        with connected(proxy) as connection:
+            connection.request("PUT", f"/{bucket}/x", iter([b"one", b" two"]), encode_chunked=True)
+            assert connection.getresponse().status == 503
+
+
+def test_who_waits_for_100_continue_gets_it(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
+    address = urlsplit(proxy.endpoint)
+    assert address.hostname
+    assert address.port
+    with socket.create_connection((address.hostname, address.port), 30) as plain, plain.makefile("rb") as replies:
+        plain.sendall(b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        assert replies.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert replies.readline() == b"\r\n"
+        plain.sendall(b"hello")
+        assert replies.readline() == b"HTTP/1.1 200 OK\r\n"
+    assert seen == [("PUT", "/", b"hello")]
+
+
+def test_redirections_lead_through_the_proxy(proxy: FaultProxy) -> None:
+    with connected(proxy) as connection:
+        connection.request("GET", "/")
+        assert connection.getresponse().headers["Location"] == f"{proxy.endpoint}/next"
+
+
+def test_an_answered_request_does_not_reach_the_server(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
+    proxy.add(answer(503, times=2), answer(429, times=1))
+    assert outcomes(proxy, 4) == [503, 503, 429, 200]
+    assert len(seen) == 1
+
+
+def test_the_connection_lives_on_after_an_answer(proxy: FaultProxy) -> None:
+    proxy.add(answer(409, times=1))
+    with connected(proxy) as connection:
+        for expected in (409, 200):
+            connection.request("PUT", "/", BODY)
+            reply = connection.getresponse()
+            reply.read()
+            assert reply.status == expected
+
+
+def test_a_lost_reply_leaves_the_request_carried_out(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
+    proxy.add(lose(times=1))
+    with pytest.raises(http.client.RemoteDisconnected):
+        ask(proxy, "/", "PUT", b"hello")
+    assert seen == [("PUT", "/", b"hello")]
+    assert proxy.exchanges() == [Exchange("PUT", "/", "", 200, 5, 0, "lose")]
+    assert ask(proxy) == (200, BODY)
+
+
+@pytest.mark.parametrize("path", ["/", "/until-close"])
+@pytest.mark.parametrize("after", [0, 1, 1000, len(BODY) - 1])
+def test_a_cut_reply_ends_after_that_many_bytes(proxy: FaultProxy, path: str, after: int) -> None:
+    proxy.add(cut(after, times=1))
+    if path == "/":
+        with pytest.raises(http.client.IncompleteRead) as error:
+            ask(proxy, path)
+        assert error.value.partial == BODY[:after]
+    else:
+        assert ask(proxy, path) == (200, BODY[:after])
+    assert proxy.totals() == {"GET": Total(1, 0, after)}
+    assert ask(proxy, path) == (200, BODY)
+
+
+def test_a_reply_that_ends_before_the_cut_passes_whole(proxy: FaultProxy) -> None:
+    proxy.add(cut(len(BODY)))
+    assert ask(proxy) == (200, BODY)
+    assert [exchange.fault for exchange in proxy.exchanges()] == [""]
+
+
+def test_a_reset_request_does_not_reach_the_server(proxy: FaultProxy, seen: list[tuple[str, str, bytes]]) -> None:
+    proxy.add(reset(times=1))
+    with pytest.raises(ConnectionResetError):
+        ask(proxy)
+    assert not seen
+
+
+def test_a_stalled_request_runs_into_the_timeout_of_the_client(proxy: FaultProxy) -> None:
+    proxy.add(stall())
+    with connected(proxy, timeout=0.2) as connection:
+        connection.request("GET", "/")
+        with pytest.raises(TimeoutError):
+            connection.getresponse()
+
+
+def test_refused_connections_are_refused_until_accepted(proxy: FaultProxy) -> None:
+    with connected(proxy) as connection:
+        connection.request("GET", "/")
+        connection.getresponse().read()
+        proxy.refuse()
+        assert connection.sock
+        assert gone(connection.sock)
+    with pytest.raises(ConnectionRefusedError):
+        ask(proxy)
+    proxy.accept()
+    assert ask(proxy) == (200, BODY)
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (answer(503, every=3), [200, 200, 503, 200, 200, 503]),
+        (answer(503, times=2), [503, 503, 200, 200, 200, 200]),
+        (answer(503, every=2, times=1), [200, 503, 200, 200, 200, 200]),
+        (answer(503, probability=0), [200] * 6),
+        (answer(503, method="GET"), [503] * 6),
+        (answer(503, method="PUT"), [200] * 6),
+    ],
+)
+def test_a_fault_hits_the_requests_it_is_aimed_at(proxy: FaultProxy, fault: Fault, expected: list[int]) -> None:
+    proxy.add(fault)
+    assert outcomes(proxy, 6) == expected
+
+
+def test_chance_is_seeded(proxy: FaultProxy) -> None:
+    draws = []
+    for seed in (1, 1, 2):
+        proxy.clear()
+        proxy.add(answer(503, probability=0.5, seed=seed))
+        draws.append(outcomes(proxy, 30))
+    assert draws[0] == draws[1] != draws[2]
+    assert set(draws[0]) == {200, 503}
+
+
+def test_marks_are_found_in_path_and_body(proxy: FaultProxy) -> None:
+    proxy.add(answer(503, containing="PUT /needle"), answer(429, containing="token-7"))
+    assert ask(proxy, "/needle")[0] == 200
+    assert ask(proxy, "/needle", "PUT", b"x")[0] == 503
+    assert ask(proxy, "/", "PUT", BODY + b"token-7" + BODY)[0] == 429
+    proxy.clear()
+    assert ask(proxy, "/needle", "PUT", b"token-7")[0] == 200
+
+
+def test_requests_and_bytes_are_counted(proxy: FaultProxy) -> None:
+    with connected(proxy) as connection:
+        connection.request("GET", "/a?list-type=2", headers={"Range": "bytes=0-99"})
+        connection.getresponse().read()
+    ask(proxy, "/b", "PUT", b"hello")
+    ask(proxy, "/b", "PUT", b"hello")
+    size = len(BODY)
+    assert proxy.exchanges()[0] == Exchange("GET", "/a?list-type=2", "bytes=0-99", 200, 0, size, "")
+    assert proxy.totals() == {"GET": Total(1, 0, size), "PUT": Total(2, 10, 2 * size)}
+    proxy.forget()
+    assert proxy.totals() == {}
+
+
+def seconds(act: Callable[[], object]) -> float:
+    started = time.monotonic()
+    act()
+    return time.monotonic() - started
+
+
+def test_latency_is_paid_each_way(proxy: FaultProxy) -> None:
+    proxy.shape(latency_ms=50)
+    assert seconds(lambda: ask(proxy)) >= 0.1 - 0.004
+
+
+def test_bandwidth_is_shared_by_all_connections(proxy: FaultProxy) -> None:
+    proxy.shape(bandwidth=len(BODY) * 40)
+    with ThreadPoolExecutor(8) as threads:
+        assert seconds(lambda: list(threads.map(lambda _: ask(proxy), range(8)))) >= 8 / 40 - 0.01
+    proxy.shape(bandwidth=len(BODY) * 10)
+    assert seconds(lambda: ask(proxy, "/", "PUT", BODY)) >= 2 / 10 - 0.01
+
+
+def test_many_connections_at_once_each_get_their_own_replies(gcs: Server) -> None:
+    bucket = new_bucket(gcs)
+    with fault_proxy(gcs.endpoint, latency_ms=2) as proxy:
+        store = fsspec.filesystem("gs", skip_instance_cache=True, **gcs.storage_options(proxy.endpoint))
+        store.pipe_file(f"{bucket}/x", BODY * 64)
+        starts = [number * 37 for number in range(2000)]
+        found = store.cat_ranges([f"{bucket}/x"] * 2000, starts, [start + 100 for start in starts], on_error="raise")
+        assert found == [(BODY * 64)[start : start + 100] for start in starts]
+        assert proxy.totals()["GET"].received == 2000 * 100
+
+
+def test_an_end_of_the_test_session_by_sigkill_ends_servers_and_proxy() -> None:
+    script = """
+import sys, time
+from faults import fault_proxy
+from servers import gcs_server, s3_server
+with s3_server() as one, gcs_server() as two, fault_proxy(one.endpoint) as proxy:
+    print(one.endpoint, two.endpoint, proxy.endpoint, flush=True)
+    sys.stdin.read()
+"""
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=here, text=True, **pipes) as session:  # type: ignore[call-overload]
+        addresses = [urlsplit(endpoint) for endpoint in session.stdout.readline().split()]
+        idle = [socket.create_connection((address.hostname, address.port), 30) for address in addresses]
+        assert len(idle) == 3
+        session.send_signal(signal.SIGKILL)
+        for connection in idle:
+            with connection:
+                assert gone(connection)
+
+
+def gone(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection, without being asked to."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture(params=STORES)
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+def test_buckets_are_fresh(server: Server) -> None:
+    store = fsspec.filesystem(server.scheme, **server.storage_options())
+    buckets = [new_bucket(server) for _ in range(3)]
+    assert len(set(buckets)) == 3
+    assert [store.ls(bucket) for bucket in buckets] == [[], [], []]
+
+
+def test_one_of_many_conditional_writers_wins(server: Server) -> None:
+    bucket = new_bucket(server)
+    store = fsspec.filesystem(server.scheme, **server.storage_options())
+
+    def wins(task: tuple[int, int]) -> bool:
+        place, writer = task
+        try:
+            store.pipe_file(f"{bucket}/{place}", b"%d" % writer, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(WRITERS) as threads:
+        for place in range(ROUNDS):
+            won = list(threads.map(wins, [(place, writer) for writer in range(WRITERS)]))
+            assert won.count(True) == 1
+            assert store.cat_file(f"{bucket}/{place}") == b"%d" % won.index(True)
+
+
+def test_clients_of_the_stores_work_through_the_proxy(server: Server) -> None:
+    bucket = new_bucket(server)
+    with fault_proxy(server.endpoint) as proxy:
+        options = server.storage_options(proxy.endpoint)
+        store = fsspec.filesystem(server.scheme, skip_instance_cache=True, **options)
+        large = BODY * 200
+        store.pipe_file(f"{bucket}/large", large)
+        assert store.cat_file(f"{bucket}/large", start=5, end=50) == large[5:50]
+        assert store.cat_file(f"{bucket}/large") == large
+        proxy.add(lose(containing="token", times=1))
+        with pytest.raises(FileExistsError):  # the client's retry meets its own object
+            store.pipe_file(f"{bucket}/x", b"token", mode="create")
+        assert store.cat_file(f"{bucket}/x") == b"token"
+        assert [exchange.fault for exchange in proxy.exchanges()].count("lose") == 1
+
+
+REQUESTS = (
+    b"GET / HTTP/1.1\r\n\r\n"
+    b"PUT /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
+    b"PUT /b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nT: 1\r\n\r\n"
+    b"POST /c HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+@given(st.lists(st.integers(0, len(REQUESTS)), max_size=20))
+def test_messages_are_found_however_the_bytes_are_cut(cuts: list[int]) -> None:
+    places = [0, *sorted(cuts), len(REQUESTS)]
+    messages, found, current = Messages(replies=False), [], b""
+    for start, end in pairwise(places):
+        for piece in messages.feed(REQUESTS[start:end]):
+            current += piece.head + piece.body
+            if piece.last:
+                found.append(current)
+                current = b""
+    assert b"".join(found) == REQUESTS
+    assert [message.split(b" ")[1] for message in found] == [b"/", b"/a", b"/b", b"/c"]
