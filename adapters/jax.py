@@ -150,6 +150,7 @@ class GlobalBatchIterator(Iterator[T]):
                 return
             except Exception as error:  # noqa: BLE001 - raised in its place, after the batches before it
                 self._failure = error
+                self._local.set_state(self._sent)
                 return
             self._sent = self._local.get_state()
             self._flight.append((batch, self._sent))

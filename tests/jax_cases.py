@@ -23,7 +23,7 @@ from reference import Case, cases
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stream
-from cachelayer.adapters.jax import GlobalBatchIterator, global_batches, shard_by_process
+from cachelayer.adapters.jax import GlobalBatchIterator, _step_sizes, global_batches, shard_by_process
 
 AXES = ("a", "b", "c")
 Point = namedtuple("Point", ["x", "y"])
@@ -99,6 +99,14 @@ def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case,
     else:
         for found, expected in zip(global_batches(stream, sharding), stream, strict=True):
             assert_same(found, expected)
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_the_sizes_of_steps_are_known_before_they_come(case: Case) -> None:
+    steps = ref(case.n).stream(case.batch, **case.arguments()).options.steps
+    expected = {case.batch if case.remainder == "pad" else len(records) for _, records in case.steps()}
+    assert _step_sizes(steps, case.start) == expected | {case.batch}
 
 
 def test_a_state_from_which_a_step_does_not_divide_is_refused_at_once() -> None:
@@ -229,6 +237,17 @@ def test_an_error_comes_in_the_place_of_the_batch_that_has_it() -> None:
         assert iterator.get_state()["position"] == 16
     broken = False
     assert [int(batch["id"][0]) for batch in iterator] == [16, 24]
+
+
+def test_a_batch_that_could_not_be_sent_is_not_passed_over() -> None:
+    broken = True
+    stream = ref(32).stream(8).map_batches(lambda batch: {"id": batch["id"][1 if broken else 0 :]})
+    iterator = iter(global_batches(stream, devices(4)))
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match=r"\['id'\] has shape \[7\] for 8 rows"):
+            next(iterator)
+    broken = False
+    assert [int(batch["id"][0]) for batch in iterator] == [0, 8, 16, 24]
 
 
 def test_arguments_that_cannot_be_are_refused() -> None:
