@@ -100,3 +100,8 @@ def index_of(shard_name: str) -> str:
 def attempt_of(name: str) -> str:
     """The attempt that a name relative to the dataset belongs to."""
     return name.split("/")[1]
+
+
+def parent_of(name: str) -> str:
+    """The folder of an object."""
+    return name.rpartition("/")[0]

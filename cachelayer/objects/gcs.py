@@ -1,0 +1,220 @@
+"""Google Cloud Storage, by gcsfs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import json
+import uuid
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import google.auth.exceptions
+import google_crc32c
+import requests
+from gcsfs.core import GCSFileSystem
+from gcsfs.retry import HttpError
+
+from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat
+from cachelayer.objects.ranges import pieces
+from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
+
+_PART = 32 * 1024 * 1024
+_CONTENT = "application/octet-stream"
+_TRANSIENT = (
+    requests.RequestException,
+    aiohttp.ClientError,
+    ConnectionError,
+    TimeoutError,
+    json.JSONDecodeError,
+    google.auth.exceptions.TransportError,
+)
+_FAILURES = (*_TRANSIENT, OSError, ValueError, HttpError, google.auth.exceptions.GoogleAuthError)
+
+
+class _OneAttempt(GCSFileSystem):  # type: ignore[misc]
+    """gcsfs without its own retries."""
+
+    _request = inspect.unwrap(GCSFileSystem._request)
+
+
+class GcsClient:
+    """Requests to Google Cloud Storage.
+
+    Args:
+        options: what gcsfs takes.
+        timeout: seconds that an operation may take where nobody answers.
+    """
+
+    def __init__(self, options: Mapping[str, Any], timeout: float) -> None:
+        silence = aiohttp.ClientTimeout(total=None, sock_connect=timeout / 4, sock_read=timeout / 4)
+        defaults = {"requests_timeout": silence, "use_listings_cache": False}
+        fixed = {"asynchronous": True, "skip_instance_cache": True}
+        with _translated():
+            self._fs = _OneAttempt(**{**defaults, **options, **fixed})
+        # A dict of its own, for it is given this client's connections.
+        self._fs.session_kwargs = dict(self._fs.session_kwargs)
+        self._session: Any = None
+        self._connecting = asyncio.Lock()
+        self.host = urlsplit(self._fs.base).netloc
+        self.timeout = timeout
+        self.slots = asyncio.Semaphore(CONNECTIONS)
+        self.seen: set[str] = set()
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+        await self._connect()
+        with _translated():
+            data: bytes = await self._fs._cat_file(path, start=start, end=stop)
+        return data
+
+    async def stat(self, path: str) -> Stat:
+        found = await self._call("GET", "b/{}/o/{}", *_split(path), json_out=True)
+        return Stat(int(found["size"]), datetime.fromisoformat(found["updated"]).timestamp())
+
+    async def put(self, path: str, data: bytes, *, create: bool) -> None:
+        await self._send(path, data, create=create)
+
+    async def _send(self, path: str, data: bytes, *, create: bool = False) -> Any:
+        """Write an object with one request of any size, so that a condition and the bytes arrive together."""
+        bucket, key = _split(path)
+        mark = uuid.uuid4().hex
+        headers = {"Content-Type": f"multipart/related; boundary={mark}"}
+        query = {"uploadType": "multipart", "ifGenerationMatch": "0" if create else None}
+        body = io.BytesIO(_two_parts(mark, json.dumps({"name": key}).encode(), data))
+        return await self._call("POST", self._place(bucket), headers=headers, data=body, json_out=True, **query)
+
+    def _place(self, bucket: str) -> str:
+        return f"{self._fs.base.removesuffix('storage/v1/')}upload/storage/v1/b/{bucket}/o"
+
+    async def upload(self, file: Path, path: str, on_bytes: OnBytes) -> None:
+        with file.open("rb") as source:
+            nbytes = source.seek(0, 2)
+            source.seek(0)
+            checksum = google_crc32c.Checksum()
+            place = None if nbytes <= _PART else await self._begin(path)
+            found: Any = None
+            for start, stop in pieces(0, nbytes, _PART) if nbytes else [(0, 0)]:
+                data = await asyncio.to_thread(source.read, stop - start)
+                checksum.update(data)
+                found = await self._send_part(path, place, data, start, nbytes)
+                if on_bytes is not None:
+                    on_bytes(len(data))
+        if not found or int(found["size"]) != nbytes or b64decode(found["crc32c"]) != checksum.digest():
+            raise RequestError(Kind.TRANSIENT, f"the store says that it holds {found}, {nbytes} bytes were sent")
+
+    async def _begin(self, path: str) -> str:
+        bucket, key = _split(path)
+        headers = {"X-Upload-Content-Type": _CONTENT}
+
+        async def attempt() -> str:
+            place = self._place(bucket)
+            found, _ = await self._call("POST", place, headers=headers, uploadType="resumable", name=key)
+            return str(found["Location"])
+
+        return await retried(attempt, self.timeout)
+
+    async def _send_part(self, path: str, place: str | None, data: bytes, start: int, nbytes: int) -> Any:
+        async def attempt() -> Any:
+            # What arrived of an earlier attempt is passed over by the store.
+            return await self._send(path, data) if place is None else await self._send_at(place, data, start, nbytes)
+
+        return await retried(attempt, self.timeout, len(data))
+
+    async def _send_at(self, place: str, data: bytes, start: int, nbytes: int) -> Any:
+        """Send a part of an upload; what the store says of the object after the last."""
+        stop = start + len(data)
+        headers = {"Content-Type": _CONTENT, "Content-Range": f"bytes {start}-{stop - 1}/{nbytes}"}
+        found, reply = await self._call("POST", place, headers=headers, data=io.BytesIO(data))
+        if "Range" in found and int(found["Range"].rpartition("-")[2]) != stop - 1:
+            raise RequestError(Kind.TRANSIENT, f"of bytes {start} to {stop} the store took {found['Range']}")
+        with _translated():
+            return json.loads(reply) if reply else None
+
+    async def names(self, folder: str, *, deep: bool) -> list[str]:
+        bucket, key = _split(folder)
+        prefix = f"{key}/" if key else ""
+        query = {"prefix": prefix, "delimiter": None if deep else "/"}
+        found: list[str] = []
+        token: str | None = ""
+        while token is not None:
+            page = await self._call("GET", "b/{}/o", bucket, json_out=True, pageToken=token or None, **query)
+            found += page.get("prefixes", [])
+            found += [item["name"] for item in page.get("items", [])]
+            token = page.get("nextPageToken") or None
+        return [name.removeprefix(prefix).removesuffix("/") for name in found if name != prefix]
+
+    async def delete(self, path: str) -> None:
+        await self._call("DELETE", "b/{}/o/{}", *_split(path))
+
+    async def check_root(self, path: str) -> None:
+        bucket = _split(path)[0]
+        try:
+            await self._call("GET", "b/{}", bucket)
+        except RequestError as error:
+            if error.kind is Kind.ABSENT:
+                raise RequestError(Kind.NO_ROOT, bucket) from error
+            # Who may read objects need not be allowed to look at their bucket.
+            if error.kind is not Kind.REFUSED:
+                raise
+
+    async def _call(self, *request: Any, **options: Any) -> Any:
+        await self._connect()
+        with _translated():
+            return await self._fs._call(*request, **options)
+
+    async def _connect(self) -> None:
+        if self._session is None:
+            await self._open_session()
+
+    async def _open_session(self) -> None:
+        async with self._connecting:
+            if self._session is None:
+                self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
+                with _translated():
+                    self._session = await self._fs._set_session()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def abandon(self) -> None:
+        if self._session is not None:
+            self._session.detach()
+
+
+def _split(path: str) -> tuple[str, str]:
+    bucket, _, key = path.partition("/")
+    return bucket, key
+
+
+def _two_parts(mark: str, names: bytes, data: bytes) -> bytes:
+    head = f"--{mark}\r\nContent-Type: application/json\r\n\r\n".encode() + names
+    middle = f"\r\n--{mark}\r\nContent-Type: {_CONTENT}\r\n\r\n".encode()
+    return b"".join([head, middle, data, f"\r\n--{mark}--\r\n".encode()])
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except _FAILURES as error:
+        raise RequestError(_kind(error), str(error) or repr(error)) from error
+
+
+def _kind(error: Exception) -> Kind:
+    if isinstance(error, HttpError):
+        return kind_of_status(int(error.code or 500))
+    if isinstance(error, FileNotFoundError):
+        return Kind.ABSENT
+    if isinstance(error, FileExistsError):
+        return Kind.EXISTS
+    if isinstance(error, aiohttp.InvalidURL):
+        return Kind.REFUSED
+    return Kind.TRANSIENT if isinstance(error, _TRANSIENT) else Kind.REFUSED

@@ -1,0 +1,126 @@
+"""Any file system of fsspec, through its blocking calls in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+
+from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat
+from cachelayer.objects.paths import parent_of
+from cachelayer.objects.retry import Kind, RequestError, retried
+
+T = TypeVar("T")
+
+_REFUSED = (PermissionError, NotImplementedError, ValueError, TypeError, AttributeError)
+_create_lock = threading.Lock()
+
+
+class GenericClient:
+    """Requests to a file system of fsspec. Its put-if-absent holds among the threads of one process.
+
+    Args:
+        scheme: its scheme.
+        options: what its class takes.
+        timeout: seconds that an operation may take where nobody answers.
+    """
+
+    def __init__(self, scheme: str, options: Mapping[str, Any], timeout: float) -> None:
+        fixed = {"skip_instance_cache": True, "use_listings_cache": False}
+        with _translated():
+            self._fs = fsspec.filesystem(scheme, **{**options, **fixed})
+        self.host = str(options.get("host", f"{scheme}://"))
+        self.timeout = timeout
+        self.slots = asyncio.Semaphore(CONNECTIONS)
+        self.seen: set[str] = set()
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+        return bytes(await self._call(self._fs.cat_file, path, start=start, end=stop))
+
+    async def stat(self, path: str) -> Stat:
+        found = await self._call(self._fs.info, path)
+        if found["type"] != "file":
+            raise RequestError(Kind.ABSENT, f"{path} is a folder")
+        modified = await self._call(self._fs.modified, path)
+        return Stat(int(found["size"]), modified.timestamp())
+
+    async def put(self, path: str, data: bytes, *, create: bool) -> None:
+        await self._call(self._create if create else self._write, path, data)
+
+    def _write(self, path: str, data: bytes) -> None:
+        self._below(path, lambda: self._fs.pipe_file(path, data))
+
+    def _below(self, path: str, write: Callable[[], None]) -> None:
+        """Write, into a folder that is made where the file system has such things."""
+        try:
+            write()
+        except FileNotFoundError:
+            self._fs.makedirs(parent_of(path), exist_ok=True)
+            write()
+
+    def _create(self, path: str, data: bytes) -> None:
+        with _create_lock:
+            if self._fs.exists(path):
+                raise FileExistsError(path)
+            self._write(path, data)
+
+    async def upload(self, file: Path, path: str, on_bytes: OnBytes) -> None:
+        nbytes = file.stat().st_size
+        await retried(lambda: self._call(self._send, file, path), self.timeout, nbytes)
+        found = await retried(lambda: self.stat(path), self.timeout)
+        if found.nbytes != nbytes:
+            raise RequestError(Kind.TRANSIENT, f"the store holds {found.nbytes} bytes, {nbytes} were sent")
+        if on_bytes is not None:
+            on_bytes(nbytes)
+
+    def _send(self, file: Path, path: str) -> None:
+        self._below(path, lambda: self._fs.put_file(str(file), path))
+
+    async def names(self, folder: str, *, deep: bool) -> list[str]:
+        try:
+            found = await self._call(self._fs.find if deep else self._list, folder)
+        except RequestError as error:
+            if error.kind is Kind.ABSENT:
+                return []
+            raise
+        prefix = folder.strip("/") + "/"
+        return [path.strip("/").removeprefix(prefix) for path in found if path.strip("/") != folder.strip("/")]
+
+    def _list(self, folder: str) -> list[str]:
+        return [str(path) for path in self._fs.ls(folder, detail=False)]
+
+    async def delete(self, path: str) -> None:
+        await self._call(self._fs.rm_file, path)
+
+    async def check_root(self, path: str) -> None:
+        """Folders come and go with what is in them."""
+
+    async def _call(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        with _translated():
+            return await asyncio.to_thread(function, *arguments, **options)
+
+    async def close(self) -> None:
+        """The file system closes itself."""
+
+    def abandon(self) -> None:
+        """The file system looks after itself."""
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise RequestError(Kind.ABSENT, str(error)) from error
+    except FileExistsError as error:
+        raise RequestError(Kind.EXISTS, str(error)) from error
+    except _REFUSED as error:
+        raise RequestError(Kind.REFUSED, str(error) or repr(error)) from error
+    except Exception as error:
+        # What else it may raise is its own affair; none of these comes from our code.
+        raise RequestError(Kind.TRANSIENT, str(error) or repr(error)) from error

@@ -1,0 +1,213 @@
+"""Objects as files below a folder of this machine."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from cachelayer.errors import CorruptionError, StorageError
+from cachelayer.objects.paths import parent_of
+
+_CHUNK = 8 * 1024 * 1024
+_MEND = "restore it, or build again"
+
+
+class LocalStore:
+    """Objects as files below a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def url(self) -> str:
+        return str(self.root)
+
+    def path(self, name: str) -> Path:
+        """The file of an object."""
+        return self.root / name
+
+    @property
+    def host(self) -> str:
+        return "this machine"
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return self.path(name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error("read", self.path(name), error) from error
+
+    def exists(self, name: str) -> bool:
+        try:
+            return self.path(name).exists()
+        except OSError as error:
+            raise storage_error("read", self.path(name), error) from error
+
+    def size(self, name: str) -> int | None:
+        status = self._status(name)
+        return None if status is None else status.st_size
+
+    def modified(self, name: str) -> float | None:
+        status = self._status(name)
+        return None if status is None else status.st_mtime
+
+    def _status(self, name: str) -> os.stat_result | None:
+        try:
+            return self.path(name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error("read", self.path(name), error) from error
+
+    def put(self, name: str, data: bytes) -> None:
+        with self._written(name, io.BytesIO(data)) as temporary:
+            temporary.replace(self.path(name))
+
+    def upload(self, path: Path, name: str, on_bytes: Callable[[int], None] | None = None) -> None:
+        with _opened(path) as source, self._written(name, source, on_bytes) as temporary:
+            temporary.replace(self.path(name))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        with self._written(name, io.BytesIO(data)) as temporary:
+            try:
+                os.link(temporary, self.path(name))
+            except FileExistsError:
+                # A network file system may have lost the reply to the link that it made.
+                return self.read(name) == data
+        return True
+
+    @contextmanager
+    def _written(self, name: str, source: BinaryIO, on_bytes: Callable[[int], None] | None = None) -> Iterator[Path]:
+        """A durable copy of a file beside the object; the caller gives it its name, and the folder is synced."""
+        target = self.path(name)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            self.make_folder(parent_of(name))
+            try:
+                with temporary.open("xb") as file:
+                    _copy(source, file, on_bytes)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield temporary
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_folder(target.parent)
+        except OSError as error:
+            raise storage_error("write", target, error) from error
+
+    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> None:
+        size = self.size(name)
+        if size != nbytes:
+            raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
+        with _opened(self.path(name)) as source:
+            try:
+                with in_place(path) as file:
+                    _copy(source, file, on_bytes)
+                    file.truncate(nbytes)
+            except OSError as error:
+                raise storage_error("write", path, error) from error
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        return [self._read_range(*wanted) for wanted in ranges]
+
+    def _read_range(self, name: str, start: int, stop: int) -> bytes:
+        if start == stop:
+            return b""
+        try:
+            with self.path(name).open("rb") as file:
+                file.seek(start)
+                found = file.read(stop - start)
+                size = os.fstat(file.fileno()).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise CorruptionError(f"{self.path(name)}: {_found(None)}: {_MEND}") from None
+        except OSError as error:
+            raise storage_error("read", self.path(name), error) from error
+        if len(found) != stop - start:
+            raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {stop} at least: {_MEND}")
+        return found
+
+    def make_folder(self, name: str) -> Path:
+        """The folder of this name, made durably where it does not exist."""
+        folder = self.path(name)
+        missing = []
+        try:
+            while not folder.is_dir():
+                missing.append(folder)
+                folder = folder.parent
+            for folder in reversed(missing):
+                folder.mkdir(exist_ok=True)
+                sync_folder(folder.parent)
+        except OSError as error:
+            raise storage_error("create", folder, error) from error
+        return self.path(name)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(path.name for path in self.path(folder).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise storage_error("read", self.path(folder), error) from error
+
+    def delete(self, name: str) -> None:
+        try:
+            self.path(name).unlink(missing_ok=True)
+        except NotADirectoryError:
+            return
+        except OSError as error:
+            raise storage_error("delete", self.path(name), error) from error
+
+    def delete_folder(self, folder: str) -> None:
+        try:
+            while self.path(folder).exists():
+                # Who deletes the same folder at the same time makes files vanish under our hands.
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(self.path(folder))
+        except OSError as error:
+            raise storage_error("delete", self.path(folder), error) from error
+
+
+def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> None:
+    while chunk := source.read(_CHUNK):
+        target.write(chunk)
+        if on_bytes is not None:
+            on_bytes(len(chunk))
+
+
+def in_place(path: Path) -> BinaryIO:
+    """The file, made where there is none, to be written over: others may hold a lock of it."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+
+
+def _found(size: int | None) -> str:
+    return "there is no such object" if size is None else f"it has {size} bytes"
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def storage_error(what: str, path: Path, error: OSError) -> StorageError:
+    """The error of the project's own tree for one of the operating system."""
+    reason = "no space is left on the disk" if error.errno == errno.ENOSPC else str(error)
+    return StorageError(f"cannot {what} {path}: {reason}")

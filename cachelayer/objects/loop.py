@@ -1,0 +1,57 @@
+"""One event loop a process, in a thread of its own, in which all requests run."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from cachelayer.locks import ProcessLock
+
+T = TypeVar("T")
+
+_lock = ProcessLock()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+"""By process. A forked child keeps its parent's, which is never used nor closed there: they share their sockets."""
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine and wait for what it returns; an interrupt cancels it."""
+    future = asyncio.run_coroutine_threadsafe(work, running_loop())
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process."""
+    with _lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="cachelayer-requests", daemon=True)
+            thread.start()
+            atexit.register(_stop, os.getpid(), loop, thread)
+        return loop
+
+
+def _stop(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    if pid == os.getpid():
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(1)
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What the coroutines return, run at once; the first that fails cancels the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

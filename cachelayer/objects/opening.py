@@ -1,0 +1,85 @@
+"""The store of a URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.remote import FsspecStore
+
+_TIMEOUT = 60.0
+_BUCKETS = {"gs", "gcs", "s3", "s3a"}
+
+
+def open_store(
+    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, unsafe_commit: bool = False
+) -> LocalStore | FsspecStore:
+    """The store of a path, or of a URL that fsspec opens. Nothing is asked of it yet.
+
+    Args:
+        url: where it is, without credentials.
+        storage_options: what the client takes (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
+            its retries may take where nobody answers, by default 60.
+        unsafe_commit: write also to stores that have no put-if-absent, where two writers may overwrite each other.
+
+    Raises:
+        InvalidArgumentError: for what is no path and no such URL.
+        InvalidTypeError: for what is neither.
+    """
+    options = dict(storage_options or {})
+    timeout = _seconds(options.pop("timeout", _TIMEOUT))
+    if not isinstance(url, (str, bytes, os.PathLike)):
+        raise InvalidTypeError(f"a storage is a path or a URL, not a {type(url).__name__}")
+    text = os.fspath(url)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidArgumentError(f"a storage is a path or a URL, not {url!r}")
+    if "://" not in text and "::" not in text:
+        return _local(text, text, options)
+    _check_url(text)
+    parts = urlsplit(text)
+    if parts.scheme in {"file", "local"}:
+        if parts.netloc not in {"", "localhost"}:
+            raise InvalidArgumentError(f"storage {text!r}: a file of another host: pass a path of this one")
+        return _local(text, unquote(parts.path), options)
+    root = f"{parts.netloc}{parts.path}".strip("/")
+    if not root or (parts.scheme in _BUCKETS and not parts.netloc):
+        raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
+    return FsspecStore(parts.scheme, root, options, timeout, unsafe_commit)
+
+
+def _seconds(timeout: Any) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < float("inf"):
+        raise InvalidArgumentError(f"storage_options: timeout {timeout!r}: pass seconds, more than 0")
+    return float(timeout)
+
+
+def _check_url(text: str) -> None:
+    parts = urlsplit(text)
+    scheme, _, rest = text.partition("://")
+    authority = rest.partition("/")[0]
+    if "@" in authority and (":" in authority.rpartition("@")[0] or scheme in _BUCKETS):
+        raise InvalidArgumentError(
+            f"storage {scheme}://...@{authority.rpartition('@')[2]}: credentials do not belong into a URL, which is "
+            "shown and stored: pass storage_options"
+        )
+    if "::" in text:
+        raise InvalidArgumentError(
+            f"storage {text!r}: chained URLs drop the conditions that publishing rests on: pass the plain URL; "
+            "local copies are local_cache's affair"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidArgumentError(f"storage {text!r}: no query and no fragment is understood")
+
+
+def _local(text: str, path: str, options: Mapping[str, Any]) -> LocalStore:
+    if options:
+        raise InvalidArgumentError(f"storage {text!r}: a local disk takes no storage_options, got {sorted(options)}")
+    try:
+        return LocalStore(Path(path).expanduser().absolute())
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"storage {text!r}: {error}") from error

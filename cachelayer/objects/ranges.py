@@ -1,0 +1,76 @@
+"""Arithmetic of byte ranges: neighbours are joined to one request, and what came is cut into what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+Range = tuple[str, int, int]
+"""(name, start, stop): bytes [start, stop) of an object."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One run of bytes of an object, and the ranges that lie in it.
+
+    Args:
+        name: the object.
+        start: first byte.
+        stop: the byte behind the last.
+        members: numbers of the ranges in it.
+    """
+
+    name: str
+    start: int
+    stop: int
+    members: tuple[int, ...]
+
+
+def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
+    """The spans to fetch: ranges of one object that lie at most ``gap`` bytes apart are joined.
+
+    Args:
+        ranges: what is asked for, in any order; they may overlap.
+        gap: bytes that may be fetched in vain to save a request.
+        limit: bytes that a joined span may have; a single range may have more.
+    """
+    spans: list[Span] = []
+    members: list[int] = []
+    name, start, stop = "", 0, 0
+    for number in sorted(range(len(ranges)), key=ranges.__getitem__):
+        next_name, next_start, next_stop = ranges[number]
+        if next_start == next_stop:
+            continue
+        joined = max(stop, next_stop)
+        if members and next_name == name and next_start - stop <= gap and joined - start <= limit:
+            members.append(number)
+            stop = joined
+            continue
+        if members:
+            spans.append(Span(name, start, stop, tuple(members)))
+        name, start, stop, members = next_name, next_start, next_stop, [number]
+    if members:
+        spans.append(Span(name, start, stop, tuple(members)))
+    return spans
+
+
+def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[bytes]) -> list[bytes]:
+    """The bytes of each range.
+
+    Args:
+        ranges: what is asked for.
+        spans: what ``coalesce`` made of it.
+        bodies: the bytes of each span.
+    """
+    found = [b""] * len(ranges)
+    for span, body in zip(spans, bodies, strict=True):
+        for number in span.members:
+            _, start, stop = ranges[number]
+            found[number] = body[start - span.start : stop - span.start]
+    return found
+
+
+def pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """A run of bytes in pieces of at most ``size``."""
+    for first in range(start, stop, size):
+        yield first, min(first + size, stop)

@@ -1,0 +1,173 @@
+"""Objects in a bucket, or in whatever else fsspec opens."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cachelayer.errors import (
+    CacheLayerError,
+    CorruptionError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    StorageError,
+)
+from cachelayer.objects import transfer
+from cachelayer.objects.client import Client, OnBytes, client_of, key_of
+from cachelayer.objects.loop import run
+from cachelayer.objects.retry import Kind, RequestError, retried
+
+T = TypeVar("T")
+
+CONDITIONAL = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "memory": "memory"}
+"""Schemes whose stores write an object only where there is none, and the extra that each needs."""
+
+
+@dataclass(frozen=True)
+class FsspecStore:
+    """Objects below a URL.
+
+    Args:
+        scheme: the scheme of the URL.
+        root: the rest of it: a bucket and perhaps a prefix.
+        options: what the client takes: credentials, endpoint.
+        timeout: seconds that an operation may take where nobody answers.
+        unsafe_commit: write where there is no put-if-absent, by looking first: two writers may both succeed.
+    """
+
+    scheme: str
+    root: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    timeout: float = 60.0
+    unsafe_commit: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.root}"
+
+    @property
+    def host(self) -> str:
+        return self._client().host
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        return self._run("read", name, lambda client: transfer.found_or_none(client, path, lambda: client.get(path)))
+
+    def exists(self, name: str) -> bool:
+        return self.size(name) is not None
+
+    def size(self, name: str) -> int | None:
+        found = self._stat(name)
+        return None if found is None else found.nbytes
+
+    def modified(self, name: str) -> float | None:
+        found = self._stat(name)
+        return None if found is None else found.modified
+
+    def _stat(self, name: str) -> Any:
+        path = self._path(name)
+        return self._run(
+            "look up", name, lambda client: transfer.found_or_none(client, path, lambda: client.stat(path))
+        )
+
+    def put(self, name: str, data: bytes) -> None:
+        self._check_writable()
+        path = self._path(name)
+        self._run(
+            "write", name, lambda client: _retried(client, lambda: client.put(path, data, create=False), len(data))
+        )
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._check_writable()
+        return self._run("write", name, lambda client: transfer.put_if_absent(client, self._path(name), data))
+
+    def delete(self, name: str) -> None:
+        self._check_writable()
+        self._run("delete", name, lambda client: transfer.delete(client, self._path(name)))
+
+    def delete_folder(self, folder: str) -> None:
+        self._check_writable()
+        self._run("delete", folder, lambda client: transfer.delete_folder(client, self._path(folder)))
+
+    def names(self, folder: str) -> list[str]:
+        path = self._path(folder)
+        found = self._run("list", folder, lambda client: _retried(client, lambda: client.names(path, deep=False)))
+        return sorted(set(found))
+
+    def upload(self, path: Path, name: str, on_bytes: OnBytes = None) -> None:
+        self._check_writable()
+        self._run("write", name, lambda client: transfer.upload(client, path, self._path(name), on_bytes))
+
+    def download(self, name: str, path: Path, nbytes: int, on_bytes: OnBytes = None) -> None:
+        self._run("read", name, lambda client: transfer.download(client, self._path(name), path, nbytes, on_bytes))
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        return self._run("read ranges of", "objects", lambda client: transfer.read_ranges(client, self.root, ranges))
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}".rstrip("/")
+
+    def _client(self) -> Client:
+        key = (self.scheme, self.timeout, key_of(self.options))
+        return client_of(key, lambda: _open_client(self.scheme, self.options, self.timeout))
+
+    def _run(self, what: str, name: str, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        host = ""
+        try:
+            client = self._client()
+            host = client.host
+            return run(work(client))
+        except RequestError as error:
+            raise self._failure(f"cannot {what} {self.url}/{name}", host, error) from error
+        except transfer.ShortObjectError as error:
+            found = "there is no such object" if error.nbytes is None else f"it has {error.nbytes} bytes"
+            raise CorruptionError(
+                f"{self.scheme}://{error.path}: {found}, expected {error.expected}: restore it, or build again"
+            ) from error
+
+    def _failure(self, what: str, host: str, error: RequestError) -> CacheLayerError:
+        at = f"{host}: " if host else ""
+        if error.kind is Kind.NO_ROOT or error.kind is Kind.ABSENT:
+            bucket = self.root.partition("/")[0]
+            return StorageError(
+                f"{what}: {at}there is no bucket {bucket!r} ({error.reason}): create it, or mend the URL"
+            )
+        if error.kind is Kind.TRANSIENT:
+            return StorageError(f"{what}: {at}{error.reason} (timeout {self.timeout:g} s): is the host reachable?")
+        return StorageError(f"{what}: {at}refused: {error.reason}. Are the credentials valid, and do they allow it?")
+
+    def _check_writable(self) -> None:
+        if self.scheme not in CONDITIONAL and not self.unsafe_commit:
+            raise InvalidArgumentError(
+                f"{self.url}: {self.scheme}:// has no put-if-absent, without which two writers may overwrite each "
+                "other: build on local disk, gs:// or s3://, or pass unsafe_commit=True where there is one writer"
+            )
+
+
+def _retried(client: Client, attempt: Callable[[], Awaitable[T]], nbytes: int = 0) -> Coroutine[Any, Any, T]:
+    return retried(attempt, client.timeout, nbytes)
+
+
+def _open_client(scheme: str, options: Mapping[str, Any], timeout: float) -> Client:
+    extra = CONDITIONAL.get(scheme, scheme)
+    try:
+        if extra == "gcs":
+            from cachelayer.objects.gcs import GcsClient
+
+            return GcsClient(options, timeout)
+        if extra == "s3":
+            from cachelayer.objects.s3 import S3Client
+
+            return S3Client(options, timeout)
+        from cachelayer.objects.generic import GenericClient
+
+        return GenericClient(scheme, options, timeout)
+    except ModuleNotFoundError as error:
+        install = f"cachelayer[{extra}]" if extra in {"gcs", "s3"} else "fsspec and what it needs for this scheme"
+        raise MissingDependencyError(
+            f"{scheme}:// needs a package that is not there ({error}): install {install}"
+        ) from error
+    except TypeError as error:
+        raise InvalidArgumentError(f"storage_options of {scheme}://: {error}") from error

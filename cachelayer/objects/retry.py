@@ -1,0 +1,87 @@
+"""What a failed request means, and whether and when it is worth another try."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_SLOWEST = 64 * 1024
+"""Bytes a second below which a connection counts as dead."""
+# Workers that were forked from one process must not all pause for the same time, nor may the user's own numbers change.
+_random = random.SystemRandom()
+
+
+class Kind(enum.Enum):
+    """What an answer, or none, means."""
+
+    ABSENT = enum.auto()
+    NO_ROOT = enum.auto()
+    EXISTS = enum.auto()
+    BEYOND_END = enum.auto()
+    REFUSED = enum.auto()
+    TRANSIENT = enum.auto()
+
+
+class RequestError(Exception):
+    """A request that failed.
+
+    Attributes:
+        kind: what that means.
+        reason: the client's own words.
+    """
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def kind_of_status(status: int) -> Kind:
+    """What an HTTP status of 300 or more means."""
+    if status == 404:
+        return Kind.ABSENT
+    if status == 412:
+        return Kind.EXISTS
+    if status == 416:
+        return Kind.BEYOND_END
+    return Kind.TRANSIENT if status in {408, 409, 425, 429} or (status >= 500 and status != 501) else Kind.REFUSED
+
+
+async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: int = 0) -> T:
+    """What the attempt returns, made again after every transient failure.
+
+    Args:
+        attempt: one request.
+        seconds: how long it may take in all where nobody answers. No attempt begins in the last quarter, which
+            belongs to the client's own timeouts.
+        nbytes: bytes that it moves: slow progress is no failure.
+
+    Raises:
+        RequestError: the last one.
+    """
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    for pause in pauses():
+        try:
+            async with asyncio.timeout_at(begin + seconds + nbytes / _SLOWEST):
+                return await attempt()
+        except TimeoutError as error:
+            raise RequestError(Kind.TRANSIENT, f"no answer within {loop.time() - begin:.1f} s") from error
+        except RequestError as error:
+            if error.kind is not Kind.TRANSIENT or loop.time() + pause > begin + seconds * 3 / 4:
+                raise
+        await asyncio.sleep(pause)
+    raise AssertionError("pauses never end")
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between attempts, for ever: twice as long each time, with jitter."""
+    for number in itertools.count():
+        yield min(_FIRST_PAUSE * 2 ** min(number, 20), _LONGEST_PAUSE) * _random.uniform(0.5, 1.5)

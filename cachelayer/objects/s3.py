@@ -1,0 +1,261 @@
+"""Amazon S3 and what speaks its language, by s3fs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
+from botocore.parsers import ResponseParserError
+from s3fs import S3FileSystem
+
+from cachelayer.errors import CacheLayerWarning
+from cachelayer.objects import s3_ranges
+from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat
+from cachelayer.objects.loop import together
+from cachelayer.objects.ranges import pieces
+from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
+
+_PART = 16 * 1024 * 1024
+_PARTS = 10_000
+_PARTS_AT_ONCE = 4
+_TRANSIENT = (
+    HTTPClientError,
+    IncompleteReadError,
+    ResponseParserError,
+    aiohttp.ClientError,
+    ConnectionError,
+    TimeoutError,
+)
+_FAILURES = (*_TRANSIENT, BotoCoreError, ClientError, OSError, ValueError)
+_TRANSIENT_CODES = {"RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "NoSuchUpload"}
+
+
+class S3Client:
+    """Requests to S3.
+
+    Args:
+        options: what s3fs takes.
+        timeout: seconds that an operation may take where nobody answers.
+    """
+
+    def __init__(self, options: Mapping[str, Any], timeout: float) -> None:
+        config = {
+            "connect_timeout": timeout / 4,
+            "read_timeout": timeout / 4,
+            "max_pool_connections": CONNECTIONS,
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            **options.get("config_kwargs", {}),
+        }
+        fixed = {"config_kwargs": config, "asynchronous": True, "skip_instance_cache": True}
+        self._fs = S3FileSystem(**{"use_listings_cache": False, **options, **fixed})
+        self._fs.retries = 1
+        self._options = options
+        self._ranges: s3_ranges.RangeReader | None = None
+        self._session: Any = None
+        self._connecting = asyncio.Lock()
+        self.host = "S3"
+        self.timeout = timeout
+        self.slots = asyncio.Semaphore(CONNECTIONS)
+        self.seen: set[str] = set()
+
+    async def _connect(self) -> None:
+        if self._session is None:
+            await self._open_session()
+
+    async def _open_session(self) -> None:
+        async with self._connecting:
+            if self._session is None:
+                with _translated():
+                    client = await self._fs.set_session()
+                self.host = urlsplit(client.meta.endpoint_url).netloc
+                self._ranges = s3_ranges.reader_of(client, self._options, self.timeout)
+                self._session = client
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+        if start is None or stop is None:
+            return await self._get(path, {})
+        await self._connect()
+        bytes_range = {"Range": f"bytes={start}-{stop - 1}"}
+        if self._ranges is None:
+            return await self._get(path, bytes_range)
+        try:
+            return await self._ranges.get(*_split(path), start, stop)
+        except RequestError as error:
+            if error.kind is not Kind.REFUSED:
+                raise
+            refusal = error
+        data = await self._get(path, bytes_range)
+        if self._ranges is not None:
+            self._ranges = None
+            warnings.warn(
+                f"obstore cannot read what s3fs can, which reads ranges more slowly, from {self.host}: {refusal}",
+                CacheLayerWarning,
+                stacklevel=2,
+            )
+        return data
+
+    async def _get(self, path: str, conditions: Mapping[str, str]) -> bytes:
+        reply = await self._call("get_object", path, **conditions)
+        with _translated():
+            async with reply["Body"] as body:
+                data: bytes = await body.read()
+        return data
+
+    async def stat(self, path: str) -> Stat:
+        found = await self._call("head_object", path)
+        return Stat(found["ContentLength"], found["LastModified"].timestamp())
+
+    async def put(self, path: str, data: bytes, *, create: bool) -> None:
+        await self._connect()
+        with _translated():
+            # One request: the condition and the bytes arrive together.
+            mode = "create" if create else "overwrite"
+            await self._fs._pipe_file(path, data, chunksize=len(data) + 1, mode=mode)
+
+    async def upload(self, file: Path, path: str, on_bytes: OnBytes) -> None:
+        nbytes = file.stat().st_size
+        if nbytes <= _PART:
+            await self._send("put_object", path, await asyncio.to_thread(file.read_bytes), on_bytes)
+        else:
+            await self._upload_parts(file, nbytes, path, on_bytes)
+        found = await retried(lambda: self.stat(path), self.timeout)
+        if found.nbytes != nbytes:
+            raise RequestError(Kind.TRANSIENT, f"the store holds {found.nbytes} bytes, {nbytes} were sent")
+
+    async def _upload_parts(self, file: Path, nbytes: int, path: str, on_bytes: OnBytes) -> None:
+        begun = await retried(lambda: self._call("create_multipart_upload", path), self.timeout)
+        upload = begun["UploadId"]
+        slots = asyncio.Semaphore(_PARTS_AT_ONCE)
+
+        async def send(number: int, start: int, stop: int) -> dict[str, Any]:
+            async with slots:
+                data = await asyncio.to_thread(_read, file, start, stop)
+                etag = await self._send("upload_part", path, data, on_bytes, UploadId=upload, PartNumber=number)
+            return {"ETag": etag, "PartNumber": number}
+
+        try:
+            size = max(_PART, -(-nbytes // _PARTS))
+            parts = await together(
+                send(number, start, stop) for number, (start, stop) in enumerate(pieces(0, nbytes, size), 1)
+            )
+            await retried(
+                lambda: self._call(
+                    "complete_multipart_upload", path, UploadId=upload, MultipartUpload={"Parts": parts}
+                ),
+                self.timeout,
+            )
+        except RequestError:
+            await self._give_up(path, upload)
+            raise
+
+    async def _give_up(self, path: str, upload: str) -> None:
+        try:
+            await self._call("abort_multipart_upload", path, UploadId=upload)
+        except RequestError as error:
+            # Buckets are commonly told to drop unfinished uploads: this one is of no more consequence.
+            if error.kind is Kind.REFUSED:
+                raise
+
+    async def _send(self, method: str, path: str, data: bytes, on_bytes: OnBytes, **options: Any) -> str:
+        """Send an object or a part of one, and compare its ETag where that is the MD5 of its bytes."""
+        digest = await asyncio.to_thread(lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
+
+        async def attempt() -> str:
+            reply = await self._call(method, path, Body=data, **options)
+            etag: str = reply["ETag"]
+            plain = reply.get("ServerSideEncryption", "AES256") == "AES256" and "SSECustomerAlgorithm" not in reply
+            if plain and len(etag.strip('"')) == len(digest) and etag.strip('"') != digest:
+                raise RequestError(Kind.TRANSIENT, f"the store got bytes of the MD5 {etag}, {digest} was sent")
+            return etag
+
+        etag = await retried(attempt, self.timeout, len(data))
+        if on_bytes is not None:
+            on_bytes(len(data))
+        return etag
+
+    async def names(self, folder: str, *, deep: bool) -> list[str]:
+        await self._connect()
+        bucket, key = _split(folder)
+        prefix = f"{key}/" if key else ""
+        with _translated():
+            entries = self._fs._iterdir(bucket, delimiter="" if deep else "/", prefix=prefix)
+            found = [_split(entry["name"])[1] async for entry in entries]
+        return [name.removeprefix(prefix) for name in found if name != prefix]
+
+    async def delete(self, path: str) -> None:
+        await self._call("delete_object", path)
+
+    async def check_root(self, path: str) -> None:
+        bucket = _split(path)[0]
+        await self._connect()
+        try:
+            with _translated():
+                await self._fs._call_s3("head_bucket", Bucket=bucket)
+        except RequestError as error:
+            if error.kind is Kind.ABSENT:
+                raise RequestError(Kind.NO_ROOT, bucket) from error
+            # Who may read objects need not be allowed to look at their bucket.
+            if error.kind is not Kind.REFUSED:
+                raise
+
+    async def _call(self, method: str, path: str, **options: Any) -> Any:
+        await self._connect()
+        bucket, key = _split(path)
+        with _translated():
+            return await self._fs._call_s3(method, Bucket=bucket, Key=key, **options)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def abandon(self) -> None:
+        """Nothing closes an s3fs client that is asynchronous."""
+
+
+def _split(path: str) -> tuple[str, str]:
+    bucket, _, key = path.partition("/")
+    return bucket, key
+
+
+def _read(file: Path, start: int, stop: int) -> bytes:
+    with file.open("rb") as source:
+        source.seek(start)
+        return source.read(stop - start)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except _FAILURES as error:
+        raise RequestError(_kind(error), str(error) or repr(error)) from error
+
+
+def _kind(error: Exception) -> Kind:
+    reply = error if isinstance(error, ClientError) else error.__cause__
+    if isinstance(reply, ClientError):
+        code = reply.response.get("Error", {}).get("Code", "")
+        if code == "NoSuchBucket":
+            return Kind.NO_ROOT
+        if code in _TRANSIENT_CODES:
+            return Kind.TRANSIENT
+        return kind_of_status(int(reply.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)))
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
+        return Kind.REFUSED
+    return Kind.TRANSIENT if isinstance(error, _TRANSIENT) else Kind.REFUSED

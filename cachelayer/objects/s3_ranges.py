@@ -1,0 +1,121 @@
+"""Ranges of S3 objects by obstore, where it is installed: a request costs it a tenth of the time of s3fs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cachelayer.objects.client import CONNECTIONS
+from cachelayer.objects.retry import Kind, RequestError
+
+_UNDERSTOOD = {"endpoint_url", "key", "secret", "token", "anon", "profile", "client_kwargs", "use_listings_cache"}
+_UNDERSTOOD_OF_CLIENT = {"endpoint_url", "region_name", "aws_access_key_id", "aws_secret_access_key"}
+_ASK_AGAIN = timedelta(minutes=5)
+
+_forked = False
+
+
+def reader_of(client: Any, options: Mapping[str, Any], timeout: float) -> RangeReader | None:
+    """A reader of the same endpoint with the same credentials as an s3fs file system, or None where that is not sure.
+
+    Args:
+        client: the botocore client of the file system.
+        options: what the file system was made from.
+        timeout: seconds that an operation may take where nobody answers.
+    """
+    # The threads of obstore do not outlive a fork: a child of a process that has used it would wait for ever.
+    if _forked or importlib.util.find_spec("obstore") is None:
+        return None
+    if not _UNDERSTOOD.issuperset(options) or not _UNDERSTOOD_OF_CLIENT.issuperset(options.get("client_kwargs") or {}):
+        return None
+    return RangeReader(client, bool(options.get("anon")), timeout)
+
+
+class RangeReader:
+    """Reads ranges of objects of any bucket."""
+
+    def __init__(self, client: Any, anonymous: bool, timeout: float) -> None:
+        self._client = client
+        self._anonymous = anonymous
+        self._endpoint: str = client.meta.endpoint_url
+        self._region: str | None = client.meta.region_name
+        self._timeout = timeout
+        self._stores: dict[str, Any] = {}
+
+    async def get(self, bucket: str, key: str, start: int, stop: int) -> bytes:
+        """The bytes of a range.
+
+        Raises:
+            RequestError: where it does not come.
+        """
+        import obstore
+        from obstore.exceptions import BaseError
+
+        try:
+            return bytes(await obstore.get_range_async(self._store(bucket), key, start=start, end=stop))
+        except (BaseError, OSError, ValueError) as error:
+            raise RequestError(_kind(error), str(error).split("\n\nDebug source:")[0]) from error
+
+    def _store(self, bucket: str) -> Any:
+        from obstore.store import S3Store
+
+        store = self._stores.get(bucket)
+        if store is None:
+            silence = timedelta(seconds=self._timeout / 4)
+            store = self._stores[bucket] = S3Store(
+                bucket,
+                endpoint=self._endpoint,
+                region=self._region or "us-east-1",
+                virtual_hosted_style_request=False,
+                client_options={
+                    "allow_http": self._endpoint.startswith("http:"),
+                    "connect_timeout": silence,
+                    "read_timeout": silence,
+                    "timeout": timedelta(days=1),
+                    "pool_max_idle_per_host": str(CONNECTIONS),
+                },
+                retry_config={"max_retries": 0},
+                **self._credentials(),
+            )
+        return store
+
+    def _credentials(self) -> dict[str, Any]:
+        if self._anonymous:
+            return {"skip_signature": True}
+        return {"credential_provider": self._current}
+
+    async def _current(self) -> dict[str, Any]:
+        """The credentials that s3fs uses now."""
+        found = await self._client._get_credentials().get_frozen_credentials()
+        return {
+            "access_key_id": found.access_key,
+            "secret_access_key": found.secret_key,
+            "token": found.token,
+            "expires_at": datetime.now(UTC) + _ASK_AGAIN,
+        }
+
+
+def _kind(error: Exception) -> Kind:
+    text = str(error)
+    if "NoSuchBucket" in text:
+        return Kind.NO_ROOT
+    if isinstance(error, FileNotFoundError):
+        return Kind.ABSENT
+    if "status code: 416" in text:
+        return Kind.BEYOND_END
+    for status in ("301", "307", "400", "401", "403", "405"):
+        if f"status code: {status}" in text:
+            return Kind.REFUSED
+    return Kind.REFUSED if isinstance(error, ValueError) else Kind.TRANSIENT
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = _forked or "obstore" in sys.modules
+
+
+os.register_at_fork(after_in_child=_after_fork)

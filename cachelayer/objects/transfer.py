@@ -1,0 +1,185 @@
+"""Operations of more than one request: put if absent without doubt, ranges, files in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from cachelayer.objects.client import Client, OnBytes
+from cachelayer.objects.local import in_place, storage_error
+from cachelayer.objects.loop import together
+from cachelayer.objects.ranges import Range, coalesce, cut, pieces
+from cachelayer.objects.retry import Kind, RequestError, pauses, retried
+
+T = TypeVar("T")
+
+GAP = 64 * 1024
+"""Bytes between two ranges that are fetched in vain rather than with a request more."""
+PIECE = 8 * 1024 * 1024
+_PIECES_AT_ONCE = 8
+_DELETES_AT_ONCE = 32
+_UPLOADS = 3
+
+
+class ShortObjectError(Exception):
+    """An object is not there, or not as long as it has to be.
+
+    Attributes:
+        path: the object.
+        nbytes: its size, None where it is not there.
+        expected: the size that it has to have.
+    """
+
+    def __init__(self, path: str, nbytes: int | None, expected: int) -> None:
+        super().__init__(path)
+        self.path = path
+        self.nbytes = nbytes
+        self.expected = expected
+
+
+async def found_or_none(client: Client, path: str, ask: Callable[[], Awaitable[T]]) -> T | None:
+    """What is asked of an object, or None where there truly is no such object, in a bucket that exists."""
+    try:
+        found = await retried(ask, client.timeout)
+    except RequestError as error:
+        if error.kind is not Kind.ABSENT:
+            raise
+        await _check_bucket(client, path)
+        return None
+    client.seen.add(path.partition("/")[0])
+    return found
+
+
+async def _check_bucket(client: Client, path: str) -> None:
+    bucket = path.partition("/")[0]
+    if bucket not in client.seen:
+        await retried(lambda: client.check_root(path), client.timeout)
+        client.seen.add(bucket)
+
+
+async def put_if_absent(client: Client, path: str, data: bytes) -> bool:
+    """Write the object unless there is one; whether these bytes are the object now.
+
+    A put whose reply was lost looks like one that came too late, or that never came: only the object itself tells.
+    """
+    begin = asyncio.get_running_loop().time()
+    for pause in pauses():
+        try:
+            async with asyncio.timeout_at(begin + client.timeout):
+                await client.put(path, data, create=True)
+                return True
+        except TimeoutError as error:
+            raise RequestError(Kind.TRANSIENT, f"no answer within {client.timeout:g} s; it may be there") from error
+        except RequestError as error:
+            if error.kind not in {Kind.EXISTS, Kind.TRANSIENT}:
+                raise
+            failure = error
+        stored = await found_or_none(client, path, lambda: client.get(path))
+        if stored is not None:
+            return stored == data
+        if asyncio.get_running_loop().time() + pause > begin + client.timeout * 3 / 4:
+            raise failure
+        await asyncio.sleep(pause)
+    raise AssertionError("pauses never end")
+
+
+async def read_ranges(client: Client, root: str, ranges: Sequence[Range]) -> list[bytes]:
+    """Exact ranges, fetched at once, neighbours with one request."""
+    spans = coalesce(ranges, gap=GAP, limit=PIECE)
+    bodies = await together(_run_of_bytes(client, f"{root}/{span.name}", span.start, span.stop) for span in spans)
+    return cut(ranges, spans, bodies)
+
+
+async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> bytes:
+    if stop - start <= PIECE:
+        return await _exactly(client, path, start, stop)
+    parts = await together(_exactly(client, path, *piece) for piece in pieces(start, stop, PIECE))
+    return b"".join(parts)
+
+
+async def _exactly(client: Client, path: str, start: int, stop: int) -> bytes:
+    async def attempt() -> bytes:
+        data = await client.get(path, start, stop)
+        if len(data) != stop - start:
+            await _check_end(client, path, stop)
+            raise RequestError(Kind.TRANSIENT, f"{len(data)} bytes came for a range of {stop - start}")
+        return data
+
+    async with client.slots:
+        try:
+            return await retried(attempt, client.timeout, stop - start)
+        except RequestError as error:
+            if error.kind in {Kind.BEYOND_END, Kind.REFUSED, Kind.ABSENT}:
+                await _check_end(client, path, stop)
+            raise
+
+
+async def _check_end(client: Client, path: str, stop: int) -> None:
+    nbytes = await _size(client, path)
+    if nbytes is None or nbytes < stop:
+        raise ShortObjectError(path, nbytes, stop)
+
+
+async def _size(client: Client, path: str) -> int | None:
+    found = await found_or_none(client, path, lambda: client.stat(path))
+    return None if found is None else found.nbytes
+
+
+async def download(client: Client, path: str, target: Path, nbytes: int, on_bytes: OnBytes) -> None:
+    """Copy an object of known size to a file, in pieces at once."""
+    found = await _size(client, path)
+    if found != nbytes:
+        raise ShortObjectError(path, found, nbytes)
+    slots = asyncio.Semaphore(_PIECES_AT_ONCE)
+    try:
+        with in_place(target) as file:
+
+            async def copy(start: int, stop: int) -> None:
+                async with slots:
+                    data = await _exactly(client, path, start, stop)
+                    await asyncio.to_thread(_write_at, file.fileno(), data, start)
+                if on_bytes is not None:
+                    on_bytes(stop - start)
+
+            await together(copy(*piece) for piece in pieces(0, nbytes, PIECE))
+            file.truncate(nbytes)
+    except OSError as error:
+        raise storage_error("write", target, error) from error
+
+
+def _write_at(descriptor: int, data: bytes, position: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, position)
+        rest, position = rest[written:], position + written
+
+
+async def upload(client: Client, file: Path, path: str, on_bytes: OnBytes) -> None:
+    """Make a file an object; once more from the start where what is stored is not what was sent."""
+    for _ in range(_UPLOADS - 1):
+        try:
+            return await client.upload(file, path, on_bytes)
+        except RequestError as error:
+            if error.kind is not Kind.TRANSIENT:
+                raise
+    return await client.upload(file, path, on_bytes)
+
+
+async def delete(client: Client, path: str) -> None:
+    """Delete an object that may be gone already."""
+    await found_or_none(client, path, lambda: client.delete(path))
+
+
+async def delete_folder(client: Client, folder: str) -> None:
+    """Delete every object below a folder."""
+    slots = asyncio.Semaphore(_DELETES_AT_ONCE)
+
+    async def delete_one(path: str) -> None:
+        async with slots:
+            await delete(client, path)
+
+    names = await retried(lambda: client.names(folder, deep=True), client.timeout)
+    await together(delete_one(f"{folder}/{name}") for name in names)
