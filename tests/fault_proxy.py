@@ -15,6 +15,7 @@ from http1 import Messages, Piece, header, status
 HOST = "127.0.0.1"
 BACKLOG = 4096
 AHEAD = 0.005  # seconds of the link that one reply may queue for: replies share the link, and no queue builds up
+UNREAD = 1 << 23  # bytes that a client may be behind before the server has to wait
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 EXPECT = re.compile(rb"\r\nexpect:[^\r]*", re.IGNORECASE)
 
@@ -120,6 +121,7 @@ class Downstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(UNREAD)
         self.relay.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
