@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from cachelayer.access.published import Published
 from cachelayer.arrayrecord.reader import ShardReader
-from cachelayer.arrayrecord.writer import file_checksum
+from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.codec.frames import Frames
 from cachelayer.codec.memory import move_ranges
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
+from cachelayer.objects import paths
 from cachelayer.progress import Progress
 
 _BATCH_NBYTES = 16 << 20
@@ -79,9 +81,12 @@ def _checked_batches(published: Published, number: int) -> Iterator[tuple[int, i
     Raises:
         CorruptionError: where something is not as it was written.
     """
-    stats = published.manifest.shards[number].stats
-    path = published.shard_path(number)
-    reader = published.open_shard(number, "always")
+    with published.shard_file(number) as path:
+        yield from _checked_file(path, published.manifest.shards[number].stats)
+
+
+def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
+    reader = ShardReader(path, Path(paths.index_of(str(path))), stats, "always")
     if file_checksum(path) != stats.crc32c:
         problem = f"{path}: the file does not match its CRC32C"
         for _ in _read(reader, stats.records, stats.nbytes):

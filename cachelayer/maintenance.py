@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cachelayer.access.published import Published
@@ -18,8 +18,9 @@ from cachelayer.errors import (
     InvalidArgumentError,
 )
 from cachelayer.objects import paths
-from cachelayer.objects.store import LocalStore
-from cachelayer.versions import lease
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.provenance import event
 
@@ -51,24 +52,25 @@ def without(head: Snapshot, version: str, change: Mapping[str, Any]) -> Snapshot
     return replace(head, versions=kept, event=change)
 
 
-def collect(store: LocalStore, dataset_id: str, *, grace: float) -> list[str]:
+def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
     """Delete the build attempts that no version names, that nobody runs, and that are older than ``grace`` seconds.
 
     Returns:
         The attempts that were deleted.
     """
-    _sweep(store, dataset_id, max(grace, _WHILE))
-    idle = [
+    clock = _Clock(store, dataset_id)
+    attempts = attempts_of(store, dataset_id)
+    _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
+    old = [
         attempt
         for attempt in store.names(paths.builds(dataset_id))
-        if store.path(paths.build(dataset_id, attempt)).is_dir()
-        and _age(store.path(paths.build(dataset_id, attempt))) >= grace
-        and not lease.is_held(store.path(paths.build_lease(dataset_id, attempt)))
+        if paths.is_attempt(attempt) and clock.age(*_newest(store, paths.build(dataset_id, attempt))) >= grace
     ]
-    return _delete_unnamed(store, dataset_id, idle)
+    running = attempts.are_running(old)
+    return _delete_unnamed(store, dataset_id, [name for name, runs in zip(old, running, strict=True) if not runs])
 
 
-def collect_deleted(store: LocalStore, dataset_id: str, info: VersionInfo) -> None:
+def collect_deleted(store: ObjectStore, dataset_id: str, info: VersionInfo) -> None:
     """Delete the build attempts of a version that was deleted, but for those that another version names."""
     try:
         attempts = _attempts_of(store, dataset_id, info)
@@ -77,7 +79,7 @@ def collect_deleted(store: LocalStore, dataset_id: str, info: VersionInfo) -> No
     _delete_unnamed(store, dataset_id, attempts)
 
 
-def _delete_unnamed(store: LocalStore, dataset_id: str, attempts: Iterable[str]) -> list[str]:
+def _delete_unnamed(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> list[str]:
     """Delete those of these attempts that no version names.
 
     Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. Whatever is
@@ -106,11 +108,11 @@ def _delete_unnamed(store: LocalStore, dataset_id: str, attempts: Iterable[str])
         return []
     for attempt in dead:
         store.delete_folder(paths.build(dataset_id, attempt))
-        store.path(paths.build_lease(dataset_id, attempt)).unlink(missing_ok=True)
+        attempts_of(store, dataset_id).forget(attempt)
     return dead
 
 
-def _named_attempts(store: LocalStore, dataset_id: str, head: Snapshot) -> set[str]:
+def _named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
     """Every attempt that wrote a manifest or a shard of a version."""
     named: set[str] = set()
     for info in head.versions.values():
@@ -118,29 +120,48 @@ def _named_attempts(store: LocalStore, dataset_id: str, head: Snapshot) -> set[s
     return named
 
 
-def _attempts_of(store: LocalStore, dataset_id: str, info: VersionInfo) -> set[str]:
-    manifest = Published(str(store.root), dataset_id, info).manifest
+def _attempts_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
+    manifest = Published(store, dataset_id, info).manifest
     return {paths.attempt_of(info.manifest), *(shard.attempt for shard in manifest.shards)}
 
 
-def _sweep(store: LocalStore, dataset_id: str, age: float) -> None:
-    """Remove what killed processes left beside the attempts: objects half put, and leases of attempts never begun."""
-    unfinished = [store.path(f"{paths.log(dataset_id)}/{name}") for name in store.names(paths.log(dataset_id))]
-    unfinished = [path for path in unfinished if path.suffix == ".tmp"]
-    for attempt in store.names(paths.running(dataset_id)):
-        path = store.path(paths.build_lease(dataset_id, attempt))
-        if not store.exists(paths.build(dataset_id, attempt)) and not lease.is_held(path):
-            unfinished.append(path)
-    for path in unfinished:
-        if _age(path) >= age:
-            path.unlink(missing_ok=True)
+def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: _Clock, age: float) -> None:
+    """Remove what killed processes left beside the attempts: objects half put, and signs of attempts never begun."""
+    for name in store.names(paths.log(dataset_id)):
+        if name.endswith(".tmp") and clock.age(f"{paths.log(dataset_id)}/{name}") >= age:
+            store.delete(f"{paths.log(dataset_id)}/{name}")
+    built = set(store.names(paths.builds(dataset_id)))
+    idle = [
+        attempt
+        for attempt in store.names(paths.running(dataset_id))
+        if paths.is_attempt(attempt)
+        and attempt not in built
+        and clock.age(paths.build_lease(dataset_id, attempt)) >= age
+    ]
+    for attempt, runs in zip(idle, attempts.are_running(idle), strict=True):
+        if not runs:
+            attempts.forget(attempt)
 
 
-def _age(path: Path) -> float:
-    """Seconds since the last change of a file, or of a folder and what lies directly in it; -1 where it is gone."""
-    try:
-        entries = [path, *path.iterdir()] if path.is_dir() else [path]
-        changed: float = max(entry.stat().st_mtime for entry in entries)
-    except FileNotFoundError:
-        return -1.0
-    return time.time() - changed
+def _newest(store: ObjectStore, folder: str) -> list[str]:
+    """Objects of a build attempt among which the newest is: shards are written one after another."""
+    names = store.names(folder)
+    return [folder, *(f"{folder}/{name}" for name in (names[:1] + names[-1:]))]
+
+
+class _Clock:
+    """The store's own clock, for a store may have another time than this host."""
+
+    def __init__(self, store: ObjectStore, dataset_id: str) -> None:
+        self._store = store
+        self._now = time.time()
+        if not isinstance(store, LocalStore):
+            probe = f"{paths.running(dataset_id)}/clock-{uuid.uuid4().hex}"
+            store.put(probe, b"")
+            self._now = store.modified(probe) or self._now
+            store.delete(probe)
+
+    def age(self, *names: str) -> float:
+        """Seconds since the newest of these was written; -1 where none is there any more."""
+        written = [time for name in names if (time := self._store.modified(name)) is not None]
+        return self._now - max(written) if written else -1.0

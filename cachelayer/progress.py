@@ -18,6 +18,8 @@ class Progress:
 
     def __init__(self, title: str, total: int | None, enabled: bool | None) -> None:
         self._bar: Any = None
+        self._total = total
+        self._records = 0
         self._nbytes = 0
         if _is_seen(enabled):
             from tqdm import tqdm
@@ -28,13 +30,18 @@ class Progress:
 
     def update(self, records: int, nbytes: int) -> None:
         """So many more records, of so many bytes, were written."""
+        self._records += records
+        self._nbytes += nbytes
         if self._bar is None:
             return
-        self._nbytes += nbytes
         elapsed = self._bar.format_dict["elapsed"]
         if elapsed > 0:
             self._bar.set_postfix_str(f"{self._nbytes / elapsed / 1e6:.1f} MB/s", refresh=False)
         self._bar.update(records)
+
+    def __str__(self) -> str:
+        total = "" if self._total is None else f" of {self._total:,}"
+        return f"{self._records:,}{total} records"
 
     def __enter__(self) -> Self:
         return self

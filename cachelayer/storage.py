@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
-import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer import maintenance
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.published import Published
+from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
-from cachelayer.building.build import Built, build
 from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
-from cachelayer.building.source import as_source
 from cachelayer.check import Report, check
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import (
     AlreadyExistsError,
-    BuildRevokedError,
-    CacheLayerError,
     CorruptionError,
     DatasetNotFoundError,
     InvalidArgumentError,
     InvalidTypeError,
-    StorageError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
-from cachelayer.objects.store import open_store, parent_of
-from cachelayer.progress import Progress, notice
+from cachelayer.objects.copies import CacheFolder, default_folder
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
-from cachelayer.versions import lease
+from cachelayer.publishing import Publisher
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
-from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.provenance import bound_arguments, check_arguments, code_of, environment, event, now
+from cachelayer.versions.provenance import bound_arguments, check_arguments, code_of, event
 from cachelayer.versions.reference import Reference, split_slice
 
 P = ParamSpec("P")
@@ -60,18 +53,39 @@ class Storage:
     """A place where versioned datasets are kept.
 
     Args:
-        url: a path, or a ``file://`` URL.
+        url: a path, or a URL such as ``gs://bucket/prefix`` or ``s3://bucket/prefix``.
+        local_cache: folder for local copies of shards that are not on this host; by default
+            ``CACHELAYER_LOCAL_CACHE``, or one in the user's cache folder.
+        local_cache_bytes: bytes that all copies there may take, over all processes; None for 80 % of what is free on
+            the disk, 0 for no copies: records are read over the network each time.
+        storage_options: what fsspec's file system for the URL takes: credentials, endpoint. ``timeout`` is ours: the
+            seconds after which a store that does not answer is an error. Never stored or shown.
         verify: ``"open"`` checks each shard's size and its end at first touch; ``"always"`` also each record's
-            checksum when it is read; ``"never"`` sizes only.
+            checksum when it is read; ``"never"`` sizes only. What came over the network is always checked.
+        unsafe_commit: publish also in stores that cannot put an object only where there is none, so that of two
+            builders at once one may overwrite the other.
 
     Raises:
-        InvalidArgumentError: where the URL or ``verify`` cannot be.
+        InvalidArgumentError: where the URL or an argument cannot be.
+        MissingDependencyError: where the package for such a URL is not installed.
     """
 
-    def __init__(self, url: str | os.PathLike[str], *, verify: Verify = "open") -> None:
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        local_cache: str | os.PathLike[str] | None = None,
+        local_cache_bytes: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        verify: Verify = "open",
+        unsafe_commit: bool = False,
+    ) -> None:
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it is one of {', '.join(map(repr, VERIFY))}")
-        self._store = open_store(url)
+        limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
+        folder = default_folder() if local_cache is None else Path(local_cache).expanduser().absolute()
+        self._store = open_store(url, storage_options, unsafe_commit)
+        self._copies = None if limit == 0 or isinstance(self._store, LocalStore) else CacheFolder(folder, limit)
         self._verify: Verify = verify
 
     @property
@@ -133,71 +147,15 @@ class Storage:
             description=description,
             metadata=metadata,
         )
-        return self._submit(source, dataset_id, dataset_version, {}, options)
-
-    def _submit(
-        self, source: Any, dataset_id: str, dataset_version: str, call: Mapping[str, Any], options: BuildOptions
-    ) -> DataRef[Any]:
-        paths.check_name("dataset id", dataset_id)
-        paths.check_name("version", dataset_version)
-        log = Log(self._store, dataset_id)
-        head = log.head()
-        if dataset_version in head.versions or dataset_version in head.tags:
-            what = "is published" if dataset_version in head.versions else "is a tag"
-            raise AlreadyExistsError(f"{dataset_id}@{dataset_version} {what} already: choose another version")
-
-        readable = as_source(source, unbatch=options.unbatch, element_spec=options.element_spec)
-        attempt = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
-        started = time.monotonic()
-        with self._held(paths.build_lease(dataset_id, attempt), remove=True):
-            try:
-                folder = self._store.make_folder(paths.build(dataset_id, attempt))
-                title = f"{dataset_id}@{dataset_version}"
-                with Progress(title, options.expected(readable.length), options.progress) as shown:
-                    built = build(readable, folder, attempt, options, shown)
-                made = {"source": readable.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
-                provenance = {**options.kept, **call, **made, **environment()}
-                info = self._publish(log, dataset_id, dataset_version, attempt, built, provenance)
-            except BaseException as error:
-                if self._abandon(log, dataset_id, attempt) and isinstance(error, StorageError | CorruptionError):
-                    raise BuildRevokedError(
-                        f"build attempt {attempt} of {dataset_id}@{dataset_version} was revoked: build again"
-                    ) from error
-                raise
+        info = self._publisher(source, dataset_id, dataset_version, {}, options).submit()
         return self._open(dataset_id, info)
 
-    def _held(self, name: str, **options: Any) -> AbstractContextManager[None]:
-        self._store.make_folder(parent_of(name))
-        return lease.hold(self._store.path(name), **options)
-
-    def _abandon(self, log: Log, dataset_id: str, attempt: str) -> bool:
-        """Delete what a failed attempt wrote, unless it failed after its publication; whether others had revoked it."""
-        with suppress(CacheLayerError):
-            head = log.head()
-            if attempt not in {paths.attempt_of(info.manifest) for info in head.versions.values()}:
-                self._store.delete_folder(paths.build(dataset_id, attempt))
-            return attempt in head.revoked
-        return False
-
-    def _publish(
-        self, log: Log, dataset_id: str, version: str, attempt: str, built: Built, provenance: dict[str, Any]
-    ) -> VersionInfo:
-        manifest = Manifest(built.codec, built.element_spec, built.shards, provenance, uuid.uuid4().hex)
-        raw = manifest.encode()
-        name = paths.manifest(attempt)
-        # This brings the names of the shards to the disk as well: they lie in the same folder.
-        self._store.put(f"{dataset_id}/{name}", raw)
-        info = VersionInfo(
-            version=version,
-            manifest=name,
-            manifest_sha256=hashlib.sha256(raw).hexdigest(),
-            digest=manifest.digest,
-            records=manifest.records,
-            nbytes=manifest.nbytes,
-            time=provenance["time"],
-        )
-        log.commit(lambda head: head.with_version(info, event("publish", version=version)))
-        return info
+    def _publisher(
+        self, source: Any, dataset_id: str, dataset_version: str, call: Mapping[str, Any], options: BuildOptions
+    ) -> Publisher:
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("version", dataset_version)
+        return Publisher(self._store, self._copies, dataset_id, dataset_version, source, call, options)
 
     def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
         """A published version.
@@ -216,7 +174,7 @@ class Storage:
         return self._open(reference.dataset_id, reference.resolve(snapshot))
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
-        published = Published(str(self._store.root), dataset_id, info, self._verify)
+        published = Published(self._store, dataset_id, info, self._verify, self._copies)
         try:
             # Reading the manifest now finds a damaged version here, not in the first batch.
             published.manifest  # noqa: B018
@@ -269,18 +227,11 @@ class Storage:
         found = self._find(dataset_id, version)
         if found is not None:
             return found
-
-        def waiting() -> None:
-            notice(f"{dataset_id}@{version}: waiting for another process that builds it", options.get("progress"))
-
-        with self._held(paths.version_lease(dataset_id, version), on_wait=waiting):
-            found = self._find(dataset_id, version)
-            if found is not None:
-                return found
-            try:
-                return self._submit(source, dataset_id, version, call, BuildOptions.checked(**options))
-            except AlreadyExistsError:
-                return self.fetch(dataset_id, version)
+        publisher = self._publisher(source, dataset_id, version, call, BuildOptions.checked(**options))
+        try:
+            return publisher.once(lambda: self._find(dataset_id, version), lambda info: self._open(dataset_id, info))
+        except AlreadyExistsError:
+            return self.fetch(dataset_id, version)
 
     def _find(self, dataset_id: str, version: str) -> DataRef[Any] | None:
         head = Log(self._store, dataset_id).head()
@@ -391,7 +342,7 @@ class Storage:
         """
         reference = Reference.parse(dataset_id, version)
         info = reference.resolve(self._snapshot(reference.dataset_id))
-        return check(Published(str(self._store.root), reference.dataset_id, info, "always"), progress=progress)
+        return check(Published(self._store, reference.dataset_id, info, "always"), progress=progress)
 
     def gc(self, grace: float = 24 * 3600.0) -> list[str]:
         """Delete what failed or killed builds left behind, and what deleted versions had to themselves.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
         assert not Storage(folder).verify("d", "v1")
         path.write_bytes(whole)
     path.write_bytes(whole[:-50])
-    with pytest.raises(cachelayer.CorruptionError, match="not a whole manifest"):
+    with pytest.raises(cachelayer.CorruptionError, match="changed after version 'v1' was published"):
         Storage(folder).fetch("d", "v1")
     path.unlink()
     with pytest.raises(cachelayer.CorruptionError, match="missing"):
@@ -119,7 +120,10 @@ def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
 
 
 def test_a_newer_format_asks_for_an_update(folder: Path) -> None:
-    edit(files(folder, "manifest.json")[0], lambda document: document.update(format=2))
+    path = files(folder, "manifest.json")[0]
+    edit(path, lambda document: document.update(format=2))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit(folder / "d/_log/0000000001.json", lambda document: document["versions"][0].update(manifest_sha256=digest))
     with pytest.raises(cachelayer.FormatError, match="update cachelayer"):
         Storage(folder).fetch("d", "v1")
     edit(folder / "d/_log/0000000001.json", lambda document: document.update(format=2))

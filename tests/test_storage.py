@@ -291,8 +291,6 @@ def test_options_are_checked(storage: Storage) -> None:
         storage.submit([1], "d", "v1", shard_bytes=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="verify"):
         Storage(storage.url, verify="sometimes")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="ftp"):
-        Storage("ftp://host/folder")
     with pytest.raises(ValueError, match="reference"):
         cachelayer.open("nothing")
     assert storage.datasets() == []

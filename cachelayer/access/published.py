@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.records import RecordBase
+from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.shards import ShardSet
+from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.codec import Codec, Records, codec_named
 from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
-from cachelayer.objects.store import LocalStore, open_store
+from cachelayer.objects.copies import CacheFolder
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import VersionInfo
 from cachelayer.versions.manifest import Manifest
 
@@ -27,16 +35,18 @@ class Published(RecordBase):
     """A version and its records. Opens its files at first touch, again after a pickle; safe to use from threads.
 
     Args:
-        url: the storage.
+        store: where it is kept.
         dataset_id: the dataset.
         info: the version.
         verify: what is checked when bytes are read.
+        copies: keeps local copies of shards that are not on this host; None for no copies.
     """
 
-    url: str
+    store: ObjectStore
     dataset_id: str
     info: VersionInfo
     verify: Verify = "open"
+    copies: CacheFolder | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -57,10 +67,6 @@ class Published(RecordBase):
         return self.info.nbytes // max(1, self.info.records)
 
     @cached_property
-    def store(self) -> LocalStore:
-        return open_store(self.url)
-
-    @cached_property
     def manifest(self) -> Manifest:
         """The manifest, checked against the log.
 
@@ -70,10 +76,13 @@ class Published(RecordBase):
         name = f"{self.dataset_id}/{self.info.manifest}"
         raw = self.store.read(name)
         if raw is None:
-            raise CorruptionError(f"{self.store.path(name)}: the manifest of a published version is missing")
-        manifest = Manifest.decode(raw, str(self.store.path(name)))
-        if hashlib.sha256(raw).hexdigest() != self.info.manifest_sha256 or manifest.digest != self.info.digest:
-            raise CorruptionError(f"{self.store.path(name)}: changed after version {self.info.version!r} was published")
+            raise CorruptionError(f"{self.store.url}/{name}: the manifest of a published version is missing")
+        changed = CorruptionError(f"{self.store.url}/{name}: changed after version {self.info.version!r} was published")
+        if hashlib.sha256(raw).hexdigest() != self.info.manifest_sha256:
+            raise changed
+        manifest = Manifest.decode(raw, f"{self.store.url}/{name}")
+        if manifest.digest != self.info.digest:
+            raise changed
         return manifest
 
     @cached_property
@@ -85,22 +94,45 @@ class Published(RecordBase):
         return (len(self),)
 
     @cached_property
-    def shards(self) -> ShardSet:
-        return ShardSet([shard.stats.records for shard in self.manifest.shards], self.open_shard)
+    def shards(self) -> ShardSet | RemoteShards:
+        shards = self.manifest.shards
+        records = [shard.stats.records for shard in shards]
+        if isinstance(self.store, LocalStore):
+            return ShardSet(records, self.open_shard)
+        objects = [
+            ShardObject(
+                f"{self.dataset_id}/{shard.name}", f"{self.dataset_id}/{paths.index_of(shard.name)}", shard.stats
+            )
+            for shard in shards
+        ]
+        copies = None
+        if self.copies is not None:
+            copies = LocalCopies(self.copies, self.store, self.dataset_id, shards, self.verify)
+        return RemoteShards(records, RangedShards(self.store.read_ranges, objects), copies)
 
-    def shard_path(self, number: int) -> Path:
-        """The file of a shard."""
-        return self.store.path(f"{self.dataset_id}/{self.manifest.shards[number].name}")
-
-    def open_shard(self, number: int, verify: Verify | None = None) -> ShardReader:
-        """A reader of a shard.
+    def open_shard(self, number: int) -> ShardReader:
+        """A reader of a shard in a local store.
 
         Raises:
             CorruptionError: where its files are not what was published.
         """
-        path, stats = self.shard_path(number), self.manifest.shards[number].stats
-        index_path = Path(paths.index_of(str(path)))
-        return ShardReader(path, index_path, stats, verify or self.verify)
+        with self.shard_file(number) as path:
+            return ShardReader(path, Path(paths.index_of(str(path))), self.manifest.shards[number].stats, self.verify)
+
+    @contextmanager
+    def shard_file(self, number: int) -> Iterator[Path]:
+        """The file of a shard, with its index beside it: downloaded for the moment where the store is not local."""
+        shard = self.manifest.shards[number]
+        name = f"{self.dataset_id}/{shard.name}"
+        if isinstance(self.store, LocalStore):
+            yield self.store.path(name)
+            return
+        with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
+            path = Path(folder) / Path(shard.name).name
+            self.store.download(name, path, shard.stats.nbytes)
+            index_path = Path(paths.index_of(str(path)))
+            self.store.download(paths.index_of(name), index_path, shard.stats.index_nbytes)
+            yield path
 
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)

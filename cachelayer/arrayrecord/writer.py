@@ -60,8 +60,8 @@ class ShardWriter:
     def __init__(self, path: Path, index_path: Path, compression: Compression) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
-        self._path = path
-        self._index_path = index_path
+        self.path = path
+        self.index_path = index_path
         self._compression = compression
         self._sha256 = hashlib.sha256()
         self._lengths: list[Ints] = []
@@ -90,7 +90,7 @@ class ShardWriter:
             for record in records:
                 write(record)
         except RuntimeError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
+            raise StorageError(f"cannot write {self.path}: {error}") from error
 
     def close(self) -> None:
         """Close the file. Called again it does nothing."""
@@ -100,7 +100,7 @@ class ShardWriter:
         try:
             self._writer.close()
         except RuntimeError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
+            raise StorageError(f"cannot write {self.path}: {error}") from error
 
     def finish(self) -> ShardStats:
         """Close the shard, check where its records lie, write its index, and bring both to the disk.
@@ -112,21 +112,21 @@ class ShardWriter:
         self.close()
         # The disk is the slowest here, so the file is on its way to it while the rest is worked out.
         with ThreadPoolExecutor(1, "cachelayer-sync") as beside:
-            synced = beside.submit(_sync, self._path)
+            synced = beside.submit(_sync, self.path)
             stats = self._finished()
         try:
             synced.result()
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
+            raise StorageError(f"cannot write {self.path}: {error}") from error
         return stats
 
     def _finished(self) -> ShardStats:
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, np.int64)
         checksums = np.concatenate(self._checksums) if self._checksums else np.empty(0, np.int64)
-        mapped = MappedFile.open(self._path)
+        mapped = MappedFile.open(self.path)
         footer = read_footer(mapped)
         if len(footer.chunk_offsets) != len(lengths) or (footer.chunk_records != 1).any():
-            raise StorageError(f"{self._path}: {len(footer.chunk_offsets)} of {len(lengths)} records arrived")
+            raise StorageError(f"{self.path}: {len(footer.chunk_offsets)} of {len(lengths)} records arrived")
         if self._compression.is_compressed:
             header, rows = _compressed_index(mapped, footer, lengths)
         else:
@@ -134,13 +134,13 @@ class ShardWriter:
         rows["crc32c"] = checksums
         encoded = index.encode(header, rows)
         try:
-            _write_durably(self._index_path, encoded)
+            _write_durably(self.index_path, encoded)
         except OSError as error:
-            raise StorageError(f"cannot write {self._index_path}: {error}") from error
+            raise StorageError(f"cannot write {self.index_path}: {error}") from error
         return ShardStats(
             records=len(lengths),
             nbytes=len(mapped.buffer),
-            crc32c=file_checksum(self._path),
+            crc32c=file_checksum(self.path),
             sha256=self._sha256.hexdigest(),
             index_nbytes=len(encoded),
             index_crc32c=index.header_checksum(encoded),

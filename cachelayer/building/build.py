@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +27,12 @@ from cachelayer.versions.manifest import ShardFile
 
 _BATCHES_IN_FLIGHT = 4
 _LOOK_AHEAD = 10_000
+_DELIVERIES = 2
+_SHARDS_IN_FLIGHT = 4
+
+
+Deliver = Callable[[Path], None]
+"""Takes a finished shard on, by its path; its index lies beside it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ def build(
     attempt: str,
     options: BuildOptions,
     progress: Progress,
+    deliver: Deliver | None = None,
 ) -> Built:
     """Write the elements of a source into shards.
 
@@ -59,6 +66,7 @@ def build(
         attempt: the build attempt that the folder belongs to.
         options: how; an element spec in them goes before the source's.
         progress: is told of what was written.
+        deliver: is called with each finished shard, beside the writing of later ones, and may raise.
 
     Raises:
         ElementError: for an element that does not fit the spec.
@@ -71,7 +79,7 @@ def build(
         spec, batches = _inferred(batches)
     codec = codec_for(spec)
     nullable: set[int] = set()
-    with _ShardPipeline(folder, attempt, options, progress) as pipeline:
+    with _ShardPipeline(folder, attempt, options, progress, deliver) as pipeline:
         first_record = 0
         for batch in batches:
             pipeline.write(_encoded(codec, batch, first_record, nullable))
@@ -120,6 +128,11 @@ def _with_nullable(spec: Tree, nullable: set[int]) -> Tree:
     return tree.map_structure(spec, mark)
 
 
+def _deliver(deliver: Deliver, shard: Path, finished: Future[ShardStats]) -> None:
+    finished.result()
+    deliver(shard)
+
+
 class _ShardPipeline:
     """Writes shards in the caller's thread; hashes records, and finishes shards, in threads beside it.
 
@@ -127,7 +140,9 @@ class _ShardPipeline:
     wait for the lock. Hashing and bringing files to the disk let the lock go.
     """
 
-    def __init__(self, folder: Path, attempt: str, options: BuildOptions, progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, attempt: str, options: BuildOptions, progress: Progress, deliver: Deliver | None
+    ) -> None:
         self._folder = folder
         self._attempt = attempt
         self._compression = options.compression
@@ -135,6 +150,9 @@ class _ShardPipeline:
         self._progress = progress
         self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
         self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
+        self._delivering = ThreadPoolExecutor(_DELIVERIES, "cachelayer-deliver")
+        self._deliver = deliver
+        self._delivered: deque[Future[None]] = deque()
         self._hashes: deque[Future[None]] = deque()
         self._writer: ShardWriter | None = None
         self._shards: list[Future[ShardStats]] = []
@@ -143,7 +161,7 @@ class _ShardPipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for executor in (self._hashing, self._finishing):
+        for executor in (self._hashing, self._finishing, self._delivering):
             executor.shutdown(wait=True, cancel_futures=True)
         if self._writer is not None:
             # Reached with a writer only after a failure, which is the error to be shown.
@@ -174,11 +192,19 @@ class _ShardPipeline:
             last_hash.result()
             return writer.finish()
 
-        self._shards.append(self._finishing.submit(finish))
+        finished = self._finishing.submit(finish)
+        self._shards.append(finished)
         self._writer = None
+        if self._deliver is not None:
+            self._delivered.append(self._delivering.submit(_deliver, self._deliver, writer.path, finished))
+            # Shards that wait to be delivered take room on the disk.
+            while len(self._delivered) > _SHARDS_IN_FLIGHT:
+                self._delivered.popleft().result()
 
     def finish(self) -> list[ShardFile]:
         """The shards, all of them durable."""
         self._finish_shard()
         stats = [future.result() for future in self._shards]
+        for future in self._delivered:
+            future.result()
         return [ShardFile(self._attempt, number, stat) for number, stat in enumerate(stats)]

@@ -111,6 +111,11 @@ class CopyGroup:
         with suppress(OSError):
             self.path(name).unlink(missing_ok=True)
 
+    def fits(self) -> bool:
+        """Whether all copies are within the limit, after those of other groups that nobody uses were removed."""
+        with _locked(self._folder.path / "lock", fcntl.LOCK_EX):
+            return self._folder.make_room(0, self._path)
+
     def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> bool | None:
         """Make a copy, unless it is there.
 

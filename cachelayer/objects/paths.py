@@ -97,6 +97,11 @@ def index_of(shard_name: str) -> str:
     return shard_name.removesuffix(".array_record") + ".index"
 
 
+def is_attempt(name: str) -> bool:
+    """Whether a name can be that of a build attempt, and not of something that somebody else put there."""
+    return _NAME.fullmatch(name) is not None
+
+
 def attempt_of(name: str) -> str:
     """The attempt that a name relative to the dataset belongs to."""
     return name.split("/")[1]
