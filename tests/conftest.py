@@ -18,3 +18,10 @@ def s3() -> Iterator[Server]:
 def gcs() -> Iterator[Server]:
     with gcs_server() as server:
         yield server
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Each of them in turn."""
+    found: Server = request.getfixturevalue(request.param)
+    return found

@@ -1,0 +1,74 @@
+"""The object stores that other tests stand on do what they say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import fsspec
+from servers import Server, new_bucket
+
+WRITERS = 8
+ROUNDS = 50
+
+
+def test_buckets_are_fresh(server: Server) -> None:
+    store = fsspec.filesystem(server.scheme, **server.storage_options())
+    buckets = [new_bucket(server) for _ in range(3)]
+    assert len(set(buckets)) == 3
+    assert [store.ls(bucket) for bucket in buckets] == [[], [], []]
+
+
+def test_one_of_many_conditional_writers_wins(server: Server) -> None:
+    bucket = new_bucket(server)
+    store = fsspec.filesystem(server.scheme, **server.storage_options())
+
+    def wins(task: tuple[int, int]) -> bool:
+        place, writer = task
+        try:
+            store.pipe_file(f"{bucket}/{place}", b"%d" % writer, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(WRITERS) as threads:
+        for place in range(ROUNDS):
+            won = list(threads.map(wins, [(place, writer) for writer in range(WRITERS)]))
+            assert won.count(True) == 1
+            assert store.cat_file(f"{bucket}/{place}") == b"%d" % won.index(True)
+
+
+def test_an_end_of_the_test_session_by_sigkill_ends_servers_and_proxy() -> None:
+    script = """
+import sys, time
+from faults import fault_proxy
+from servers import gcs_server, s3_server
+with s3_server() as one, gcs_server() as two, fault_proxy(one.endpoint) as proxy:
+    print(one.endpoint, two.endpoint, proxy.endpoint, flush=True)
+    sys.stdin.read()
+"""
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=here, text=True, **pipes) as session:  # type: ignore[call-overload]
+        addresses = [urlsplit(endpoint) for endpoint in session.stdout.readline().split()]
+        idle = [socket.create_connection((address.hostname, address.port), 30) for address in addresses]
+        assert len(idle) == 3
+        session.send_signal(signal.SIGKILL)
+        for connection in idle:
+            with connection:
+                assert gone(connection)
+
+
+def gone(connection: socket.socket) -> bool:
+    """Whether the other side ends the connection, without being asked to."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
