@@ -159,11 +159,11 @@ def read_body(environ: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve_s3() -> None:
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = one_writer_at_a_time(DomainDispatcherApplication(create_backend_app))
+    application = one_writer_at_a_time(create_backend_app("s3"))
     server = make_server(HOST, 0, application, threaded=True, request_handler=MotoRequestHandler)
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
