@@ -189,8 +189,7 @@ class GlobalBatchIterator(Iterator[T]):
         """Go on from a state that :meth:`save` wrote, on any number of processes: Orbax calls this.
 
         Raises:
-            StateError: where there is none, or it belongs to other records or another order; raised when the result
-                is awaited.
+            StateError: where there is none, or it belongs to other records or another order.
         """
         return await load_state(directory, self.set_state)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -129,12 +128,8 @@ def test_a_state_of_another_stream_is_refused_by_what_differs(
     with pytest.raises(StateError, match=difference):
         manager.restore(3, args=Args(data=CheckpointRestore(other)))
     v1.save_checkpointables(tmp_path / "v1", {"data": iterator})
-    with pytest.raises((StateError, KeyError)) as caught:
+    with pytest.raises(StateError, match=difference):
         v1.load_checkpointables(tmp_path / "v1", {"data": other})
-    # What fails after the first await comes wrapped.
-    error = caught.value if isinstance(caught.value, StateError) else caught.value.__cause__
-    assert isinstance(error, StateError)
-    assert re.search(difference, str(error))
     assert other.get_state() == before
 
 

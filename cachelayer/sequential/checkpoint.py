@@ -61,14 +61,18 @@ def read_state(directory: Any) -> dict[str, Any]:
 
 
 async def load_state(directory: Any, take: Callable[[dict[str, Any]], None]) -> Awaitable[None]:
-    """Load a state; the awaitable that is returned hands it over.
+    """Load a state; there is nothing left for the awaitable that is returned.
 
     Args:
         directory: a path.
         take: what becomes of the state.
+
+    Raises:
+        StateError: where there is none, or ``take`` refuses it. Raised at once: Orbax would wrap what comes later.
     """
+    take(read_state(directory))
 
-    async def read() -> None:
-        take(read_state(directory))
+    async def nothing() -> None:
+        pass
 
-    return read()
+    return nothing()
