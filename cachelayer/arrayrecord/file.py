@@ -13,7 +13,7 @@ import numpy as np
 
 from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import to_logical
-from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer, read_postscript, simple_chunk
+from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, read_footer, read_postscript, simple_chunk
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import Verify, read_places
 from cachelayer.codec.memory import Bytes, Ints, splits_of
@@ -66,18 +66,18 @@ def map_file(path: Path) -> MappedFile:
         raise StorageError(f"cannot open {path}: {error}") from error
 
 
-def fingerprint(mapped: MappedFile) -> str:
+def fingerprint(file: ByteFile) -> str:
     """A hash of the size, the footer and up to 256 chunk headers, which hold hashes of what is in the chunks."""
-    state = hashlib.sha256(len(mapped.buffer).to_bytes(8, "little"))
-    footer_offset = read_postscript(mapped)
-    state.update(memoryview(mapped.buffer[footer_offset:].data))
+    state = hashlib.sha256(file.nbytes.to_bytes(8, "little"))
+    footer_offset = read_postscript(file)
+    state.update(memoryview(file.tail(footer_offset).data))
     try:
-        offsets = read_footer(mapped).chunk_offsets
+        offsets = read_footer(file).chunk_offsets
     except FormatError:
         # Compressed in a way that we do not read; the header of the footer chunk holds the hash of all offsets.
         return state.hexdigest()
     sampled = offsets[np.linspace(0, len(offsets) - 1, min(len(offsets), _SAMPLED_HEADERS)).astype(np.int64)]
-    state.update(mapped.slab(to_logical(sampled), CHUNK_HEADER).tobytes())
+    state.update(file.slab(to_logical(sampled), CHUNK_HEADER).tobytes())
     return state.hexdigest()
 
 

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import BLOCK, to_logical
-from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError
 
 CHUNK_HEADER = 40
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
+
+
+class ByteFile(Protocol):
+    """A file whose bytes are read by logical ranges."""
+
+    @property
+    def path(self) -> Path | str:
+        """What error messages call it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+
+    def range(self, logical: int, length: int) -> Bytes:
+        """A copy of one range.
+
+        Raises:
+            CorruptionError: where it reaches past the end of the file.
+        """
+
+    def slab(self, logical: Ints, nbytes: int) -> Bytes:
+        """A copy of ranges of one length, as rows."""
+
+    def tail(self, position: int) -> Bytes:
+        """All from a position on, block headers and all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,36 +57,36 @@ class Footer:
     footer_offset: int
 
 
-def read_postscript(mapped: MappedFile) -> int:
+def read_postscript(file: ByteFile) -> int:
     """The position of the footer chunk.
 
     Raises:
         CorruptionError: where the file does not end as a whole ArrayRecord file does.
     """
-    size = len(mapped.buffer)
+    size = file.nbytes
     if size < 2 * BLOCK or size % BLOCK:
-        raise CorruptionError(f"{mapped.path}: {size} bytes is not the size of a whole ArrayRecord file")
+        raise CorruptionError(f"{file.path}: {size} bytes is not the size of a whole ArrayRecord file")
     try:
-        values, _ = simple_chunk(mapped, int(to_logical(size - BLOCK)))
+        values, _ = simple_chunk(file, int(to_logical(size - BLOCK)))
         fields = _fields(values)
     except CorruptionError as error:
-        raise CorruptionError(f"{mapped.path}: no ArrayRecord postscript: {error}") from error
+        raise CorruptionError(f"{file.path}: no ArrayRecord postscript: {error}") from error
     if fields.get(2) != _POSTSCRIPT_MAGIC or not 0 < fields.get(1, 0) < size:
-        raise CorruptionError(f"{mapped.path}: not an ArrayRecord file: its postscript has no magic number")
+        raise CorruptionError(f"{file.path}: not an ArrayRecord file: its postscript has no magic number")
     return fields[1]
 
 
-def read_footer(mapped: MappedFile) -> Footer:
+def read_footer(file: ByteFile) -> Footer:
     """The footer of a file.
 
     Raises:
         CorruptionError: where it is not as it was written.
         FormatError: where it is transposed, or compressed by something else than zstd.
     """
-    footer_offset = read_postscript(mapped)
-    values, sizes = simple_chunk(mapped, int(to_logical(footer_offset)))
+    footer_offset = read_postscript(file)
+    values, sizes = simple_chunk(file, int(to_logical(footer_offset)))
     if len(sizes) == 0:
-        raise CorruptionError(f"{mapped.path}: its footer is empty")
+        raise CorruptionError(f"{file.path}: its footer is empty")
     return parse_footer(values[int(sizes[0]) :], sizes[1:], footer_offset)
 
 
@@ -79,32 +105,32 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
     return Footer(columns[0], columns[1], footer_offset)
 
 
-def simple_chunk(mapped: MappedFile, logical: int) -> tuple[Bytes, Ints]:
+def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:
     """The values and record sizes of the simple chunk at a logical offset.
 
     Raises:
         CorruptionError: where there is none.
         FormatError: where it is transposed, or compressed by something else than zstd.
     """
-    header = mapped.range(logical, CHUNK_HEADER)
+    header = file.range(logical, CHUNK_HEADER)
     data_size = int(header[8:16].view("<u8")[0])
     if header[24] == ord("t"):
-        raise FormatError(f"{mapped.path}: a transposed chunk")
-    if header[24] != ord("r") or data_size > len(mapped.buffer):
-        raise CorruptionError(f"{mapped.path}: no simple chunk at logical offset {logical}")
-    data = mapped.range(logical + CHUNK_HEADER, data_size)
+        raise FormatError(f"{file.path}: a transposed chunk")
+    if header[24] != ord("r") or data_size > file.nbytes:
+        raise CorruptionError(f"{file.path}: no simple chunk at logical offset {logical}")
+    data = file.range(logical + CHUNK_HEADER, data_size)
     if data_size == 0:
-        raise CorruptionError(f"{mapped.path}: an empty chunk at logical offset {logical}")
+        raise CorruptionError(f"{file.path}: an empty chunk at logical offset {logical}")
     if data[0] != 0:
-        return _decompressed_chunk(data, mapped)
+        return _decompressed_chunk(data, file)
     size_of_sizes, offset = varints.decode_at(data, 1)
     sizes, _ = varints.decode_all(data[offset : offset + size_of_sizes])
     return data[offset + size_of_sizes :], sizes
 
 
-def _decompressed_chunk(data: Bytes, mapped: MappedFile) -> tuple[Bytes, Ints]:
+def _decompressed_chunk(data: Bytes, file: ByteFile) -> tuple[Bytes, Ints]:
     if data[0] != ord("z"):
-        raise FormatError(f"{mapped.path}: a chunk with compression {chr(int(data[0]))!r}")
+        raise FormatError(f"{file.path}: a chunk with compression {chr(int(data[0]))!r}")
     import zstandard
 
     size_of_sizes, offset = varints.decode_at(data, 1)
@@ -118,7 +144,7 @@ def _decompressed_chunk(data: Bytes, mapped: MappedFile) -> tuple[Bytes, Ints]:
                 else b""
             )
         except zstandard.ZstdError as error:
-            raise CorruptionError(f"{mapped.path}: a chunk does not decompress: {error}") from error
+            raise CorruptionError(f"{file.path}: a chunk does not decompress: {error}") from error
         parts.append(np.frombuffer(raw, np.uint8))
     return parts[1], varints.decode_all(parts[0])[0]
 

@@ -241,6 +241,15 @@ class MappedFile:
         return cls(path, np.frombuffer(mapped, np.uint8))
 
     @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return len(self.buffer)
+
+    def tail(self, position: int) -> Bytes:
+        """All from a position on, block headers and all."""
+        return self.buffer[position:]
+
+    @property
     def base(self) -> int:
         """Where it begins in memory."""
         address: int = self.buffer.__array_interface__["data"][0]
