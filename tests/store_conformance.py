@@ -14,7 +14,7 @@ from cachelayer import CorruptionError
 from cachelayer.objects.store import ObjectStore
 
 TEXT = os.urandom(300_000)
-LARGE = TEXT * 120
+LARGE = TEXT * 112
 """More than one part, of an upload as of a download."""
 
 

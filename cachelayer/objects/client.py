@@ -53,6 +53,9 @@ class Client(Protocol):
     slots: asyncio.Semaphore
     seen: set[str]
 
+    async def open(self) -> None:
+        """Be ready for requests; comes before each operation."""
+
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         """The bytes of the object, or a range of them."""
 

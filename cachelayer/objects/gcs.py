@@ -62,14 +62,24 @@ class GcsClient:
         # A dict of its own, for it is given this client's connections.
         self._fs.session_kwargs = dict(self._fs.session_kwargs)
         self._session: Any = None
-        self._connecting = asyncio.Lock()
+        self._opening = asyncio.Lock()
         self.host = urlsplit(self._fs.base).netloc
         self.timeout = timeout
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.seen: set[str] = set()
 
+    async def open(self) -> None:
+        if self._session is None:
+            await self._connect()
+
+    async def _connect(self) -> None:
+        async with self._opening:
+            if self._session is None:
+                self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
+                with _translated():
+                    self._session = await self._fs._set_session()
+
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        await self._connect()
         with _translated():
             data: bytes = await self._fs._cat_file(path, start=start, end=stop)
         return data
@@ -107,7 +117,7 @@ class GcsClient:
                 if on_bytes is not None:
                     on_bytes(len(data))
         if not found or int(found["size"]) != nbytes or b64decode(found["crc32c"]) != checksum.digest():
-            raise RequestError(Kind.TRANSIENT, f"the store says that it holds {found}, {nbytes} bytes were sent")
+            raise RequestError(Kind.OTHER_BYTES, f"the store says that it holds {found}, {nbytes} bytes were sent")
 
     async def _begin(self, path: str) -> str:
         bucket, key = _split(path)
@@ -165,20 +175,8 @@ class GcsClient:
                 raise
 
     async def _call(self, *request: Any, **options: Any) -> Any:
-        await self._connect()
         with _translated():
             return await self._fs._call(*request, **options)
-
-    async def _connect(self) -> None:
-        if self._session is None:
-            await self._open_session()
-
-    async def _open_session(self) -> None:
-        async with self._connecting:
-            if self._session is None:
-                self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
-                with _translated():
-                    self._session = await self._fs._set_session()
 
     async def close(self) -> None:
         if self._session is not None:

@@ -39,6 +39,9 @@ class GenericClient:
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.seen: set[str] = set()
 
+    async def open(self) -> None:
+        """The file system opens itself."""
+
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         return bytes(await self._call(self._fs.cat_file, path, start=start, end=stop))
 
@@ -74,7 +77,7 @@ class GenericClient:
         await retried(lambda: self._call(self._send, file, path), self.timeout, nbytes)
         found = await retried(lambda: self.stat(path), self.timeout)
         if found.nbytes != nbytes:
-            raise RequestError(Kind.TRANSIENT, f"the store holds {found.nbytes} bytes, {nbytes} were sent")
+            raise RequestError(Kind.OTHER_BYTES, f"the store holds {found.nbytes} bytes, {nbytes} were sent")
         if on_bytes is not None:
             on_bytes(nbytes)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cachelayer.errors import (
-    CacheLayerError,
     CorruptionError,
     InvalidArgumentError,
     MissingDependencyError,
@@ -49,7 +48,9 @@ class FsspecStore:
 
     @property
     def host(self) -> str:
-        return self._client().host
+        client = self._client()
+        run(client.open())
+        return client.host
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
@@ -114,29 +115,28 @@ class FsspecStore:
         return client_of(key, lambda: _open_client(self.scheme, self.options, self.timeout))
 
     def _run(self, what: str, name: str, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        host = ""
+        client: Client | None = None
         try:
             client = self._client()
-            host = client.host
-            return run(work(client))
+            return run(_opened(client, work))
         except RequestError as error:
-            raise self._failure(f"cannot {what} {self.url}/{name}", host, error) from error
+            host = client.host if client is not None else self.scheme
+            raise self._failure(f"cannot {what} {self.url}/{name}: {host}", error) from error
         except transfer.ShortObjectError as error:
             found = "there is no such object" if error.nbytes is None else f"it has {error.nbytes} bytes"
             raise CorruptionError(
                 f"{self.scheme}://{error.path}: {found}, expected {error.expected}: restore it, or build again"
             ) from error
 
-    def _failure(self, what: str, host: str, error: RequestError) -> CacheLayerError:
-        at = f"{host}: " if host else ""
-        if error.kind is Kind.NO_ROOT or error.kind is Kind.ABSENT:
+    def _failure(self, what: str, error: RequestError) -> StorageError:
+        if error.kind in {Kind.NO_ROOT, Kind.ABSENT}:
             bucket = self.root.partition("/")[0]
-            return StorageError(
-                f"{what}: {at}there is no bucket {bucket!r} ({error.reason}): create it, or mend the URL"
-            )
+            return StorageError(f"{what}: there is no bucket {bucket!r} ({error.reason}): create it, or mend the URL")
         if error.kind is Kind.TRANSIENT:
-            return StorageError(f"{what}: {at}{error.reason} (timeout {self.timeout:g} s): is the host reachable?")
-        return StorageError(f"{what}: {at}refused: {error.reason}. Are the credentials valid, and do they allow it?")
+            return StorageError(f"{what}: {error.reason} (timeout {self.timeout:g} s): is the host reachable?")
+        if error.kind is Kind.OTHER_BYTES:
+            return StorageError(f"{what}: {error.reason}, and so again and again: is the file being changed?")
+        return StorageError(f"{what}: refused: {error.reason}. Are the credentials valid, and do they allow it?")
 
     def _check_writable(self) -> None:
         if self.scheme not in CONDITIONAL and not self.unsafe_commit:
@@ -144,6 +144,11 @@ class FsspecStore:
                 f"{self.url}: {self.scheme}:// has no put-if-absent, without which two writers may overwrite each "
                 "other: build on local disk, gs:// or s3://, or pass unsafe_commit=True where there is one writer"
             )
+
+
+async def _opened(client: Client, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    await client.open()
+    return await work(client)
 
 
 def _retried(client: Client, attempt: Callable[[], Awaitable[T]], nbytes: int = 0) -> Coroutine[Any, Any, T]:

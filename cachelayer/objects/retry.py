@@ -25,6 +25,7 @@ class Kind(enum.Enum):
     NO_ROOT = enum.auto()
     EXISTS = enum.auto()
     BEYOND_END = enum.auto()
+    OTHER_BYTES = enum.auto()
     REFUSED = enum.auto()
     TRANSIENT = enum.auto()
 
@@ -38,9 +39,9 @@ class RequestError(Exception):
     """
 
     def __init__(self, kind: Kind, reason: str) -> None:
-        super().__init__(reason)
         self.kind = kind
-        self.reason = reason
+        self.reason = " ".join(reason.split())
+        super().__init__(self.reason)
 
 
 def kind_of_status(status: int) -> Kind:

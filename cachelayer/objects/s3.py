@@ -43,7 +43,7 @@ _TRANSIENT = (
     TimeoutError,
 )
 _FAILURES = (*_TRANSIENT, BotoCoreError, ClientError, OSError, ValueError)
-_TRANSIENT_CODES = {"RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody", "NoSuchUpload"}
+_TRANSIENT_CODES = {"RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
 
 
 class S3Client:
@@ -68,18 +68,18 @@ class S3Client:
         self._options = options
         self._ranges: s3_ranges.RangeReader | None = None
         self._session: Any = None
-        self._connecting = asyncio.Lock()
+        self._opening = asyncio.Lock()
         self.host = "S3"
         self.timeout = timeout
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.seen: set[str] = set()
 
-    async def _connect(self) -> None:
+    async def open(self) -> None:
         if self._session is None:
-            await self._open_session()
+            await self._connect()
 
-    async def _open_session(self) -> None:
-        async with self._connecting:
+    async def _connect(self) -> None:
+        async with self._opening:
             if self._session is None:
                 with _translated():
                     client = await self._fs.set_session()
@@ -90,7 +90,6 @@ class S3Client:
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         if start is None or stop is None:
             return await self._get(path, {})
-        await self._connect()
         bytes_range = {"Range": f"bytes={start}-{stop - 1}"}
         if self._ranges is None:
             return await self._get(path, bytes_range)
@@ -122,7 +121,6 @@ class S3Client:
         return Stat(found["ContentLength"], found["LastModified"].timestamp())
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
-        await self._connect()
         with _translated():
             # One request: the condition and the bytes arrive together.
             mode = "create" if create else "overwrite"
@@ -136,7 +134,7 @@ class S3Client:
             await self._upload_parts(file, nbytes, path, on_bytes)
         found = await retried(lambda: self.stat(path), self.timeout)
         if found.nbytes != nbytes:
-            raise RequestError(Kind.TRANSIENT, f"the store holds {found.nbytes} bytes, {nbytes} were sent")
+            raise RequestError(Kind.OTHER_BYTES, f"the store holds {found.nbytes} bytes, {nbytes} were sent")
 
     async def _upload_parts(self, file: Path, nbytes: int, path: str, on_bytes: OnBytes) -> None:
         begun = await retried(lambda: self._call("create_multipart_upload", path), self.timeout)
@@ -190,7 +188,6 @@ class S3Client:
         return etag
 
     async def names(self, folder: str, *, deep: bool) -> list[str]:
-        await self._connect()
         bucket, key = _split(folder)
         prefix = f"{key}/" if key else ""
         with _translated():
@@ -203,7 +200,6 @@ class S3Client:
 
     async def check_root(self, path: str) -> None:
         bucket = _split(path)[0]
-        await self._connect()
         try:
             with _translated():
                 await self._fs._call_s3("head_bucket", Bucket=bucket)
@@ -215,7 +211,6 @@ class S3Client:
                 raise
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
-        await self._connect()
         bucket, key = _split(path)
         with _translated():
             return await self._fs._call_s3(method, Bucket=bucket, Key=key, **options)

@@ -71,7 +71,8 @@ class ObjectStore(Protocol):
         Args:
             path: the file.
             name: the object.
-            on_bytes: called, from any thread, with the number of further bytes that are there.
+            on_bytes: called, from any thread, with the number of further bytes that are there; a negative one where
+                the upload begins anew.
         """
 
     def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> None:

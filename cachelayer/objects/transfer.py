@@ -158,14 +158,23 @@ def _write_at(descriptor: int, data: bytes, position: int) -> None:
 
 
 async def upload(client: Client, file: Path, path: str, on_bytes: OnBytes) -> None:
-    """Make a file an object; once more from the start where what is stored is not what was sent."""
+    """Make a file an object; anew where the store lost what it had of it, or holds other bytes than were sent."""
+    sent = 0
+
+    def count(nbytes: int) -> None:
+        nonlocal sent
+        sent += nbytes
+        if on_bytes is not None:
+            on_bytes(nbytes)
+
     for _ in range(_UPLOADS - 1):
         try:
-            return await client.upload(file, path, on_bytes)
+            return await client.upload(file, path, count)
         except RequestError as error:
-            if error.kind is not Kind.TRANSIENT:
+            if error.kind not in {Kind.OTHER_BYTES, Kind.ABSENT}:
                 raise
-    return await client.upload(file, path, on_bytes)
+        count(-sent)
+    return await client.upload(file, path, count)
 
 
 async def delete(client: Client, path: str) -> None:
