@@ -7,6 +7,7 @@ import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from cachelayer.access.published import Published
@@ -154,14 +155,22 @@ class _Clock:
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self._store = store
-        self._now = time.time()
-        if not isinstance(store, LocalStore):
-            probe = f"{paths.running(dataset_id)}/clock-{uuid.uuid4().hex}"
-            store.put(probe, b"")
-            self._now = store.modified(probe) or self._now
-            store.delete(probe)
+        self._dataset_id = dataset_id
+
+    @cached_property
+    def _now(self) -> float:
+        if isinstance(self._store, LocalStore):
+            return time.time()
+        # Written only where something may have to go: other folders in a bucket are somebody else's.
+        probe = f"{paths.running(self._dataset_id)}/clock-{uuid.uuid4().hex}"
+        self._store.put(probe, b"")
+        try:
+            return self._store.modified(probe) or time.time()
+        finally:
+            self._store.delete(probe)
 
     def age(self, *names: str) -> float:
         """Seconds since the newest of these was written; -1 where none is there any more."""
+        now = self._now
         written = [time for name in names if (time := self._store.modified(name)) is not None]
-        return self._now - max(written) if written else -1.0
+        return now - max(written) if written else -1.0

@@ -71,6 +71,7 @@ class Publisher:
         self._log = Log(store, dataset_id)
         self._attempts = attempts_of(store, dataset_id)
         self._progress: Progress | None = None
+        self._commits = False
         self._shown = ""
 
     def submit(self) -> VersionInfo:
@@ -116,16 +117,15 @@ class Publisher:
             self._shown = text
             notice(text, self._options.progress)
 
-    def _revoke(self, attempt: str) -> None:
-        """Keep an attempt from publishing, unless it has."""
+    def _revoke(self, attempt: str) -> Snapshot:
+        """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
 
         def revoked(head: Snapshot) -> Snapshot:
-            if self._version in head.versions:
-                raise AlreadyExistsError(f"{self._name} is published already")
             return replace(head, revoked=head.revoked | {attempt}, event=event("revoke", attempts=[attempt]))
 
-        with suppress(AlreadyExistsError):
-            self._log.commit(revoked)
+        head = self._log.head()
+        settled = self._version in head.versions or attempt in head.revoked
+        return head if settled else self._log.commit(revoked)
 
     def _build(self, attempt: str) -> VersionInfo:
         options = self._options
@@ -159,6 +159,7 @@ class Publisher:
             nbytes=manifest.nbytes,
             time=provenance["time"],
         )
+        self._commits = True
         self._log.commit(lambda head: head.with_version(info, event("publish", version=self._version)))
         return info
 
@@ -166,9 +167,13 @@ class Publisher:
         """Delete what a failed attempt wrote, unless it failed after its publication; whether others had revoked it."""
         with suppress(CacheLayerError):
             head = self._log.head()
+            revoked = attempt in head.revoked
+            if self._commits:
+                # A put that failed may still arrive: it cannot after an entry that revokes the attempt.
+                head = self._revoke(attempt)
             if attempt not in {paths.attempt_of(info.manifest) for info in head.versions.values()}:
                 self._store.delete_folder(paths.build(self._dataset_id, attempt))
-            return attempt in head.revoked
+            return revoked
         return False
 
 

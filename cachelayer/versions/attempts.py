@@ -41,7 +41,7 @@ class Attempts(Protocol):
         build: Callable[[str], R],
         *,
         status: Callable[[], str],
-        revoke: Callable[[str], None],
+        revoke: Callable[[str], object],
         waiting: Callable[[str], None],
     ) -> R:
         """What ``find`` finds, or what ``build`` builds where none of those who ask at once has built it.
@@ -96,7 +96,7 @@ class LockedAttempts:
         build: Callable[[str], R],
         *,
         status: Callable[[], str],
-        revoke: Callable[[str], None],  # noqa: ARG002 - who lost the lock is dead
+        revoke: Callable[[str], object],  # noqa: ARG002 - who lost the lock is dead
         waiting: Callable[[str], None],
     ) -> R:
         found = find()
@@ -147,24 +147,23 @@ class BeatingAttempts:
         build: Callable[[str], R],
         *,
         status: Callable[[], str],
-        revoke: Callable[[str], None],
+        revoke: Callable[[str], object],
         waiting: Callable[[str], None],
     ) -> R:
         turns, watch = Turns(self._store, self._dataset_id, version), Watch(self._store, self._dataset_id)
         while (found := find()) is None:
-            holder = turns.holder()
-            if holder is not None and not watch.is_dead(holder):
-                waiting(watch.shown(holder))
+            last = turns.last()
+            if last.attempt is not None and not watch.is_dead(last.attempt):
+                waiting(watch.shown(last.attempt))
                 time.sleep(expiry() / _POLLS_PER_EXPIRY)
                 continue
             attempt = new_attempt()
-            # It beats before its name is known, so that nobody takes it for one that has ended.
-            with self.running(attempt, status):
-                if not turns.take(attempt):
+            # It beats before its turn begins and until that has ended, so that nobody takes it for dead.
+            with self.running(attempt, status), turns.take(last, attempt) as taken:
+                if not taken:
                     continue
-                if holder is not None:
-                    revoke(holder)
+                if last.attempt is not None:
+                    revoke(last.attempt)
                 found = find()
-                if found is None:
-                    return build(attempt)
+                return build(attempt) if found is None else found
         return found

@@ -3,7 +3,7 @@
 ::
 
     <id>/_running/<attempt>          written anew at every beat by who runs the attempt, deleted when it ends
-    <id>/_leases/<version>/<turn>    put if absent by who builds the version: it names the attempt
+    <id>/_leases/<version>/<turn>    put if absent by who builds the version: it names the attempt; deleted when it ends
 
 Nobody compares clocks: an attempt is dead when its beat did not change for :data:`EXPIRY` seconds on the clock of who
 watches it. Whoever takes over revokes it in the log first, so that it cannot publish if it was only paused.
@@ -12,17 +12,18 @@ watches it. Whoever takes over revokes it in the log first, so that it cannot pu
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cachelayer.errors import StorageError
+from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 
@@ -32,8 +33,19 @@ _BEATS_PER_EXPIRY = 6
 
 
 def expiry() -> float:
-    """Seconds without a beat after which an attempt is taken for dead."""
-    return float(os.environ.get("CACHELAYER_LEASE_SECONDS", EXPIRY))
+    """Seconds without a beat after which an attempt is taken for dead.
+
+    Raises:
+        InvalidArgumentError: where ``CACHELAYER_LEASE_SECONDS`` is no number above 0.
+    """
+    told = os.environ.get("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
+    try:
+        seconds = float(told)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"CACHELAYER_LEASE_SECONDS is {told!r}: set it to seconds, above 0")
+    return seconds
 
 
 class Heartbeat:
@@ -52,6 +64,7 @@ class Heartbeat:
         self._store = store
         self._name = paths.build_lease(dataset_id, attempt)
         self._status = status
+        self._pause = expiry() / _BEATS_PER_EXPIRY
         self._beats = 0
         self._stopped = threading.Event()
         self._beat()
@@ -64,7 +77,7 @@ class Heartbeat:
         self._store.put(self._name, json.dumps(beat).encode())
 
     def _run(self) -> None:
-        while not self._stopped.wait(expiry() / _BEATS_PER_EXPIRY):
+        while not self._stopped.wait(self._pause):
             # A store that is away for a while is no reason to stop; should it last, others take over.
             with suppress(StorageError):
                 self._beat()
@@ -100,6 +113,8 @@ class Watch:
 
     def is_dead(self, attempt: str) -> bool:
         """Whether an attempt has ended, or did not beat for the time of the expiry while it was watched."""
+        # A slow answer tells of a beat as it was when it was asked for, at the earliest.
+        asked = time.monotonic()
         beat = self._store.read(paths.build_lease(self._dataset_id, attempt))
         if beat is None:
             return True
@@ -107,7 +122,7 @@ class Watch:
         if seen is None or seen.beat != beat:
             self._seen[attempt] = _Seen(beat, time.monotonic())
             return False
-        return time.monotonic() - seen.since >= expiry()
+        return asked - seen.since >= expiry()
 
     def shown(self, attempt: str) -> str:
         """Who runs an attempt and how far it is, as far as its last beat told."""
@@ -117,6 +132,19 @@ class Watch:
             return f"{found['who']}, {found['status']}"
         except (ValueError, TypeError, KeyError):
             return "another process"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn that was taken.
+
+    Args:
+        number: 1 for the first; 0 where none was taken.
+        attempt: who took it, where that is known.
+    """
+
+    number: int
+    attempt: str | None
 
 
 class Turns:
@@ -130,20 +158,34 @@ class Turns:
     def __init__(self, store: ObjectStore, dataset_id: str, version: str) -> None:
         self._store = store
         self._folder = paths.version_lease(dataset_id, version)
-        self._turn = 0
-        self._attempt: str | None = None
 
-    def holder(self) -> str | None:
-        """The attempt whose turn it is; None before the first."""
-        while (raw := self._store.read(f"{self._folder}/{self._turn + 1:06}")) is not None:
-            self._turn += 1
-            self._attempt = _attempt_of(raw)
-        return self._attempt
+    def last(self) -> Turn:
+        """The turn that was taken last."""
+        turn = Turn(0, None)
+        while (raw := self._store.read(self._name(turn.number + 1))) is not None:
+            turn = Turn(turn.number + 1, _attempt_of(raw))
+        return turn
 
-    def take(self, attempt: str) -> bool:
-        """Take the turn after the one that :meth:`holder` told; False where another attempt took it."""
+    @contextmanager
+    def take(self, last: Turn, attempt: str) -> Iterator[bool]:
+        """Have the turn after the last one, and leave none behind; False where another attempt has it."""
+        number = last.number + 1
         entry = json.dumps({"attempt": attempt, "token": uuid.uuid4().hex}).encode()
-        return self._store.put_if_absent(f"{self._folder}/{self._turn + 1:06}", entry)
+        taken = self._store.put_if_absent(self._name(number), entry)
+        try:
+            yield taken
+        finally:
+            with suppress(StorageError):
+                # Who has been taken for dead leaves the turns to who came after it.
+                if taken and not self._store.exists(self._name(number + 1)):
+                    self._forget(number)
+
+    def _forget(self, last: int) -> None:
+        for number in range(last, 0, -1):
+            self._store.delete(self._name(number))
+
+    def _name(self, number: int) -> str:
+        return f"{self._folder}/{number:06}"
 
 
 def _attempt_of(raw: bytes) -> str | None:
