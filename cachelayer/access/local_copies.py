@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.ranged import check_index
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.codec.memory import Bytes
@@ -53,7 +56,11 @@ class LocalCopies:
         return group.has(name, stats.nbytes) and group.has(index_name, stats.index_nbytes)
 
     def index(self, number: int) -> Bytes:
-        """The copy of an index, mapped."""
+        """The copy of an index, mapped.
+
+        Raises:
+            CorruptionError: where it is not there any more.
+        """
         group, _, index_name = self._names(number)
         return MappedFile.open(group.path(index_name), nbytes=self._shards[number].stats.index_nbytes).buffer
 
@@ -68,17 +75,26 @@ class LocalCopies:
             stats = self._shards[number].stats
             return ShardReader(group.path(name), group.path(index_name), stats, self._verify)
         except CorruptionError:
-            group.drop(name)
-            group.drop(index_name)
+            self.drop(number)
             raise
+
+    def drop(self, number: int) -> None:
+        """Remove the copies of a shard and its index, which are not what they should be."""
+        group, name, index_name = self._names(number)
+        group.drop(name)
+        group.drop(index_name)
 
     def make_index(self, number: int) -> bool | None:
         """Copy the index of a shard; see :meth:`CopyGroup.make`."""
         group, _, index_name = self._names(number)
         shard = self._shards[number]
         source = f"{self._dataset_id}/{paths.index_of(shard.name)}"
-        nbytes = shard.stats.index_nbytes
-        return group.make(index_name, nbytes, lambda path: self._store.download(source, path, nbytes))
+
+        def fill(path: Path) -> None:
+            self._store.download(source, path, shard.stats.index_nbytes)
+            check_index(np.fromfile(path, np.uint8), shard.stats, f"{self._store.url}/{source}")
+
+        return group.make(index_name, shard.stats.index_nbytes, fill)
 
     def make(self, number: int) -> bool | None:
         """Copy a shard, and check it; see :meth:`CopyGroup.make`."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import platform
 import warnings
+from functools import partial
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.access.copier import Copier
 from cachelayer.access.local_copies import LocalCopies
@@ -15,12 +17,10 @@ from cachelayer.access.shards import JoinedRecords, ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Ints, splits_of
-from cachelayer.errors import CacheLayerWarning, CorruptionError, StorageError
+from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
 
 # Who looks up a few records has no use for copies of whole shards.
 _FEW_RECORDS = 64
-# A batch from no more shards than these is taken for part of a pass in order: the next shard comes next.
-_FEW_SHARDS = 2
 _INDEX: Literal[0] = 0
 _SHARD: Literal[1] = 1
 
@@ -40,6 +40,8 @@ class RemoteShards:
         self._copies = copies
         self._is_local = np.zeros(len(records), np.bool_)
         self._was_seen = np.zeros(len(records), np.bool_)
+        self._was_damaged = np.zeros(len(records), np.bool_)
+        self._all_local = False
         self._read_remotely = 0
         self._warned = False
         if copies is not None:
@@ -52,8 +54,23 @@ class RemoteShards:
     def __len__(self) -> int:
         return int(self._splits[-1])
 
+    def local_shards(self) -> int:
+        """How many shards are read from local copies."""
+        return int(self._is_local.sum())
+
+    def wait_for_copies(self) -> None:
+        """Return when every copy that reading has asked for so far is made, or cannot be."""
+        if self._copies is not None:
+            self._copier.wait()
+
     def record(self, number: int) -> bytearray:
         """One record, the caller's own; ``number`` is below ``len(self)``."""
+        if self._all_local:
+            try:
+                return self._local.record(number)
+            except CorruptionError:
+                # Found again, and read over the network, below.
+                pass
         found = self.records(np.array([number]))
         return bytearray(found.ranges(np.zeros(1, np.int64), found.lengths).data)
 
@@ -61,77 +78,99 @@ class RemoteShards:
         """The records of these numbers, each below ``len(self)``."""
         if len(numbers) == 0:
             return RecordBuffer.of([])
+        if self._all_local:
+            try:
+                return self._local.records(numbers)
+            except CorruptionError:
+                pass
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         here = self._look_for_copies(shard_of)
+        if not here.all():
+            self._read_remotely += int(len(here) - here.sum())
+        found = self._read(numbers, shard_of, here)
+        self._want_copies(numbers, shard_of)
+        return found
+
+    def _read(self, numbers: Ints, shard_of: Ints, here: NDArray[np.bool_]) -> Records:
+        """Records, of which some are here."""
+        if not here.any():
+            return self._ranged.records(shard_of, numbers - self._splits[shard_of])
         if here.all():
             try:
                 return self._local.records(numbers)
-            except CorruptionError as error:
-                self._give_up_copies(shard_of, error)
-                here[:] = False
-        if not here.any():
-            return self._by_ranges(shard_of, numbers)
-        away = ~here
-        groups = [
-            (np.flatnonzero(here), self.records(numbers[here])),
-            (np.flatnonzero(away), self._by_ranges(shard_of[away], numbers[away])),
-        ]
+            except CorruptionError:
+                self._give_up_damaged(numbers, shard_of)
+                return self._read(numbers, shard_of, np.zeros_like(here))
+        parts = [np.flatnonzero(here), np.flatnonzero(~here)]
+        groups = [(rows, self._read(numbers[rows], shard_of[rows], here[rows])) for rows in parts]
         return JoinedRecords(len(numbers), groups)
 
-    def _by_ranges(self, shard_of: Ints, numbers: Ints) -> Records:
-        found = self._ranged.records(shard_of, numbers - self._splits[shard_of])
-        self._read_remotely += len(numbers)
-        self._want_copies(np.unique(shard_of).tolist())
-        return found
-
-    def _look_for_copies(self, shard_of: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _look_for_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
         """For each record whether its shard is here."""
-        if self._copies is None:
-            return np.zeros(len(shard_of), np.bool_)
-        try:
-            for shard in np.unique(shard_of[~self._was_seen[shard_of]]).tolist():
-                self._was_seen[shard] = True
-                self._is_local[shard] = self._copies.has(shard)
-        except StorageError as error:
-            self._copies = None
-            self._is_local[:] = False
-            self._warn(f"no local copies are made, records are read over the network: {error}")
-        here: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._is_local[shard_of]
+        if self._copies is not None:
+            try:
+                for shard in np.unique(shard_of[~self._was_seen[shard_of]]).tolist():
+                    if self._copies.has(shard):
+                        self._use_copy(shard)
+                    self._was_seen[shard] = True
+            except StorageError as error:
+                self._copies = None
+                self._warn_once(error)
+        here: NDArray[np.bool_] = self._is_local[shard_of]
         return here
 
-    def _want_copies(self, shards: list[int]) -> None:
-        if self._copies is None or self._read_remotely < _FEW_RECORDS:
+    def _want_copies(self, numbers: Ints, shard_of: Ints) -> None:
+        if self._copies is None or self._all_local or self._read_remotely < _FEW_RECORDS:
             return
         if self._copier.failure is not None:
-            if not self._warned:
-                self._warned = True
-                self._warn(f"no local copies are made, records are read over the network: {self._copier.failure}")
-            return
-        if len(shards) <= _FEW_SHARDS and shards[-1] + 1 < len(self._is_local):
-            shards = [*shards, shards[-1] + 1]
-        self._copier.want((what, shard) for shard in shards for what in (_INDEX, _SHARD))
+            self._warn_once(self._copier.failure)
+        shards = set(np.unique(shard_of).tolist())
+        last = int(shard_of[-1])
+        if last + 1 < len(self._is_local) and self._is_pass_in_order(numbers, last):
+            shards.add(last + 1)
+        self._copier.want((what, shard) for shard in shards if not self._is_local[shard] for what in (_INDEX, _SHARD))
+
+    def _is_pass_in_order(self, numbers: Ints, last: int) -> bool:
+        """Whether consecutive records were read that reach into the second half of a shard: the next comes next."""
+        middle = (self._splits[last] + self._splits[last + 1]) // 2
+        return bool(numbers[-1] >= middle and (np.diff(numbers) == 1).all())
 
     def _copy(self, job: tuple[int, int]) -> bool | None:
         """Make a copy, and use it from now on."""
         what, shard = job
-        if self._copies is None:
+        copies = self._copies
+        if copies is None or self._was_damaged[shard]:
             return False
         if what == _INDEX:
-            done = self._copies.make_index(shard)
+            done = copies.make_index(shard)
             if done:
-                self._ranged.take_index(shard, self._copies.index(shard))
+                self._ranged.use_index_copy(shard, partial(copies.index, shard))
             return done
-        done = self._copies.make(shard)
-        if done and self._copies.has(shard):
-            self._is_local[shard] = True
+        done = copies.make(shard)
+        if done and copies.has(shard):
+            self._use_copy(shard)
         return done
 
-    def _give_up_copies(self, shard_of: Ints, error: CorruptionError) -> None:
-        """Read shards over the network again: those whose copies were removed, else all of these."""
-        shards = np.unique(shard_of)
-        gone = [shard for shard in shards.tolist() if self._copies is None or not self._copies.has(shard)]
-        self._is_local[gone or shards] = False
-        self._warn(f"a local copy is damaged, its records are read over the network: {error}")
+    def _use_copy(self, shard: int) -> None:
+        self._is_local[shard] = True
+        self._all_local = bool(self._is_local.all())
+
+    def _give_up_damaged(self, numbers: Ints, shard_of: Ints) -> None:
+        """Remove copies that cannot be read, and read these shards over the network from now on."""
+        for shard in np.unique(shard_of).tolist():
+            try:
+                self._local.records(numbers[shard_of == shard])
+            except CorruptionError as error:
+                self._all_local = False
+                self._was_damaged[shard], self._is_local[shard] = True, False
+                if self._copies is not None:
+                    self._copies.drop(shard)
+                self._warn(f"a local copy is damaged, its records are read over the network: {error}")
+
+    def _warn_once(self, error: CacheLayerError) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(f"local copies cannot be made, records are read over the network: {error}")
 
     @staticmethod
     def _warn(text: str) -> None:

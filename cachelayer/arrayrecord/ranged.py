@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import pieces, to_logical, to_position
+from cachelayer.arrayrecord.blocks import HEADER, pieces, to_logical, to_position
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.codec.frames import RecordBuffer
@@ -23,8 +24,9 @@ Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 """Reads ranges of objects, each its name, begin and end, at once; every length is that asked for."""
 
-# An index of so many bytes is fetched whole where a record of its shard is read: later ones need one request each.
-_SMALL_INDEX_NBYTES = 1 << 19
+# What is fetched from an index with one request is likely to take as many bytes, for neighbours are fetched with it.
+_PAGE_NBYTES = 1 << 16
+# Indices in memory; more would take more than the records that are read with them.
 _KEPT_NBYTES = 1 << 28
 
 
@@ -42,53 +44,66 @@ class ShardObject:
     stats: ShardStats
 
 
+def check_index(raw: Bytes, stats: ShardStats, name: str) -> index.IndexHeader:
+    """The header of a whole index, all of which is compared with its checksums.
+
+    Raises:
+        CorruptionError: where it is not what was published.
+    """
+    head = raw[: index.HEADER_NBYTES].tobytes()
+    header = _check_header(head, len(raw), stats, name)
+    if google_crc32c.value(raw[index.HEADER_NBYTES :].tobytes()) != index.rows_checksum(head):
+        raise CorruptionError(f"{name}: its rows do not match their checksum")
+    return header
+
+
+def _check_header(head: bytes, index_nbytes: int, stats: ShardStats, name: str) -> index.IndexHeader:
+    header = index.decode_header(head, index_nbytes, name)
+    if index.header_checksum(head) != stats.index_crc32c or header.records != stats.records:
+        raise CorruptionError(f"{name}: not the index that was published: it was replaced")
+    return header
+
+
 class RangedShards:
     """Reads records by ranges: where each lies from the index, then the records, all of a batch at once.
 
-    Every record is compared with its checksum. Safe to use from threads.
+    Of an index single rows are fetched at first, and the whole of it once that is cheaper: later records of the shard
+    need one request each. Every record is compared with its checksum. Safe to use from threads.
 
     Args:
         read_ranges: reads them.
         shards: the shards.
+        kept_nbytes: bytes of indices that are kept in memory.
     """
 
-    def __init__(self, read_ranges: ReadRanges, shards: Sequence[ShardObject]) -> None:
+    def __init__(self, read_ranges: ReadRanges, shards: Sequence[ShardObject], kept_nbytes: int = _KEPT_NBYTES) -> None:
         self._read_ranges = read_ranges
         self._shards = shards
         self._headers: dict[int, index.IndexHeader] = {}
-        self._indices: dict[int, NDArray[np.void]] = {}
-        # Bytes of those indices that take memory, in the order in which they came.
-        self._kept: dict[int, int] = {}
+        self._indices: dict[int, Bytes] = {}
+        self._copies: dict[int, Callable[[], Bytes]] = {}
+        self._pages_read: Counter[int] = Counter()
+        self._room = kept_nbytes
         self._lock = ProcessLock()
 
     def has_index(self, shard: int) -> bool:
-        """Whether the index of a shard is here."""
-        return shard in self._indices
+        """Whether no more of the index of a shard is fetched."""
+        return shard in self._indices or shard in self._copies
 
-    def take_index(self, shard: int, raw: bytes | Bytes) -> NDArray[np.void]:
-        """Take the index of a shard, so that none of it is fetched any more; its rows.
+    def use_index_copy(self, shard: int, open_copy: Callable[[], Bytes]) -> None:
+        """Have an index be read from a copy on disk, and none of it fetched any more.
 
         Args:
-            raw: its bytes; an array is taken to be mapped from a file, and not to need memory.
+            open_copy: maps it; called each time, so that not every index takes a file descriptor.
 
         Raises:
             CorruptionError: where it is not what was published.
         """
-        memory = np.frombuffer(raw, np.uint8)
-        head = memory[: index.HEADER_NBYTES].tobytes()
-        header = self._header(shard, head, len(memory))
-        if google_crc32c.value(memory[index.HEADER_NBYTES :].tobytes()) != index.rows_checksum(head):
-            raise CorruptionError(f"{self._shards[shard].index_name}: its rows do not match their checksum")
-        rows: NDArray[np.void] = memory[index.HEADER_NBYTES :].view(index.ROW)
+        header = self._checked(shard, open_copy())
         with self._lock:
             self._headers[shard] = header
-            self._indices[shard] = rows
-            if isinstance(raw, bytes):
-                self._kept[shard] = len(raw)
-            while len(self._kept) > 1 and sum(self._kept.values()) > _KEPT_NBYTES:
-                oldest = next(iter(self._kept))
-                del self._kept[oldest], self._indices[oldest]
-        return rows
+            self._copies[shard] = open_copy
+            self._room += len(self._indices.pop(shard, b""))
 
     def records(self, shard_of: Ints, within: Ints) -> RecordBuffer:
         """The records of these shards, by their numbers within them.
@@ -98,11 +113,11 @@ class RangedShards:
             StorageError: where the store cannot be read.
         """
         rows = self._rows(shard_of, within)
-        found = self._stored(shard_of, rows)
 
         def name(row: int) -> str:
             return f"{self._shards[shard_of[row]].name}: record {within[row]} of the shard"
 
+        found = self._stored(shard_of, rows, name)
         compressed = np.array([self._headers[shard].compression != "none" for shard in shard_of.tolist()], np.bool_)
         if compressed.all():
             found = decompressed(found, name)
@@ -118,58 +133,83 @@ class RangedShards:
 
     def _rows(self, shard_of: Ints, within: Ints) -> Any:
         """The rows of the index of these records."""
-        shards = np.unique(shard_of).tolist()
-        indices = {shard: self._indices[shard] for shard in shards if shard in self._indices}
-        missing = [shard for shard in shards if shard not in indices]
-        small = [shard for shard in missing if self._shards[shard].stats.index_nbytes <= _SMALL_INDEX_NBYTES]
-        heads = [shard for shard in missing if shard not in small and shard not in self._headers]
-        single = np.flatnonzero(np.isin(shard_of, [shard for shard in missing if shard not in small]))
-        begins = index.HEADER_NBYTES + index.ROW.itemsize * within[single]
-        fetched = iter(
-            self._fetch_index(
-                [
-                    *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in small),
-                    *((shard, 0, index.HEADER_NBYTES) for shard in heads),
-                    *zip(
-                        shard_of[single].tolist(), begins.tolist(), (begins + index.ROW.itemsize).tolist(), strict=True
-                    ),
-                ]
-            )
-        )
-        for shard in small:
-            indices[shard] = self.take_index(shard, next(fetched))
-        for shard in heads:
-            self._headers[shard] = self._header(shard, next(fetched), self._shards[shard].stats.index_nbytes)
         out = np.empty(len(within), index.ROW)
-        out[single] = np.frombuffer(b"".join(fetched), index.ROW)
-        for shard, rows in indices.items():
+        missing: dict[int, Ints] = {}
+        for shard in np.unique(shard_of).tolist():
             mine = np.flatnonzero(shard_of == shard)
-            out[mine] = rows[within[mine]]
+            raw = self._index(shard)
+            if raw is None:
+                missing[shard] = mine
+            else:
+                out[mine] = _rows_of(raw)[within[mine]]
+        if missing:
+            self._fetch_rows(missing, within, out)
         return out
 
-    def _fetch_index(self, ranges: Sequence[tuple[int, int, int]]) -> Sequence[bytes]:
-        if not ranges:
-            return []
-        return self._read_ranges([(self._shards[shard].index_name, begin, end) for shard, begin, end in ranges])
+    def _index(self, shard: int) -> Bytes | None:
+        """The index of a shard, where it is here."""
+        raw = self._indices.get(shard)
+        if raw is not None:
+            return raw
+        open_copy = self._copies.get(shard)
+        if open_copy is None:
+            return None
+        try:
+            return open_copy()
+        except CorruptionError:
+            # The copy was removed.
+            self._copies.pop(shard, None)
+            return None
 
-    def _header(self, shard: int, raw: bytes, index_nbytes: int) -> index.IndexHeader:
-        where = self._shards[shard]
-        header = index.decode_header(raw, index_nbytes, where.index_name)
-        if index.header_checksum(raw) != where.stats.index_crc32c or header.records != where.stats.records:
-            raise CorruptionError(f"{where.index_name}: not the index that was published: it was replaced")
-        return header
+    def _fetch_rows(self, missing: Mapping[int, Ints], within: Ints, out: Any) -> None:
+        """Fetch the rows of records, by shard, from indices that are not here: in one round trip."""
+        whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
+        heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
+        single = [(shard, row) for shard, mine in missing.items() if shard not in whole for row in mine.tolist()]
+        places = [index.HEADER_NBYTES + index.ROW.itemsize * int(within[row]) for _, row in single]
+        wanted = [
+            *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in whole),
+            *((shard, 0, index.HEADER_NBYTES) for shard in heads),
+            *((shard, place, place + index.ROW.itemsize) for (shard, _), place in zip(single, places, strict=True)),
+        ]
+        found = self._read_ranges([(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted])
+        fetched = iter(found)
+        for shard in whole:
+            raw = np.frombuffer(next(fetched), np.uint8)
+            self._take_index(shard, raw)
+            out[missing[shard]] = _rows_of(raw)[within[missing[shard]]]
+        for shard in heads:
+            where = self._shards[shard]
+            self._headers[shard] = _check_header(next(fetched), where.stats.index_nbytes, where.stats, where.index_name)
+        out[[row for _, row in single]] = np.frombuffer(b"".join(fetched), index.ROW)
 
-    def _stored(self, shard_of: Ints, rows: Any) -> RecordBuffer:
+    def _is_due(self, shard: int, within: Ints) -> bool:
+        """Whether to fetch a whole index: as many of its pages were asked for as it has, and there is room for it."""
+        nbytes = self._shards[shard].stats.index_nbytes
+        self._pages_read[shard] += len(np.unique(within // (_PAGE_NBYTES // index.ROW.itemsize)))
+        return nbytes <= self._room and nbytes <= self._pages_read[shard] * _PAGE_NBYTES
+
+    def _take_index(self, shard: int, raw: Bytes) -> None:
+        header = self._checked(shard, raw)
+        with self._lock:
+            self._headers[shard] = header
+            if not self.has_index(shard) and len(raw) <= self._room:
+                self._indices[shard] = raw
+                self._room -= len(raw)
+
+    def _checked(self, shard: int, raw: Bytes) -> index.IndexHeader:
+        return check_index(raw, self._shards[shard].stats, self._shards[shard].index_name)
+
+    def _stored(self, shard_of: Ints, rows: Any, name: Callable[[int], str]) -> RecordBuffer:
         """The stored bytes of records, without the headers of blocks."""
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
         begins = to_position(logical)
-        ends = to_position(logical + np.maximum(lengths, 1) - 1) + 1
+        ends = np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
         sizes = np.array([self._shards[shard].stats.nbytes for shard in shard_of.tolist()], np.int64)
-        if ((begins < 0) | (ends > sizes)).any():
-            row = int(np.flatnonzero((begins < 0) | (ends > sizes))[0])
-            raise CorruptionError(
-                f"{self._shards[shard_of[row]].index_name}: a record reaches past the end of its shard"
-            )
+        # Where a row was lost it holds zeros, and a block header lies there.
+        outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > sizes))
+        if len(outside):
+            raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard, as its index has it")
         wanted = [
             (self._shards[shard].name, begin, end)
             for shard, begin, end in zip(shard_of.tolist(), begins.tolist(), ends.tolist(), strict=True)
@@ -181,6 +221,11 @@ class RangedShards:
         starts = splits_of(ends - begins)[:-1] - begins
         move_ranges(out, splits[owner] + inside, fetched, starts[owner] + position, length)
         return RecordBuffer.packed(out, lengths)
+
+
+def _rows_of(raw: Bytes) -> NDArray[np.void]:
+    rows: NDArray[np.void] = raw[index.HEADER_NBYTES :].view(index.ROW)
+    return rows
 
 
 def _check(records: RecordBuffer, checksums: Any, name: Callable[[int], str]) -> None:

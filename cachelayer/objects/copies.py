@@ -36,7 +36,8 @@ class CacheFolder:
 
     Args:
         path: the folder; made where it does not exist.
-        limit: bytes that all copies in it may take together; None for 80 % of what is free on the disk besides.
+        limit: bytes that all copies in it may take together; None for 80 % of what is free on the disk without
+            them.
     """
 
     path: Path
@@ -61,7 +62,7 @@ class CacheFolder:
         used = sum(sizes.values())
         limit = self.limit
         if limit is None:
-            limit = used + int(shutil.disk_usage(self.path).free * _SHARE_OF_FREE)
+            limit = int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
         if nbytes > limit:
             return False
         for group in sorted({path.parent for path in sizes} - {keep}, key=_last_use):
@@ -95,6 +96,8 @@ class CopyGroup:
             # Who removes copies holds the lock alone, for a moment.
             fcntl.flock(self._in_use, fcntl.LOCK_SH)
             os.utime(self._path / _IN_USE)
+            for part in self._path.glob(f"*{_PART}"):
+                _remove_abandoned(part)
         except OSError as error:
             raise storage_error("write local copies to", self._path, error) from error
 
@@ -113,8 +116,11 @@ class CopyGroup:
 
     def fits(self) -> bool:
         """Whether all copies are within the limit, after those of other groups that nobody uses were removed."""
-        with _locked(self._folder.path / "lock", fcntl.LOCK_EX):
-            return self._folder.make_room(0, self._path)
+        try:
+            with _locked(self._folder.path / "lock", fcntl.LOCK_EX):
+                return self._folder.make_room(0, self._path)
+        except OSError as error:
+            raise storage_error("write local copies to", self._path, error) from error
 
     def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> bool | None:
         """Make a copy, unless it is there.
@@ -195,6 +201,13 @@ def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
             yield None
             return
         yield file
+
+
+def _remove_abandoned(part: Path) -> None:
+    """Remove what a killed process left of a copy, so that it takes no room from others."""
+    with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
+        if file is not None and _is_at(file, part):
+            part.unlink()
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
