@@ -8,15 +8,12 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from store_conformance import TEXT, StoreConformance
 
 import cachelayer
-from cachelayer import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.opening import open_store
 
 
 @pytest.fixture
@@ -75,31 +72,6 @@ def test_a_folder_is_deleted_whoever_else_deletes_it(store: LocalStore, tmp_path
             list(threads.map(store.delete_folder, ["a"] * 4))
         assert not (tmp_path / "a").exists()
     store.delete_folder("a")
-
-
-def test_paths_and_file_urls_are_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    folder = tmp_path / "a b"
-    for url in (folder, str(folder), "a b", "~/a b", f"file://{tmp_path}/a%20b", f"file://localhost{tmp_path}/a%20b"):
-        store = open_store(url)
-        assert isinstance(store, LocalStore)
-        assert store.root == folder
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["", b"bytes", "file://host/x", "file:///x?y", "file:///x#y", "a\0b", "~nobody-of-this-name/x"],
-)
-def test_what_is_no_place_is_refused(url: Any) -> None:
-    with pytest.raises(InvalidArgumentError):
-        open_store(url)
-
-
-@pytest.mark.parametrize("url", [None, 3, object()])
-def test_what_is_no_path_is_refused(url: Any) -> None:
-    with pytest.raises(InvalidTypeError, match="path"):
-        open_store(url)
 
 
 FORBIDDEN = """

@@ -29,11 +29,11 @@ class Stat:
 
     Args:
         nbytes: its size.
-        modified: when it was written, in seconds since the epoch.
+        modified: when it was written, in seconds since the epoch; None where the store does not say.
     """
 
     nbytes: int
-    modified: float
+    modified: float | None
 
 
 class Client(Protocol):
@@ -93,9 +93,6 @@ _lock = ProcessLock()
 def client_of(key: tuple[Any, ...], open_client: Opener) -> Client:
     """The one client of this process for a key, opened at its first use."""
     with _lock:
-        if not _clients:
-            loop.running_loop()
-            atexit.register(_close_all, os.getpid())
         client = _clients.get(key)
         if client is None:
             client = _clients[key] = open_client()
@@ -113,10 +110,13 @@ def _frozen(value: Any) -> str:
     return repr(value) if isinstance(value, (str, bytes, int, float, bool, type(None))) else f"object {id(value)}"
 
 
-def _close_all(pid: int) -> None:
-    if pid != os.getpid():
-        return
-    for client in _clients.values():
+def close_at_exit(client: Client) -> None:
+    """Close the client when this process ends: before the loop stops, and before what it is made of closes itself."""
+    atexit.register(_close, os.getpid(), client)
+
+
+def _close(pid: int, client: Client) -> None:
+    if pid == os.getpid():
         with suppress(TimeoutError):
             loop.run(asyncio.wait_for(client.close(), 1))
 

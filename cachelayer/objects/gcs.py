@@ -22,7 +22,7 @@ import requests
 from gcsfs.core import GCSFileSystem
 from gcsfs.retry import HttpError
 
-from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat
+from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
 
@@ -78,6 +78,7 @@ class GcsClient:
                 self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
                 with _translated():
                     self._session = await self._fs._set_session()
+                close_at_exit(self)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         with _translated():

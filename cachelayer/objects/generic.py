@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import fsspec
 
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat
 from cachelayer.objects.paths import parent_of
-from cachelayer.objects.retry import Kind, RequestError, retried
+from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
 
 T = TypeVar("T")
 
@@ -25,16 +26,18 @@ class GenericClient:
     """Requests to a file system of fsspec. Its put-if-absent holds among the threads of one process.
 
     Args:
-        scheme: its scheme.
+        url: a place in it.
         options: what its class takes.
         timeout: seconds that an operation may take where nobody answers.
     """
 
-    def __init__(self, scheme: str, options: Mapping[str, Any], timeout: float) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         fixed = {"skip_instance_cache": True, "use_listings_cache": False}
+        self._scheme = url.partition("://")[0]
         with _translated():
-            self._fs = fsspec.filesystem(scheme, **{**options, **fixed})
-        self.host = str(options.get("host", f"{scheme}://"))
+            kind = fsspec.get_filesystem_class(self._scheme)
+            self._fs = kind(**{**kind._get_kwargs_from_urls(url), **options, **fixed})
+        self.host = urlsplit(url).netloc or self._scheme
         self.timeout = timeout
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.seen: set[str] = set()
@@ -43,17 +46,26 @@ class GenericClient:
         """The file system opens itself."""
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        return bytes(await self._call(self._fs.cat_file, path, start=start, end=stop))
+        return bytes(await self._call(lambda: self._fs.cat_file(self._inner(path), start=start, end=stop)))
+
+    def _inner(self, path: str) -> str:
+        """A path as the file system writes it."""
+        return str(self._fs._strip_protocol(f"{self._scheme}://{path}"))
 
     async def stat(self, path: str) -> Stat:
-        found = await self._call(self._fs.info, path)
+        found = await self._call(self._fs.info, self._inner(path))
         if found["type"] != "file":
             raise RequestError(Kind.ABSENT, f"{path} is a folder")
-        modified = await self._call(self._fs.modified, path)
-        return Stat(int(found["size"]), modified.timestamp())
+        return Stat(int(found["size"]), await self._call(self._modified, self._inner(path)))
+
+    def _modified(self, path: str) -> float | None:
+        try:
+            return float(self._fs.modified(path).timestamp())
+        except NotImplementedError:
+            return None
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
-        await self._call(self._create if create else self._write, path, data)
+        await self._call(self._create if create else self._write, self._inner(path), data)
 
     def _write(self, path: str, data: bytes) -> None:
         self._below(path, lambda: self._fs.pipe_file(path, data))
@@ -74,7 +86,7 @@ class GenericClient:
 
     async def upload(self, file: Path, path: str, on_bytes: OnBytes) -> None:
         nbytes = file.stat().st_size
-        await retried(lambda: self._call(self._send, file, path), self.timeout, nbytes)
+        await retried(lambda: self._call(self._send, file, self._inner(path)), self.timeout, nbytes)
         found = await retried(lambda: self.stat(path), self.timeout)
         if found.nbytes != nbytes:
             raise RequestError(Kind.OTHER_BYTES, f"the store holds {found.nbytes} bytes, {nbytes} were sent")
@@ -85,27 +97,27 @@ class GenericClient:
         self._below(path, lambda: self._fs.put_file(str(file), path))
 
     async def names(self, folder: str, *, deep: bool) -> list[str]:
+        top = self._inner(folder).strip("/")
         try:
-            found = await self._call(self._fs.find if deep else self._list, folder)
+            found = await self._call(self._fs.find if deep else self._list, self._inner(folder))
         except RequestError as error:
             if error.kind is Kind.ABSENT:
                 return []
             raise
-        prefix = folder.strip("/") + "/"
-        return [path.strip("/").removeprefix(prefix) for path in found if path.strip("/") != folder.strip("/")]
+        return [path.strip("/").removeprefix(f"{top}/") for path in found if path.strip("/") != top]
 
     def _list(self, folder: str) -> list[str]:
         return [str(path) for path in self._fs.ls(folder, detail=False)]
 
     async def delete(self, path: str) -> None:
-        await self._call(self._fs.rm_file, path)
+        await self._call(self._fs.rm_file, self._inner(path))
 
     async def check_root(self, path: str) -> None:
         """Folders come and go with what is in them."""
 
-    async def _call(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         with _translated():
-            return await asyncio.to_thread(function, *arguments, **options)
+            return await asyncio.to_thread(function, *arguments)
 
     async def close(self) -> None:
         """The file system closes itself."""
@@ -122,8 +134,13 @@ def _translated() -> Iterator[None]:
         raise RequestError(Kind.ABSENT, str(error)) from error
     except FileExistsError as error:
         raise RequestError(Kind.EXISTS, str(error)) from error
-    except _REFUSED as error:
-        raise RequestError(Kind.REFUSED, str(error) or repr(error)) from error
     except Exception as error:
         # What else it may raise is its own affair; none of these comes from our code.
-        raise RequestError(Kind.TRANSIENT, str(error) or repr(error)) from error
+        raise RequestError(_kind(error), str(error) or repr(error)) from error
+
+
+def _kind(error: Exception) -> Kind:
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and status >= 300:
+        return kind_of_status(status)
+    return Kind.REFUSED if isinstance(error, _REFUSED) else Kind.TRANSIENT

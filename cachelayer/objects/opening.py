@@ -46,7 +46,7 @@ def open_store(
         if parts.netloc not in {"", "localhost"}:
             raise InvalidArgumentError(f"storage {text!r}: a file of another host: pass a path of this one")
         return _local(text, unquote(parts.path), options)
-    root = f"{parts.netloc}{parts.path}".strip("/")
+    root = f"{parts.netloc}{parts.path}".rstrip("/")
     if not root or (parts.scheme in _BUCKETS and not parts.netloc):
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
     return FsspecStore(parts.scheme, root, options, timeout, unsafe_commit)

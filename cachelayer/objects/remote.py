@@ -14,7 +14,7 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.objects import transfer
-from cachelayer.objects.client import Client, OnBytes, client_of, key_of
+from cachelayer.objects.client import Client, OnBytes, Stat, client_of, key_of
 from cachelayer.objects.loop import run
 from cachelayer.objects.retry import Kind, RequestError, retried
 
@@ -65,9 +65,11 @@ class FsspecStore:
 
     def modified(self, name: str) -> float | None:
         found = self._stat(name)
+        if found is not None and found.modified is None:
+            raise StorageError(f"{self.url}/{name}: {self.host} does not say when it was written")
         return None if found is None else found.modified
 
-    def _stat(self, name: str) -> Any:
+    def _stat(self, name: str) -> Stat | None:
         path = self._path(name)
         return self._run(
             "look up", name, lambda client: transfer.found_or_none(client, path, lambda: client.stat(path))
@@ -111,8 +113,9 @@ class FsspecStore:
         return f"{self.root}/{name}".rstrip("/")
 
     def _client(self) -> Client:
-        key = (self.scheme, self.timeout, key_of(self.options))
-        return client_of(key, lambda: _open_client(self.scheme, self.options, self.timeout))
+        place = self.url if self.scheme not in CONDITIONAL else self.scheme
+        key = (place, self.timeout, key_of(self.options))
+        return client_of(key, lambda: _open_client(self.url, self.options, self.timeout))
 
     def _run(self, what: str, name: str, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         client: Client | None = None
@@ -155,7 +158,8 @@ def _retried(client: Client, attempt: Callable[[], Awaitable[T]], nbytes: int = 
     return retried(attempt, client.timeout, nbytes)
 
 
-def _open_client(scheme: str, options: Mapping[str, Any], timeout: float) -> Client:
+def _open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client:
+    scheme = url.partition("://")[0]
     extra = CONDITIONAL.get(scheme, scheme)
     try:
         if extra == "gcs":
@@ -168,7 +172,7 @@ def _open_client(scheme: str, options: Mapping[str, Any], timeout: float) -> Cli
             return S3Client(options, timeout)
         from cachelayer.objects.generic import GenericClient
 
-        return GenericClient(scheme, options, timeout)
+        return GenericClient(url, options, timeout)
     except ModuleNotFoundError as error:
         install = f"cachelayer[{extra}]" if extra in {"gcs", "s3"} else "fsspec and what it needs for this scheme"
         raise MissingDependencyError(

@@ -24,9 +24,9 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
-from cachelayer.errors import CacheLayerWarning
+from cachelayer.errors import CacheLayerWarning, InvalidArgumentError
 from cachelayer.objects import s3_ranges
-from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat
+from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
@@ -81,11 +81,15 @@ class S3Client:
     async def _connect(self) -> None:
         async with self._opening:
             if self._session is None:
-                with _translated():
-                    client = await self._fs.set_session()
+                try:
+                    with _translated():
+                        client = await self._fs.set_session()
+                except TypeError as error:
+                    raise InvalidArgumentError(f"storage_options of s3://: {error}") from error
                 self.host = urlsplit(client.meta.endpoint_url).netloc
                 self._ranges = s3_ranges.reader_of(client, self._options, self.timeout)
                 self._session = client
+                close_at_exit(self)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         if start is None or stop is None:
