@@ -15,7 +15,7 @@ import pytest
 from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, stall
 from servers import Server, new_bucket
 
-from cachelayer import StorageError
+from cachelayer import CacheLayerWarning, StorageError
 from cachelayer.objects.opening import open_store
 from cachelayer.objects.remote import FsspecStore
 
@@ -141,6 +141,17 @@ def test_without_obstore_ranges_of_s3_are_right_too(s3: Server, fault: Callable[
         store = open_store(s3.url(new_bucket(s3)), options)
         store.put("a/b", TEXT)
         proxy.add(fault(method="GET", times=2))
+        assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+
+
+def test_where_obstore_is_refused_s3fs_reads_and_says_so_once(s3: Server) -> None:
+    with fault_proxy(s3.endpoint) as proxy:
+        store = open_store(s3.url(new_bucket(s3)), s3.storage_options(proxy.endpoint))
+        store.put("a/b", TEXT)
+        proxy.add(answer(403, containing="object_store"))
+        with pytest.warns(CacheLayerWarning, match="obstore") as caught:
+            assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+        assert len(caught) == 1
         assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
 
 

@@ -75,7 +75,8 @@ class GcsClient:
     async def _connect(self) -> None:
         async with self._opening:
             if self._session is None:
-                self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
+                if not self._fs._use_client_cert:
+                    self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
                 with _translated():
                     self._session = await self._fs._set_session()
                 close_at_exit(self)

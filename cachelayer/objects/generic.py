@@ -130,17 +130,20 @@ class GenericClient:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError as error:
-        raise RequestError(Kind.ABSENT, str(error)) from error
-    except FileExistsError as error:
-        raise RequestError(Kind.EXISTS, str(error)) from error
+    except RequestError:
+        raise
     except Exception as error:
-        # What else it may raise is its own affair; none of these comes from our code.
+        # What a file system may raise is its own affair; none of these comes from our code.
         raise RequestError(_kind(error), str(error) or repr(error)) from error
 
 
 def _kind(error: Exception) -> Kind:
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and status >= 300:
-        return kind_of_status(status)
+    # The http:// file system calls whatever fails a missing file.
+    for status in (getattr(error, "status", None), getattr(error.__cause__, "status", None)):
+        if isinstance(status, int) and status >= 300:
+            return kind_of_status(status)
+    if isinstance(error, FileNotFoundError):
+        return Kind.ABSENT
+    if isinstance(error, FileExistsError):
+        return Kind.EXISTS
     return Kind.REFUSED if isinstance(error, _REFUSED) else Kind.TRANSIENT

@@ -107,7 +107,8 @@ class FsspecStore:
         self._run("read", name, lambda client: transfer.download(client, self._path(name), path, nbytes, on_bytes))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        return self._run("read ranges of", "objects", lambda client: transfer.read_ranges(client, self.root, ranges))
+        names = ", ".join(sorted({name for name, _, _ in ranges})[:3])
+        return self._run("read ranges of", names, lambda client: transfer.read_ranges(client, self.root, ranges))
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}".rstrip("/")
@@ -139,7 +140,10 @@ class FsspecStore:
             return StorageError(f"{what}: {error.reason} (timeout {self.timeout:g} s): is the host reachable?")
         if error.kind is Kind.OTHER_BYTES:
             return StorageError(f"{what}: {error.reason}, and so again and again: is the file being changed?")
-        return StorageError(f"{what}: refused: {error.reason}. Are the credentials valid, and do they allow it?")
+        hint = " S3 answers so for objects that are missing, too, to who may not list the bucket." * (
+            "s3" in self.scheme
+        )
+        return StorageError(f"{what}: refused: {error.reason}. Are the credentials valid, and do they allow it?{hint}")
 
     def _check_writable(self) -> None:
         if self.scheme not in CONDITIONAL and not self.unsafe_commit:
