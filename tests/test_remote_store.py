@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import uuid
+from base64 import b64encode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import google_crc32c
 import pytest
 from servers import Server, new_bucket
 from store_conformance import StoreConformance
 
+from cachelayer import StorageError
 from cachelayer.objects.opening import open_store
 from cachelayer.objects.remote import FsspecStore
 
 
-def store_of(server: Server, *, endpoint: str | None = None, **options: object) -> FsspecStore:
-    store = open_store(server.url(new_bucket(server), "a/prefix"), {**server.storage_options(endpoint), **options})
+def store_of(server: Server, **options: object) -> FsspecStore:
+    store = open_store(server.url(new_bucket(server), "a/prefix"), {**server.storage_options(), **options})
     assert isinstance(store, FsspecStore)
     return store
 
@@ -42,3 +49,42 @@ class TestGcs(StoreConformance):
     @pytest.fixture
     def store(self, gcs: Server) -> FsspecStore:
         return store_of(gcs)
+
+
+class Liar(BaseHTTPRequestHandler):
+    """A GCS that stores other bytes than it is sent, `lies` times."""
+
+    lies = 0
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        data = body.split(b"\r\n\r\n")[2].rpartition(b"\r\n--")[0]
+        if type(self).lies > 0:
+            type(self).lies -= 1
+            data = data[::-1]
+        checksum = b64encode(google_crc32c.Checksum(data).digest()).decode()
+        reply = json.dumps({"size": str(len(data)), "crc32c": checksum}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_an_upload_that_arrives_otherwise_is_sent_again_or_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    counts: list[int] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = open_store("gs://bucket", Server("gs", endpoint).storage_options())
+        Liar.lies = 1
+        store.upload(tmp_path / "file", "a", counts.append)
+        assert Liar.lies == 0
+        assert counts == [5, -5, 5]
+        Liar.lies = 100
+        with pytest.raises(StorageError, match=r"gs://bucket/a: .* 5 bytes were sent"):
+            store.upload(tmp_path / "file", "a")
+        server.shutdown()
