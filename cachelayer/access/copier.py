@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cachelayer.errors import CacheLayerError, CorruptionError
@@ -19,6 +20,13 @@ _BUSY_SECONDS = 0.2
 _FAILURES = 3
 
 
+@dataclass(frozen=True)
+class Next(Generic[Job]):
+    """A job to be done; None: all are somebody else's just now, look again a little later."""
+
+    job: Job | None
+
+
 class Copier(Generic[Job]):
     """Does jobs in a few threads, which live while there are any and die with the process.
 
@@ -27,15 +35,25 @@ class Copier(Generic[Job]):
 
     Args:
         do: does a job: True where it is done, False where it cannot be, None where somebody else is at it: it is tried
-            again. It is not held on to once this object is dropped.
+            again. It does not hold on to who owns this object, so that no more is done once that is dropped.
+        done: a method that takes a job that was done; it is not held on to.
         rank: what decides which job is next; the least is.
+        threads: how many jobs are done at a time.
 
     Attributes:
         failure: the last failure.
     """
 
-    def __init__(self, do: Callable[[Job], bool | None], rank: Callable[[Job], object]) -> None:
-        self._do = do
+    def __init__(
+        self,
+        do: Callable[[Job], bool | None],
+        done: Callable[[Job], None],
+        rank: Callable[[Job], object],
+        threads: int = _THREADS,
+    ) -> None:
+        self.do = do
+        self._most_threads = threads
+        self._done = weakref.WeakMethod(done)
         self._rank = rank
         self._lock = ProcessLock()
         self._forget()
@@ -58,7 +76,7 @@ class Copier(Generic[Job]):
             if self._failures >= _FAILURES:
                 return
             self._wanted.update(set(jobs) - self._ended - self._running)
-            for _ in range(min(len(self._wanted), _THREADS - len(self._threads))):
+            for _ in range(min(len(self._wanted), self._most_threads - len(self._threads))):
                 thread = threading.Thread(target=_run, args=(weakref.ref(self),), name="cachelayer-copy", daemon=True)
                 self._threads.add(thread)
                 thread.start()
@@ -69,58 +87,74 @@ class Copier(Generic[Job]):
             for thread in threads:
                 thread.join()
 
-    def step(self) -> float | None:
-        """Do one job; how long to wait before the next, None where there is none."""
+    def next_job(self) -> Next[Job] | None:
+        """What a thread does now; None where it ends."""
         with self._lock:
             ready = self._wanted - self._busy
-            if not ready:
-                self._busy.clear()
-                if self._wanted:
-                    return _BUSY_SECONDS
-                self._threads.discard(threading.current_thread())
+            if self._done() is None:
                 return None
-            job = min(ready, key=self._rank)  # type: ignore[arg-type]
-            self._wanted.discard(job)
-            self._running.add(job)
-        try:
-            done = self._do(job)
-        except CacheLayerError as error:
-            self._note_failure(job, error)
-            return 0.0
+            if ready:
+                job = min(ready, key=self._rank)  # type: ignore[arg-type]
+                self._wanted.discard(job)
+                self._running.add(job)
+                return Next(job)
+            self._busy.clear()
+            if self._wanted:
+                return Next(None)
+            self._threads.discard(threading.current_thread())
+            return None
+
+    def ended(self, job: Job, outcome: bool | CacheLayerError | None) -> None:
+        """Take note of what ``do`` returned or raised."""
+        done = self._done()
+        if outcome is True and done is not None:
+            try:
+                done(job)
+            except CacheLayerError as error:
+                outcome = error
         with self._lock:
             self._running.discard(job)
-            if done is None:
+            if outcome is None:
                 self._busy.add(job)
                 self._wanted.add(job)
+            elif isinstance(outcome, CacheLayerError):
+                self._note_failure(job, outcome)
             else:
                 self._failures = 0
                 self._ended.add(job)
-        return 0.0
 
     def _note_failure(self, job: Job, error: CacheLayerError) -> None:
-        with self._lock:
-            self._running.discard(job)
-            self.failure = error
-            self._failures += 1
-            if isinstance(error, CorruptionError):
-                self._ended.add(job)
-            if self._failures >= _FAILURES:
-                self._wanted.clear()
+        self.failure = error
+        self._failures += 1
+        if isinstance(error, CorruptionError):
+            self._ended.add(job)
+        if self._failures >= _FAILURES:
+            self._wanted.clear()
 
 
 def _run(copier: weakref.ref[Copier[Job]]) -> None:
     pause = threading.Event()
     while True:
         owner = copier()
+        found = None if owner is None else owner.next_job()
+        if owner is None or found is None:
+            return
+        if found.job is None:
+            del owner
+            pause.wait(_BUSY_SECONDS)
+            continue
+        do = owner.do
+        del owner
         try:
-            seconds = None if owner is None else owner.step()
+            outcome: bool | CacheLayerError | None = do(found.job)
+        except CacheLayerError as error:
+            outcome = error
         except RuntimeError:
             # At the exit of the interpreter no thread can be started any more.
             if threading.main_thread().is_alive():
                 raise
             return
+        owner = copier()
+        if owner is not None:
+            owner.ended(found.job, outcome)
         del owner
-        if seconds is None:
-            return
-        if seconds:
-            pause.wait(seconds)

@@ -49,7 +49,9 @@ class RemoteShards:
             # Hosts that begin at once copy different shards first.
             turn = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16)
             count = max(1, len(records))
-            self._copier: Copier[tuple[int, int]] = Copier(self._copy, lambda job: (job[0], (job[1] - turn) % count))
+            self._copier: Copier[tuple[int, int]] = Copier(
+                partial(_make, copies), self._take_copy, lambda job: (job[0], (job[1] - turn) % count)
+            )
 
     def __len__(self) -> int:
         return int(self._splits[-1])
@@ -135,21 +137,21 @@ class RemoteShards:
         middle = (self._splits[last] + self._splits[last + 1]) // 2
         return bool(numbers[-1] >= middle and (np.diff(numbers) == 1).all())
 
-    def _copy(self, job: tuple[int, int]) -> bool | None:
-        """Make a copy, and use it from now on."""
+    def _take_copy(self, job: tuple[int, int]) -> None:
+        """Use a copy from now on."""
         what, shard = job
         copies = self._copies
         if copies is None or self._was_damaged[shard]:
-            return False
-        if what == _INDEX:
-            done = copies.make_index(shard)
-            if done:
-                self._ranged.use_index_copy(shard, partial(copies.index, shard))
-            return done
-        done = copies.make(shard)
-        if done and copies.has(shard):
-            self._use_copy(shard)
-        return done
+            return
+        if what == _SHARD:
+            if copies.has(shard):
+                self._use_copy(shard)
+            return
+        try:
+            self._ranged.use_index_copy(shard, partial(copies.index, shard))
+        except CorruptionError:
+            copies.drop(shard)
+            raise
 
     def _use_copy(self, shard: int) -> None:
         self._is_local[shard] = True
@@ -175,3 +177,8 @@ class RemoteShards:
     @staticmethod
     def _warn(text: str) -> None:
         warnings.warn(text, CacheLayerWarning, stacklevel=6)
+
+
+def _make(copies: LocalCopies, job: tuple[int, int]) -> bool | None:
+    what, shard = job
+    return copies.make_index(shard) if what == _INDEX else copies.make(shard)
