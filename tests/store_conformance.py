@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachelayer import CorruptionError
+from cachelayer import CorruptionError, StorageError
 from cachelayer.objects.store import ObjectStore
 
 TEXT = os.urandom(300_000)
@@ -108,6 +108,16 @@ class StoreConformance:
             store.download("a/file", target, len(data), came.append)
             assert target.read_bytes() == data
             assert sum(sent) == sum(came) == len(data)
+
+    def test_a_file_that_is_not_there_is_not_uploaded(self, store: ObjectStore, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match=r"cannot read .*nowhere"):
+            store.upload(tmp_path / "nowhere", "a/file")
+        assert not store.exists("a/file")
+
+    def test_a_download_to_nowhere_is_an_error(self, store: ObjectStore, tmp_path: Path) -> None:
+        store.put("a", TEXT)
+        with pytest.raises(StorageError, match=r"cannot write .*nowhere"):
+            store.download("a", tmp_path / "nowhere" / "file", len(TEXT))
 
     def test_a_download_writes_over_a_longer_file_in_place(self, store: ObjectStore, tmp_path: Path) -> None:
         store.put("a", TEXT)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.remote import FsspecStore
+
+if TYPE_CHECKING:
+    from cachelayer.objects.remote import FsspecStore
 
 _TIMEOUT = 60.0
 _BUCKETS = {"gs", "gcs", "s3", "s3a"}
@@ -49,6 +51,8 @@ def open_store(
     root = f"{parts.netloc}{parts.path}".rstrip("/")
     if not root or (parts.scheme in _BUCKETS and not parts.netloc):
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
+    from cachelayer.objects.remote import FsspecStore
+
     return FsspecStore(parts.scheme, root, options, timeout, unsafe_commit)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -163,16 +163,10 @@ class S3Client:
                 self.timeout,
             )
         except RequestError:
-            await self._give_up(path, upload)
+            # Buckets are commonly told to drop unfinished uploads: what cannot be given up is of no more consequence.
+            with suppress(RequestError):
+                await self._call("abort_multipart_upload", path, UploadId=upload)
             raise
-
-    async def _give_up(self, path: str, upload: str) -> None:
-        try:
-            await self._call("abort_multipart_upload", path, UploadId=upload)
-        except RequestError as error:
-            # Buckets are commonly told to drop unfinished uploads: this one is of no more consequence.
-            if error.kind is Kind.REFUSED:
-                raise
 
     async def _send(self, method: str, path: str, data: bytes, on_bytes: OnBytes, **options: Any) -> str:
         """Send an object or a part of one, and compare its ETag where that is the MD5 of its bytes."""

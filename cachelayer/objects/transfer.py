@@ -167,14 +167,17 @@ async def upload(client: Client, file: Path, path: str, on_bytes: OnBytes) -> No
         if on_bytes is not None:
             on_bytes(nbytes)
 
-    for _ in range(_UPLOADS - 1):
-        try:
-            return await client.upload(file, path, count)
-        except RequestError as error:
-            if error.kind not in {Kind.OTHER_BYTES, Kind.ABSENT}:
-                raise
-        count(-sent)
-    return await client.upload(file, path, count)
+    try:
+        for _ in range(_UPLOADS - 1):
+            try:
+                return await client.upload(file, path, count)
+            except RequestError as error:
+                if error.kind not in {Kind.OTHER_BYTES, Kind.ABSENT}:
+                    raise
+            count(-sent)
+        return await client.upload(file, path, count)
+    except OSError as error:
+        raise storage_error("read", file, error) from error
 
 
 async def delete(client: Client, path: str) -> None:
