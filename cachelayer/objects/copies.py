@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class CacheFolder:
         limit = self.limit
         if limit is None:
             limit = int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
-        if nbytes > limit:
+        if nbytes + sum(size for path, size in sizes.items() if path.parent == keep) > limit:
             return False
         for group in sorted({path.parent for path in sizes} - {keep}, key=_last_use):
             if used + nbytes <= limit:
@@ -92,9 +93,10 @@ class CopyGroup:
         self._path = folder.path / name
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            self._in_use = (self._path / _IN_USE).open("ab")
+            in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
+            weakref.finalize(self, os.close, in_use)
             # Who removes copies holds the lock alone, for a moment.
-            fcntl.flock(self._in_use, fcntl.LOCK_SH)
+            fcntl.flock(in_use, fcntl.LOCK_SH)
             os.utime(self._path / _IN_USE)
             for part in self._path.glob(f"*{_PART}"):
                 _remove_abandoned(part)
@@ -143,16 +145,20 @@ class CopyGroup:
             if self.has(name, nbytes):
                 return True
             with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
-                # Who had the lock before may have finished the copy, or removed it.
+                # Who had the lock before has finished the copy, or removed it.
                 if file is None or not _is_at(file, part):
                     return True if self.has(name, nbytes) else None
                 try:
+                    # It was finished between the first look and the lock.
+                    if self.has(name, nbytes):
+                        return True
                     if not self._reserve(file, nbytes):
                         return False
                     fill(part)
                     _publish(part, final, nbytes)
                 finally:
-                    part.unlink(missing_ok=True)
+                    if _is_at(file, part):
+                        part.unlink()
         except OSError as error:
             if isinstance(error, CacheLayerError):
                 raise

@@ -1,0 +1,250 @@
+"""Local copies of objects: whole or not there, made once, never more than fit, never taken from who uses them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from copies_child import total
+
+from cachelayer import CorruptionError, StorageError
+from cachelayer.objects.copies import CacheFolder, CopyGroup, default_folder
+
+CHILD = Path(__file__).with_name("copies_child.py")
+
+
+@contextmanager
+def child(what: str, folder: CacheFolder, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A child that is ready."""
+    command = [sys.executable, str(CHILD), what, str(folder.path), str(folder.limit), *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def filler(data: bytes) -> Callable[[Path], None]:
+    def fill(path: Path) -> None:
+        path.write_bytes(data)
+
+    return fill
+
+
+def never(path: Path) -> None:
+    raise AssertionError(f"{path} was filled again")
+
+
+def put(group: CopyGroup, name: str, nbytes: int) -> bool | None:
+    return group.make(name, nbytes, filler(b"x" * nbytes))
+
+
+def names(folder: CacheFolder) -> set[str]:
+    """Which copies and parts there are."""
+    return {path.name for path in folder.path.glob("*/*") if path.name != "in-use"}
+
+
+def test_a_copy_is_made_once_and_shared(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 1000)
+    group = folder.group("gs://a/b")
+    assert not group.has("one", 5)
+    assert group.make("one", 5, filler(b"12345"))
+    assert group.has("one", 5)
+    assert group.make("one", 5, never)
+    assert folder.group("gs://a/b").make("one", 5, never)
+    assert folder.group("gs://a/b").path("one").read_bytes() == b"12345"
+    assert not folder.group("gs://a/c").has("one", 5)
+
+
+def test_while_it_is_made_it_is_not_there(tmp_path: Path) -> None:
+    group = CacheFolder(tmp_path, 1000).group("gs://a")
+
+    def fill(path: Path) -> None:
+        assert not group.has("one", 5)
+        assert path.stat().st_size == 5
+        path.write_bytes(b"12345")
+
+    assert group.make("one", 5, fill)
+
+
+@pytest.mark.parametrize("error", [CorruptionError("damaged"), StorageError("no answer"), KeyboardInterrupt()])
+def test_a_copy_that_failed_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    folder = CacheFolder(tmp_path, 1000)
+    group = folder.group("gs://a")
+
+    def fill(path: Path) -> None:
+        path.write_bytes(b"12")
+        raise error
+
+    with pytest.raises(type(error)):
+        group.make("one", 5, fill)
+    assert names(folder) == set()
+    assert group.make("one", 5, filler(b"12345"))
+
+
+def test_a_copy_of_another_size_is_refused(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 1000)
+    with pytest.raises(StorageError, match="4 bytes were copied, expected 5"):
+        folder.group("gs://a").make("one", 5, filler(b"1234"))
+    assert names(folder) == set()
+
+
+def test_a_copy_that_was_cut_is_made_again(tmp_path: Path) -> None:
+    group = CacheFolder(tmp_path, 1000).group("gs://a")
+    put(group, "one", 5)
+    os.truncate(group.path("one"), 3)
+    assert not group.has("one", 5)
+    assert group.make("one", 5, filler(b"12345"))
+    assert group.path("one").read_bytes() == b"12345"
+
+
+def test_what_does_not_fit_is_not_made_and_takes_nothing_from_anybody(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    put(folder.group("gs://other"), "other", 30)
+    group = folder.group("gs://a")
+    assert put(group, "one", 60)
+    assert group.make("two", 41, never) is False
+    assert group.make("three", 101, never) is False
+    assert names(folder) == {"one", "other"}
+
+
+def test_copies_of_others_go_first_the_least_recently_used_before(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    for age, url in enumerate(["gs://b", "gs://c", "gs://a"]):
+        group = folder.group(url)
+        put(group, url[-1], 30)
+        os.utime(group.path("in-use"), (age, age))
+    del group
+    new = folder.group("gs://new")
+    assert put(new, "one", 40)
+    assert names(folder) == {"c", "a", "one"}
+    assert put(new, "two", 50)
+    assert names(folder) == {"one", "two"}
+    assert put(new, "three", 11) is False
+    assert names(folder) == {"one", "two"}
+
+
+def test_opening_a_group_is_a_use_of_it(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    for age, url in enumerate(["gs://a", "gs://b"]):
+        group = folder.group(url)
+        put(group, url[-1], 40)
+        os.utime(group.path("in-use"), (age, age))
+        del group
+    folder.group("gs://a")
+    assert put(folder.group("gs://new"), "new", 50)
+    assert names(folder) == {"a", "new"}
+
+
+@pytest.mark.parametrize("who", ["this process", "another process"])
+def test_what_is_in_use_is_never_removed(tmp_path: Path, who: str) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    put(folder.group("gs://used"), "used", 60)
+    with ExitStack() as stack:
+        held = folder.group("gs://used") if who == "this process" else None
+        user = stack.enter_context(child("hold", folder, "gs://used")) if held is None else None
+        assert put(folder.group("gs://new"), "new", 60) is False
+        assert names(folder) == {"used"}
+        if user is not None:
+            user.kill()
+            user.wait()
+        del held
+        assert put(folder.group("gs://new"), "new", 60)
+        assert names(folder) == {"new"}
+
+
+def test_what_a_killed_process_left_is_not_taken_for_whole_and_the_next_makes_it(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
+        group = folder.group("gs://a")
+        assert names(folder) == {"one.part"}
+        assert not group.has("one", 60)
+        assert group.make("one", 60, never) is None
+        assert group.make("two", 41, never) is False
+        process.kill()
+        process.wait()
+        assert names(folder) == {"one.part"}
+        assert not group.has("one", 60)
+        assert put(group, "one", 60)
+        assert names(folder) == {"one"}
+        assert group.path("one").read_bytes() == b"x" * 60
+
+
+def test_what_a_killed_process_left_takes_no_room(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
+        process.kill()
+        process.wait()
+    assert put(folder.group("gs://a"), "two", 100)
+    assert names(folder) == {"two"}
+
+
+def test_what_a_killed_process_left_of_another_dataset_goes_first(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
+        assert put(folder.group("gs://b"), "two", 100) is False
+        process.kill()
+        process.wait()
+    assert put(folder.group("gs://b"), "two", 100)
+    assert names(folder) == {"two"}
+
+
+@pytest.mark.parametrize(("limit", "fit"), [(100_000, 20), (8_500, 8)])
+def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, limit: int, fit: int) -> None:
+    folder = CacheFolder(tmp_path, limit)
+    put(folder.group("gs://other"), "other", 3000)
+    with ExitStack() as stack:
+        # All of them at once: the limit holds for what different datasets take, too.
+        processes = [stack.enter_context(child("make_all", folder, "gs://a", 20, 1000)) for _ in range(3)]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("begin\n")
+            process.stdin.flush()
+        outcomes = []
+        for process in processes:
+            assert process.stdout is not None
+            outcomes.append(json.loads(process.stdout.readline()))
+    made = [name for outcome in outcomes for name in outcome["made"]]
+    assert len(made) == len(set(made)) == fit
+    assert max(outcome["most"] for outcome in outcomes) <= limit
+    assert total(folder.path) <= limit
+    group = folder.group("gs://a")
+    for name in made:
+        assert group.path(name).read_bytes().rstrip(b".") == name.encode()
+
+
+def test_without_a_limit_a_fifth_of_the_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = CacheFolder(tmp_path)
+    free = 1000
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10_000, 0, free - total(tmp_path)))
+    group = folder.group("gs://a")
+    made = [put(group, str(number), 100) for number in range(12)]
+    assert made == [True] * 8 + [False] * 4
+
+
+@pytest.mark.parametrize("where", ["/proc/cachelayer", "file"])
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / where / "cache"
+    with pytest.raises(StorageError, match=rf"cannot write local copies to {path}"):
+        CacheFolder(path, 100).group("gs://a")
+
+
+def test_the_default_folder_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CACHELAYER_LOCAL_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_folder() == Path.home() / ".cache" / "cachelayer"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "cachelayer"
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
+    assert default_folder() == tmp_path / "copies"
