@@ -237,7 +237,9 @@ class Downstream(asyncio.Protocol):
 
     def _arrive(self) -> None:
         data, then = self._arriving.popleft()
-        self.transport.write(data)
+        # A client that has gone away takes no more of what was on its way.
+        if not self.transport.is_closing():
+            self.transport.write(data)
         then()
 
     def _finish(self) -> None:

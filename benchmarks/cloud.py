@@ -1,0 +1,236 @@
+"""Building in and reading from an object store that is 20 ms away in each direction, over loopback.
+
+Run: ``python benchmarks/cloud.py [row ...]``; rows are ranges, copy, upload, first. The store is fake-gcs-server, behind
+the proxy of the tests, on the same cores as what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import numpy as np
+from faults import fault_proxy
+from harness import machine, table
+from servers import Server, gcs_server, new_bucket
+
+import cachelayer
+
+LATENCY_MS = 20.0
+BATCH = 256
+IMAGE = 32 * 32 * 3
+
+
+def images(count: int) -> dict[str, np.ndarray]:
+    """Records of 3 KB."""
+    values = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    return {"image": values, "label": np.arange(count)}
+
+
+class Cloud:
+    """A store with a proxy in front."""
+
+    def __init__(self, server: Server, proxy: Any) -> None:
+        self.proxy = proxy
+        self.url = server.url(new_bucket(server), "caches")
+        self.near = server.storage_options()
+        self.far = server.storage_options(proxy.endpoint)
+
+    def storage(self, *, far: bool, **options: Any) -> cachelayer.Storage:
+        """The storage, through the proxy or around it."""
+        return cachelayer.Storage(self.url, storage_options=self.far if far else self.near, **options)
+
+
+@contextmanager
+def cloud(latency_ms: float = LATENCY_MS) -> Iterator[Cloud]:
+    """A fresh store."""
+    with gcs_server() as server, fault_proxy(server.endpoint, latency_ms=latency_ms) as proxy:
+        yield Cloud(server, proxy)
+
+
+def rate(read: Callable[[int], int], batches: int) -> float:
+    """Records a second of reading so many batches, after one that opens what has to be opened."""
+    read(1)
+    started = time.perf_counter()
+    return read(batches) / (time.perf_counter() - started)
+
+
+STOCK = """
+import sys, time
+from absl import flags
+flags.FLAGS.mark_as_parsed()
+import numpy as np
+from array_record.python.array_record_data_source import ArrayRecordDataSource
+paths, batches, size = sys.argv[3:], int(sys.argv[1]), int(sys.argv[2])
+source = ArrayRecordDataSource(paths)
+order = np.random.default_rng(0).permutation(len(source))[: (batches + 1) * size].reshape(-1, size)
+source.__getitems__(order[0].tolist())
+started = time.perf_counter()
+for rows in order[1:]:
+    source.__getitems__(rows.tolist())
+print(batches * size / (time.perf_counter() - started))
+"""
+
+
+def ranges() -> None:
+    """Shuffled reads by ranges, against array_record's own reading of ``gs://`` with its 64 threads."""
+    with cloud() as there:
+        ref = there.storage(far=False, local_cache_bytes=0).cache(lambda: images(40_000), "images", "v1", shard_bytes=32 << 20)
+        far = there.storage(far=True, local_cache_bytes=0).fetch("images@v1")
+
+        def read(batches: int) -> int:
+            stream = far.stream(BATCH, shuffle=True, seed=batches, prefetch=4)
+            return sum(len(batch["label"]) for batch in islice(stream, batches))
+
+        mine = rate(read, 40)
+        trips = []
+        for step in range(8):
+            stream = far.stream(BATCH, shuffle=True, seed=99, prefetch=0)
+            started = time.perf_counter()
+            stream[step]
+            trips.append((time.perf_counter() - started) / (2 * LATENCY_MS / 1e3))
+        folder = ref._base.manifest.shards[0].name.rpartition("/")[0]
+        paths = [f"{there.url}/images/{folder}/shard-{number:05}.array_record" for number in range(len(ref._base.manifest.shards))]
+        command = [sys.executable, "-c", STOCK, "8", str(BATCH), *paths]
+        environment = {**os.environ, "CLOUD_STORAGE_EMULATOR_ENDPOINT": there.proxy.endpoint}
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        stock = float(found.stdout) if found.returncode == 0 else float("nan")
+        if found.returncode:
+            print(found.stderr[-2000:])
+    head = ("shuffled batches of 256 x 3 KB, 20 ms each way", "records/s", "cachelayer / this", "asked")
+    lines = [("cachelayer, ranges", f"{mine:,.0f}", "1", ""), ("array_record gs://, 64 threads", f"{stock:,.0f}", f"{mine / stock:.1f}", "5")]
+    print(table("Ranges", head, lines))
+    print(f"\nA batch alone: {statistics.median(trips):.1f} round trips of {2 * LATENCY_MS:.0f} ms (asked: under 4)\n")
+
+
+def copy() -> None:
+    """Copying to the local cache, against the bare client with the same concurrency; and reading what was copied."""
+    count = int(1e9 // (IMAGE + 8))
+    with cloud() as there, tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as local:
+        there.storage(far=False, local_cache_bytes=0).cache(lambda: images(count), "images", "v1")
+        ref = there.storage(far=True, local_cache=cache).fetch("images@v1")
+        nbytes = ref.nbytes
+        copies = ref._base.shards._copies
+        started = time.perf_counter()
+        for number in range(len(ref._base.manifest.shards)):
+            copies.make_index(number)
+            copies.make(number)
+        mine = nbytes / (time.perf_counter() - started)
+        bare = nbytes / bare_copy(there, ref)
+        near = cachelayer.Storage(local).cache(lambda: images(count), "images", "v1")
+        again = there.storage(far=True, local_cache=cache).fetch("images@v1")
+        rates: dict[str, list[float]] = {"copied": [], "local": []}
+        for seed in range(5):
+            for name, held in (("copied", again), ("local", near)):
+                started = time.perf_counter()
+                read = sum(len(b["label"]) for b in islice(held.stream(1024, shuffle=True, seed=seed), 200))
+                rates[name].append(read / (time.perf_counter() - started))
+        medians = {name: statistics.median(each) for name, each in rates.items()}
+    lines = [
+        ("copying 1 GB, against gcsfs ranges with as many at once", f"{mine / 1e6:,.0f} MB/s", f"{bare / 1e6:,.0f} MB/s", f"{mine / bare:.2f}", "0.7"),
+        ("reading the copies, against a local storage", f"{medians['copied']:,.0f}/s", f"{medians['local']:,.0f}/s", f"{medians['copied'] / medians['local']:.2f}", "1"),
+    ]
+    print(table("Local copies", ("", "cachelayer", "other", "ratio", "asked"), lines), end="\n\n")
+
+
+def bare_copy(there: Cloud, ref: Any) -> float:
+    """Seconds that gcsfs alone takes for the same bytes, in parts of the same size, as many at once."""
+    import gcsfs
+    from cachelayer.objects import transfer
+
+    async def all_parts() -> None:
+        fs = gcsfs.GCSFileSystem(**there.far, asynchronous=True, skip_instance_cache=True)
+        await fs.set_session()
+        limit = asyncio.Semaphore(transfer.PARTS_AT_ONCE)
+
+        async def part(name: str, begin: int, end: int) -> None:
+            async with limit:
+                raw = await fs._cat_file(name, start=begin, end=end)
+                os.pwrite(out, raw, begin)
+
+        for shard in ref._base.manifest.shards:
+            name = f"{there.url.removeprefix('gs://')}/images/{shard.name}"
+            bounds = range(0, shard.stats.nbytes, transfer.PART_NBYTES)
+            await asyncio.gather(*(part(name, at, min(at + transfer.PART_NBYTES, shard.stats.nbytes)) for at in bounds))
+
+    with tempfile.TemporaryFile() as file:
+        out = file.fileno()
+        started = time.perf_counter()
+        asyncio.run(all_parts())
+        return time.perf_counter() - started
+
+
+def upload() -> None:
+    """A build whose upload is capped to take as long as its writing: they overlap."""
+    count = 60_000
+    with cloud() as there:
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            slow = list(slowly(count))
+            cachelayer.Storage(folder).cache(lambda: iter(slowly(count)), "images", "v1", shard_bytes=16 << 20)
+            writing = time.perf_counter() - started
+            del slow
+        nbytes = count * (IMAGE + 64)
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            ref = cachelayer.Storage(folder).cache(lambda: iter(slowly(count)), "images", "v1", shard_bytes=16 << 20)
+            writing = time.perf_counter() - started
+            nbytes = ref.nbytes
+        there.proxy.shape(latency_ms=LATENCY_MS, bandwidth=nbytes / writing)
+        with tempfile.TemporaryDirectory() as cache:
+            started = time.perf_counter()
+            there.storage(far=True, local_cache=cache).cache(lambda: iter(slowly(count)), "images", "v1", shard_bytes=16 << 20)
+            both = time.perf_counter() - started
+    lines = [(f"{writing:.2f} s", f"{nbytes / writing / 1e6:.0f} MB/s, so {writing:.2f} s", f"{both:.2f} s", f"{both / writing:.2f}", "1.2")]
+    print(table("A build of 190 MB", ("writing alone", "upload capped to", "build in the store", "ratio", "asked: under"), lines), end="\n\n")
+
+
+def slowly(count: int) -> Iterator[dict[str, Any]]:
+    """Records that take time to make, as those of most sources do."""
+    noise = np.random.default_rng(0)
+    for number in range(count):
+        yield {"image": noise.integers(0, 256, (32, 32, 3), dtype=np.uint8), "label": number}
+
+
+def first() -> None:
+    """Time from opening to the first shuffled batch, for a small and a large dataset, with nothing copied before."""
+    lines = []
+    with cloud() as there:
+        for name, nbytes in (("100 MB", 1e8), ("2 GB", 2e9)):
+            count = int(nbytes // (IMAGE + 8))
+            there.storage(far=False, local_cache_bytes=0).cache(lambda count=count: images(count), name.replace(" ", ""), "v1")
+        times: dict[str, list[float]] = {"100 MB": [], "2 GB": []}
+        for turn in range(9):
+            for name in times:
+                cache = tempfile.mkdtemp()
+                started = time.perf_counter()
+                ref = there.storage(far=True, local_cache=cache).fetch(f"{name.replace(' ', '')}@v1")
+                next(iter(ref.stream(BATCH, shuffle=True, seed=turn)))
+                times[name].append(time.perf_counter() - started)
+                del ref
+                shutil.rmtree(cache, ignore_errors=True)
+        base = statistics.median(times["100 MB"])
+        for name, each in times.items():
+            lines.append((name, f"{statistics.median(each) * 1e3:.0f} ms", f"{statistics.median(each) / base:.2f}"))
+    print(table("Opening, and the first shuffled batch", ("dataset", "time", "ratio (asked: within 1.3)"), lines), end="\n\n")
+
+
+ROWS = {"ranges": ranges, "copy": copy, "upload": upload, "first": first}
+
+if __name__ == "__main__":
+    print(machine(), end="\n\n")
+    for row in sys.argv[1:] or ROWS:
+        ROWS[row]()
