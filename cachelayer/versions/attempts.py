@@ -130,12 +130,11 @@ class BeatingAttempts:
 
     def are_running(self, attempts: list[str]) -> list[bool]:
         watch = Watch(self._store, self._dataset_id)
-        dead = [watch.is_dead(attempt) for attempt in attempts]
-        until = time.monotonic() + expiry()
-        while not all(dead) and time.monotonic() < until:
+        dead: dict[str, bool | None] = {attempt: watch.is_dead(attempt) for attempt in attempts}
+        while unknown := [attempt for attempt in attempts if dead[attempt] is None]:
             time.sleep(expiry() / _POLLS_PER_EXPIRY)
-            dead = [was or watch.is_dead(attempt) for was, attempt in zip(dead, attempts, strict=True)]
-        return [not each for each in dead]
+            dead.update((attempt, watch.is_dead(attempt)) for attempt in unknown)
+        return [not dead[attempt] for attempt in attempts]
 
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))

@@ -94,7 +94,7 @@ class Heartbeat:
 class _Seen:
     """A beat, and when it was first seen: seconds of the monotonic clock."""
 
-    beat: bytes | None
+    beat: bytes
     since: float
 
 
@@ -111,8 +111,12 @@ class Watch:
         self._dataset_id = dataset_id
         self._seen: dict[str, _Seen] = {}
 
-    def is_dead(self, attempt: str) -> bool:
-        """Whether an attempt has ended, or did not beat for the time of the expiry while it was watched."""
+    def is_dead(self, attempt: str) -> bool | None:
+        """Whether an attempt has ended, or did not beat for the time of the expiry while it was watched.
+
+        Returns:
+            False where it has beaten since it was last looked at, None where that is not known yet.
+        """
         # A slow answer tells of a beat as it was when it was asked for, at the earliest.
         asked = time.monotonic()
         beat = self._store.read(paths.build_lease(self._dataset_id, attempt))
@@ -121,14 +125,14 @@ class Watch:
         seen = self._seen.get(attempt)
         if seen is None or seen.beat != beat:
             self._seen[attempt] = _Seen(beat, time.monotonic())
-            return False
-        return asked - seen.since >= expiry()
+            return None if seen is None else False
+        return True if asked - seen.since >= expiry() else None
 
     def shown(self, attempt: str) -> str:
         """Who runs an attempt and how far it is, as far as its last beat told."""
         seen = self._seen.get(attempt)
         try:
-            found: Any = json.loads(seen.beat or b"") if seen else None
+            found: Any = json.loads(seen.beat) if seen else None
             return f"{found['who']}, {found['status']}"
         except (ValueError, TypeError, KeyError):
             return "another process"
