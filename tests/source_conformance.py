@@ -1,0 +1,85 @@
+"""What every source that an adapter takes is held to: subclass it, say how to make a source and what is in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from cachelayer import Storage
+from cachelayer.elements import tree
+
+
+def same(mine: Any, theirs: Any) -> bool:
+    """Whether two leaves have the same values and types; None equals None."""
+    if mine is None or theirs is None:
+        return mine is theirs
+    if isinstance(theirs, (str, bytes)):
+        return type(mine) is type(theirs) and bool(mine == theirs)
+    left, right = np.asarray(mine), np.asarray(theirs)
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return bool(np.array_equal(left, right, equal_nan=left.dtype.kind in "fc"))
+
+
+class SourceConformance:
+    """Values, types, order and length of a source survive its cache."""
+
+    module: ClassVar[str]
+    """The adapter, such as ``cachelayer.adapters.torch``."""
+    framework: ClassVar[str]
+    """The package that it adapts, which nothing else may import."""
+    options: ClassVar[dict[str, Any]] = {}
+    """Options of ``submit`` that the source needs."""
+
+    def source(self, count: int, folder: Path) -> Any:
+        """A source of ``count`` elements; what it needs on disk goes into the folder."""
+        raise NotImplementedError
+
+    def element(self, number: int) -> Any:
+        """Element ``number`` of every source, as it is to be read: numpy arrays and scalars, str, bytes, None."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("count", [1, 37, 2500])
+    def test_values_types_order_and_length_are_those_of_the_source(self, tmp_path: Path, count: int) -> None:
+        ref = Storage(tmp_path / "cache").cache(self.source(count, tmp_path), "d", "v1", **self.options)
+        assert len(ref) == count
+        for number, element in enumerate(ref.stream()):
+            mine, theirs = tree.leaf_values(element), tree.leaf_values(self.element(number))
+            assert [path for path, _ in mine] == [path for path, _ in theirs]
+            for (path, value), (_, expected) in zip(mine, theirs, strict=True):
+                assert same(value, expected), f"element {number}, leaf {path}: {value!r} instead of {expected!r}"
+
+    def test_the_same_source_gives_the_same_digest(self, tmp_path: Path) -> None:
+        digests = set()
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            ref = Storage(tmp_path / name / "cache").cache(self.source(50, tmp_path / name), "d", "v1", **self.options)
+            digests.add(ref.digest)
+        assert len(digests) == 1
+
+    def test_no_more_than_max_records_are_taken(self, tmp_path: Path) -> None:
+        ref = Storage(tmp_path / "cache").cache(self.source(60, tmp_path), "d", "v1", max_records=41, **self.options)
+        assert len(ref) == 41
+
+    def test_progress_is_shown(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        Storage(tmp_path / "cache").cache(self.source(30, tmp_path), "d", "v1", progress=True, **self.options)
+        assert "d@v1" in capfd.readouterr().err
+
+    def test_nothing_imports_the_framework_but_its_adapter(self) -> None:
+        code = f"import sys, cachelayer; print({self.framework!r} in sys.modules)"
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == "False"
+
+    def test_a_missing_framework_is_an_import_error_that_names_the_extra(self) -> None:
+        code = (
+            f"import sys; sys.modules[{self.framework!r}] = None\n"
+            f"try:\n    import {self.module}\n"
+            "except ImportError as error:\n    print(error)"
+        )
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert "cachelayer[" in found.stdout
