@@ -1,7 +1,7 @@
 """Building in and reading from an object store that is 20 ms away in each direction, over loopback.
 
-Run: ``python benchmarks/cloud.py [row ...]``; rows are ranges, copy, upload, first. The store is fake-gcs-server, behind
-the proxy of the tests, on the same cores as what is measured.
+Run: ``python benchmarks/cloud.py [row ...]``; rows are ranges, copy, upload, first. The store is
+fake-gcs-server, behind the proxy of the tests, on the same cores as what is measured.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ print(batches * size / (time.perf_counter() - started))
 def ranges() -> None:
     """Shuffled reads by ranges, against array_record's own reading of ``gs://`` with its 64 threads."""
     with cloud() as there:
-        ref = there.storage(far=False, local_cache_bytes=0).cache(lambda: images(40_000), "images", "v1", shard_bytes=32 << 20)
+        ref = there.storage(far=False, local_cache_bytes=0).cache(
+            lambda: images(40_000), "images", "v1", shard_bytes=32 << 20
+        )
         far = there.storage(far=True, local_cache_bytes=0).fetch("images@v1")
 
         def read(batches: int) -> int:
@@ -103,7 +105,10 @@ def ranges() -> None:
             stream[step]
             trips.append((time.perf_counter() - started) / (2 * LATENCY_MS / 1e3))
         folder = ref._base.manifest.shards[0].name.rpartition("/")[0]
-        paths = [f"{there.url}/images/{folder}/shard-{number:05}.array_record" for number in range(len(ref._base.manifest.shards))]
+        paths = [
+            f"{there.url}/images/{folder}/shard-{number:05}.array_record"
+            for number in range(len(ref._base.manifest.shards))
+        ]
         command = [sys.executable, "-c", STOCK, "8", str(BATCH), *paths]
         environment = {**os.environ, "CLOUD_STORAGE_EMULATOR_ENDPOINT": there.proxy.endpoint}
         found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -111,7 +116,10 @@ def ranges() -> None:
         if found.returncode:
             print(found.stderr[-2000:])
     head = ("shuffled batches of 256 x 3 KB, 20 ms each way", "records/s", "cachelayer / this", "asked")
-    lines = [("cachelayer, ranges", f"{mine:,.0f}", "1", ""), ("array_record gs://, 64 threads", f"{stock:,.0f}", f"{mine / stock:.1f}", "5")]
+    lines = [
+        ("cachelayer, ranges", f"{mine:,.0f}", "1", ""),
+        ("array_record gs://, 64 threads", f"{stock:,.0f}", f"{mine / stock:.1f}", "5"),
+    ]
     print(table("Ranges", head, lines))
     print(f"\nA batch alone: {statistics.median(trips):.1f} round trips of {2 * LATENCY_MS:.0f} ms (asked: under 4)\n")
 
@@ -140,8 +148,20 @@ def copy() -> None:
                 rates[name].append(read / (time.perf_counter() - started))
         medians = {name: statistics.median(each) for name, each in rates.items()}
     lines = [
-        ("copying 1 GB, against gcsfs ranges with as many at once", f"{mine / 1e6:,.0f} MB/s", f"{bare / 1e6:,.0f} MB/s", f"{mine / bare:.2f}", "0.7"),
-        ("reading the copies, against a local storage", f"{medians['copied']:,.0f}/s", f"{medians['local']:,.0f}/s", f"{medians['copied'] / medians['local']:.2f}", "1"),
+        (
+            "copying 1 GB, against gcsfs ranges with as many at once",
+            f"{mine / 1e6:,.0f} MB/s",
+            f"{bare / 1e6:,.0f} MB/s",
+            f"{mine / bare:.2f}",
+            "0.7",
+        ),
+        (
+            "reading the copies, against a local storage",
+            f"{medians['copied']:,.0f}/s",
+            f"{medians['local']:,.0f}/s",
+            f"{medians['copied'] / medians['local']:.2f}",
+            "1",
+        ),
     ]
     print(table("Local copies", ("", "cachelayer", "other", "ratio", "asked"), lines), end="\n\n")
 
@@ -149,12 +169,13 @@ def copy() -> None:
 def bare_copy(there: Cloud, ref: Any) -> float:
     """Seconds that gcsfs alone takes for the same bytes, in parts of the same size, as many at once."""
     import gcsfs
-    from cachelayer.objects import transfer
+
+    from cachelayer.objects.transfer import _PIECES_AT_ONCE, PIECE
 
     async def all_parts() -> None:
         fs = gcsfs.GCSFileSystem(**there.far, asynchronous=True, skip_instance_cache=True)
         await fs.set_session()
-        limit = asyncio.Semaphore(transfer.PARTS_AT_ONCE)
+        limit = asyncio.Semaphore(_PIECES_AT_ONCE)
 
         async def part(name: str, begin: int, end: int) -> None:
             async with limit:
@@ -163,8 +184,8 @@ def bare_copy(there: Cloud, ref: Any) -> float:
 
         for shard in ref._base.manifest.shards:
             name = f"{there.url.removeprefix('gs://')}/images/{shard.name}"
-            bounds = range(0, shard.stats.nbytes, transfer.PART_NBYTES)
-            await asyncio.gather(*(part(name, at, min(at + transfer.PART_NBYTES, shard.stats.nbytes)) for at in bounds))
+            bounds = range(0, shard.stats.nbytes, PIECE)
+            await asyncio.gather(*(part(name, at, min(at + PIECE, shard.stats.nbytes)) for at in bounds))
 
     with tempfile.TemporaryFile() as file:
         out = file.fileno()
@@ -179,23 +200,33 @@ def upload() -> None:
     with cloud() as there:
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
-            slow = list(slowly(count))
-            cachelayer.Storage(folder).cache(lambda: iter(slowly(count)), "images", "v1", shard_bytes=16 << 20)
-            writing = time.perf_counter() - started
-            del slow
-        nbytes = count * (IMAGE + 64)
-        with tempfile.TemporaryDirectory() as folder:
-            started = time.perf_counter()
             ref = cachelayer.Storage(folder).cache(lambda: iter(slowly(count)), "images", "v1", shard_bytes=16 << 20)
             writing = time.perf_counter() - started
             nbytes = ref.nbytes
         there.proxy.shape(latency_ms=LATENCY_MS, bandwidth=nbytes / writing)
         with tempfile.TemporaryDirectory() as cache:
             started = time.perf_counter()
-            there.storage(far=True, local_cache=cache).cache(lambda: iter(slowly(count)), "images", "v1", shard_bytes=16 << 20)
+            there.storage(far=True, local_cache=cache).cache(
+                lambda: iter(slowly(count)), "images", "v1", shard_bytes=16 << 20
+            )
             both = time.perf_counter() - started
-    lines = [(f"{writing:.2f} s", f"{nbytes / writing / 1e6:.0f} MB/s, so {writing:.2f} s", f"{both:.2f} s", f"{both / writing:.2f}", "1.2")]
-    print(table("A build of 190 MB", ("writing alone", "upload capped to", "build in the store", "ratio", "asked: under"), lines), end="\n\n")
+    lines = [
+        (
+            f"{writing:.2f} s",
+            f"{nbytes / writing / 1e6:.0f} MB/s, so {writing:.2f} s",
+            f"{both:.2f} s",
+            f"{both / writing:.2f}",
+            "1.2",
+        )
+    ]
+    print(
+        table(
+            "A build of 190 MB",
+            ("writing alone", "upload capped to", "build in the store", "ratio", "asked: under"),
+            lines,
+        ),
+        end="\n\n",
+    )
 
 
 def slowly(count: int) -> Iterator[dict[str, Any]]:
@@ -211,7 +242,9 @@ def first() -> None:
     with cloud() as there:
         for name, nbytes in (("100 MB", 1e8), ("2 GB", 2e9)):
             count = int(nbytes // (IMAGE + 8))
-            there.storage(far=False, local_cache_bytes=0).cache(lambda count=count: images(count), name.replace(" ", ""), "v1")
+            there.storage(far=False, local_cache_bytes=0).cache(
+                lambda count=count: images(count), name.replace(" ", ""), "v1"
+            )
         times: dict[str, list[float]] = {"100 MB": [], "2 GB": []}
         for turn in range(9):
             for name in times:
@@ -225,7 +258,10 @@ def first() -> None:
         base = statistics.median(times["100 MB"])
         for name, each in times.items():
             lines.append((name, f"{statistics.median(each) * 1e3:.0f} ms", f"{statistics.median(each) / base:.2f}"))
-    print(table("Opening, and the first shuffled batch", ("dataset", "time", "ratio (asked: within 1.3)"), lines), end="\n\n")
+    print(
+        table("Opening, and the first shuffled batch", ("dataset", "time", "ratio (asked: within 1.3)"), lines),
+        end="\n\n",
+    )
 
 
 ROWS = {"ranges": ranges, "copy": copy, "upload": upload, "first": first}

@@ -28,7 +28,8 @@ from cachelayer.errors import (
 )
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder
-from cachelayer.objects.store import LocalStore, ObjectStore
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
 from cachelayer.progress import Progress, notice
 from cachelayer.versions.attempts import attempts_of, new_attempt
 from cachelayer.versions.log import Log, Snapshot, VersionInfo

@@ -19,7 +19,7 @@ from cachelayer.building.build import build
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.source import Batch, Elements
 from cachelayer.elements.tree import Tree
-from cachelayer.objects.store import LocalStore
+from cachelayer.objects.local import LocalStore
 from cachelayer.progress import Progress
 from cachelayer.versions.log import Log
 

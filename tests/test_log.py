@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cachelayer import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.store import LocalStore
+from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 
 INFO = VersionInfo("v1", "_builds/a1/manifest.json", "0" * 64, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")

@@ -18,7 +18,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.access.dataref import DataRef
 from cachelayer.objects import paths
-from cachelayer.objects.store import LocalStore
+from cachelayer.objects.local import LocalStore
 from cachelayer.versions import lease
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest

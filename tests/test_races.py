@@ -15,7 +15,7 @@ import pytest
 
 import cachelayer
 from cachelayer.objects import paths
-from cachelayer.objects.store import LocalStore
+from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log, Snapshot
 
 

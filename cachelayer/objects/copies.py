@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cachelayer.errors import CacheLayerError, StorageError
-from cachelayer.objects.store import storage_error
+from cachelayer.objects.local import storage_error
 
 _SHARE_OF_FREE = 0.8
 _PART = ".part"

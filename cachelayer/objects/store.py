@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
-
-from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects import opening
-from cachelayer.objects.local import LocalStore as LocalStore
-from cachelayer.objects.local import storage_error as storage_error
-from cachelayer.objects.local import sync_folder as sync_folder
-from cachelayer.objects.paths import parent_of as parent_of
 
 
 class ObjectStore(Protocol):
@@ -98,16 +90,3 @@ class ObjectStore(Protocol):
         Raises:
             CorruptionError: where an object is missing or ends before a range does.
         """
-
-
-def open_store(url: str | os.PathLike[str]) -> LocalStore:
-    """The store of a path or a ``file://`` URL.
-
-    Raises:
-        InvalidArgumentError: for a URL of another scheme, and for what cannot be a path.
-        InvalidTypeError: for what is neither.
-    """
-    store = opening.open_store(url)
-    if not isinstance(store, LocalStore):
-        raise InvalidArgumentError(f"storage {os.fspath(url)!r}: this release keeps caches on local disk: pass a path")
-    return store

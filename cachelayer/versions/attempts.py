@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from cachelayer.objects import paths
-from cachelayer.objects.store import LocalStore, ObjectStore, parent_of
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.paths import parent_of
+from cachelayer.objects.store import ObjectStore
 from cachelayer.versions import lease
 from cachelayer.versions.heartbeat import Heartbeat, Turns, Watch, expiry
 

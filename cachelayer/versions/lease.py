@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cachelayer.errors import CacheLayerWarning
-from cachelayer.objects.store import storage_error
+from cachelayer.objects.local import storage_error
 
 
 @contextmanager
