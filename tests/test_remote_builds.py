@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from building_child import LEASE_SECONDS, RECORDS, Child, child, expected_digest
 from faults import fault_proxy, stall
-from remote_child import LEASE_SECONDS, RECORDS, Child, child, expected_digest
 from servers import Server, new_bucket
 
 import cachelayer
@@ -54,11 +54,6 @@ class Place:
 
     def attempts(self) -> list[str]:
         return self.store.names("rows/_builds")
-
-    def objects(self) -> list[str]:
-        return [
-            f"{folder}/{name}" for folder in self.store.names("rows") for name in self.store.names(f"rows/{folder}")
-        ]
 
 
 @pytest.fixture
