@@ -1,117 +1,81 @@
-"""A child process that builds in an object store, and its parent's side of the talk with it.
-
-The child says "building" when its source is asked for a first record, stops in the middle until it is told to go on,
-and ends with what became of its call. Arguments: how, url, storage options, folder of local copies.
-"""
+"""A process that reads a remote version; told what to do, and saying what came of it, as one line of JSON each."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
+import resource
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import IO, Any
+import time
+import warnings
+from typing import Any
 
 import numpy as np
 
 import cachelayer
 
-RECORDS = 1400
-PAUSE = 1200
-SHARD_BYTES = 200_000
-LEASE_SECONDS = 1.5
+SIDE = 2000
 
 
-def rows(records: int = RECORDS) -> Iterator[dict[str, Any]]:
-    """The records of every build in these tests: two shards and a part of one before the pause."""
-    for number in range(records):
-        yield {"number": number, "payload": np.full(500, number % 251, np.uint8)}
+def rows(count: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The records of the tests: each holds its number, and bytes that follow from it."""
+    seeds = np.arange(count, dtype=np.int64)
+    return {"n": seeds, "x": ((seeds[:, None] * 7919 + np.arange(SIDE) ** 2) % 251).astype(np.uint8)}
 
 
-def expected_digest() -> str:
-    """The digest of every version in these tests."""
-    return (
-        cachelayer.Storage("memory://expected", local_cache_bytes=0)
-        .cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
-        .digest
-    )
+def check(batch: dict[str, np.ndarray[Any, Any]]) -> list[int]:
+    """The numbers of the records of a batch, every byte of which is right."""
+    want = (batch["n"][:, None] * 7919 + np.arange(SIDE) ** 2) % 251
+    np.testing.assert_array_equal(batch["x"], want.astype(np.uint8))
+    return [int(number) for number in batch["n"]]
 
 
-class Child:
-    """A process that calls ``storage.cache`` or ``storage.submit``, as its parent sees it."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.process = process
-        self._stdin: IO[str] = process.stdin
-        self._stdout: IO[str] = process.stdout
-        self._stderr: IO[str] = process.stderr
-
-    def hears(self) -> str:
-        """The next line that it says."""
-        return self._stdout.readline().strip()
-
-    def shown(self, text: str) -> str:
-        """The first line on its standard error that holds the text."""
-        for line in self._stderr:
-            if text in line:
-                return line.strip()
-        raise AssertionError(f"the child ended without {text!r}")
-
-    def go_on(self) -> None:
-        self._stdin.write("go on\n")
-        self._stdin.flush()
-
-    def outcome(self) -> dict[str, Any]:
-        """What became of its call: digest and attempt of the version, or the name of the error."""
-        for line in self._stdout:
-            if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
-        raise AssertionError(f"the child ended with {self.process.wait()}: {self._stderr.read()}")
+def epoch(ref: Any, seed: int = 0) -> None:
+    """Read every record once, in shuffled batches."""
+    found = [number for batch in ref.stream(64, shuffle=True, seed=seed) for number in check(batch)]
+    assert sorted(found) == list(range(len(ref)))
 
 
-@contextmanager
-def child(how: str, url: str, options: dict[str, Any], folder: Path) -> Iterator[Child]:
-    """A child at work, which is killed at the end."""
-    command = [sys.executable, __file__, how, url, json.dumps(options), str(folder)]
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-    environment = {**os.environ, "CACHELAYER_LEASE_SECONDS": str(LEASE_SECONDS)}
-    with ExitStack() as stack:
-        process = stack.enter_context(subprocess.Popen(command, text=True, env=environment, **pipes))  # type: ignore[call-overload]
-        stack.callback(process.kill)
-        yield Child(process)
+def read_some(ref: Any) -> list[int]:
+    """Read a few records, in a process of its own perhaps."""
+    return check(ref.read([len(ref) - 1, 0, 5, 200, 5]))
 
 
-def paused_rows() -> Iterator[dict[str, Any]]:
-    say("building")
-    for row in rows():
-        if row["number"] == PAUSE:
-            sys.stdin.readline()
-        yield row
+def wait(ref: Any) -> int:
+    """Wait for the copies that reading asked for; how many there are."""
+    ref._base.shards.wait_for_copies()
+    return int(ref._base.shards.local_shards())
 
 
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+def in_a_process(method: str, ref: Any) -> list[int]:
+    """What another process reads."""
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.apply(read_some, (ref,))
 
 
-def main(how: str, url: str, options: str, folder: str) -> None:
-    storage = cachelayer.Storage(url, local_cache=folder, storage_options=json.loads(options))
-    try:
-        ref = getattr(storage, how)(paused_rows, "rows", "v1", shard_bytes=SHARD_BYTES, progress=True)
-    except cachelayer.CacheLayerError as error:
-        say(json.dumps({"error": type(error).__name__, "message": str(error)}))
-    else:
-        manifest = storage.versions("rows")["v1"].manifest
-        numbers = ref.read([0, RECORDS - 1])["number"].tolist()
-        say(json.dumps({"digest": ref.digest, "manifest": manifest, "numbers": numbers}))
+def main(order: dict[str, Any]) -> dict[str, Any]:
+    if "file_limit" in order:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"],) * 2)
+    ref = cachelayer.open(order["reference"], **order["options"])
+    outcome: dict[str, Any] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seed in range(order.get("epochs", 1)):
+            epoch(ref, seed)
+            if order.get("wait", True):
+                outcome["local"] = wait(ref)
+        for method in order.get("methods", []):
+            outcome[method] = in_a_process(method, ref)
+    outcome["warnings"] = [str(each.message) for each in caught if each.category is cachelayer.CacheLayerWarning]
+    while order.get("until_a_part_is_there") and not list(os.scandir(order["options"]["local_cache"])):
+        time.sleep(0.01)
+    return outcome
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    result = main(json.loads(sys.argv[1]))
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+    if json.loads(sys.argv[1]).get("stay"):
+        sys.stdin.read()

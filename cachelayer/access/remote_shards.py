@@ -143,15 +143,14 @@ class RemoteShards:
         copies = self._copies
         if copies is None or self._was_damaged[shard]:
             return
-        if what == _SHARD:
-            if copies.has(shard):
-                self._use_copy(shard)
-            return
-        try:
-            self._ranged.use_index_copy(shard, partial(copies.index, shard))
-        except CorruptionError:
-            copies.drop(shard)
-            raise
+        if what == _INDEX:
+            try:
+                self._ranged.use_index_copy(shard, partial(copies.index, shard))
+            except CorruptionError:
+                copies.drop(shard)
+                raise
+        if copies.has(shard):
+            self._use_copy(shard)
 
     def _use_copy(self, shard: int) -> None:
         self._is_local[shard] = True
