@@ -127,17 +127,14 @@ def _attempts_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[
 
 
 def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: _Clock, age: float) -> None:
-    """Remove what killed processes left beside the attempts: objects half put, and signs of attempts never begun."""
+    """Remove what killed processes left beside the attempts: objects half put, and signs of attempts that have ended."""
     for name in store.names(paths.log(dataset_id)):
         if name.endswith(".tmp") and clock.age(f"{paths.log(dataset_id)}/{name}") >= age:
             store.delete(f"{paths.log(dataset_id)}/{name}")
-    built = set(store.names(paths.builds(dataset_id)))
     idle = [
         attempt
         for attempt in store.names(paths.running(dataset_id))
-        if paths.is_attempt(attempt)
-        and attempt not in built
-        and clock.age(paths.build_lease(dataset_id, attempt)) >= age
+        if paths.is_attempt(attempt) and clock.age(paths.build_lease(dataset_id, attempt)) >= age
     ]
     for attempt, runs in zip(idle, attempts.are_running(idle), strict=True):
         if not runs:

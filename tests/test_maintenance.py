@@ -145,6 +145,18 @@ def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path
     assert storage.verify("d", "v1")
 
 
+def test_what_a_builder_left_that_died_after_its_publication_goes(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    sign = tmp_path / paths.build_lease("d", attempt_of(storage, "v1"))
+    sign.touch()
+    assert storage.gc(grace=0.0) == []
+    assert sign.exists()
+    os.utime(sign, (0, 0))
+    assert storage.gc(grace=0.0) == []
+    assert not sign.exists()
+    assert storage.verify("d", "v1")
+
+
 def test_foreign_files_are_left_alone(storage: Storage, tmp_path: Path) -> None:
     storage.submit([1], "d", "v1")
     foreign = [tmp_path / "README", tmp_path / "d" / "notes", tmp_path / "d" / "_builds" / ".DS_Store"]
