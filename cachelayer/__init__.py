@@ -6,7 +6,7 @@ from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.mixed import Mixture, mix
 from cachelayer.access.wrapped import WrappedRef, wrap
 from cachelayer.check import Report
-from cachelayer.elements.spec import ArraySpec, RaggedSpec, SparseSpec
+from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import (
     AlreadyExistsError,
@@ -41,6 +41,7 @@ __all__ = [
     "ArgumentsMismatchError",
     "ArrayRecordDataSource",
     "ArraySpec",
+    "AudioSpec",
     "BuildRevokedError",
     "CacheLayerError",
     "CacheLayerWarning",
@@ -49,6 +50,7 @@ __all__ = [
     "DatasetNotFoundError",
     "ElementError",
     "FormatError",
+    "ImageSpec",
     "InvalidArgumentError",
     "InvalidNameError",
     "InvalidTypeError",

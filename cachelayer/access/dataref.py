@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Generic, Self
 
 from cachelayer.access.published import Published
@@ -56,7 +57,7 @@ class DataRef(View[T], Generic[T]):
 
     def raw(self) -> DataRef[Any]:
         """The same records without decode hints: encoded images and sounds as their bytes."""
-        return DataRef(self._base, self._selection)
+        return DataRef(replace(self._base, decodes=False), self._selection)
 
     def __repr__(self) -> str:
         name = f"{self.dataset_id}@{self.dataset_version}"

@@ -40,6 +40,7 @@ class Published(RecordBase):
         info: the version.
         verify: what is checked when bytes are read.
         copies: keeps local copies of shards that are not on this host; None for no copies.
+        decodes: whether encoded images and sounds are handed out decoded.
     """
 
     store: ObjectStore
@@ -47,6 +48,7 @@ class Published(RecordBase):
     info: VersionInfo
     verify: Verify = "open"
     copies: CacheFolder | None = None
+    decodes: bool = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 
 from cachelayer.codec import Codec, Records
 from cachelayer.codec.memory import splits_of
+from cachelayer.decoding import decoding
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError
+from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 
 
 class RecordBase(ABC):
@@ -49,42 +51,55 @@ class RecordBase(ABC):
         """The records of these numbers, all within the base."""
 
     @property
+    def decodes(self) -> bool:
+        """Whether encoded images and sounds are handed out decoded."""
+        return True
+
+    @cached_property
+    def shown(self) -> Codec:
+        """The codec of what is handed out."""
+        return decoding(self.codec) if self.decodes else self.codec
+
+    @property
     def element_spec(self) -> Tree:
-        return self.codec.spec
+        return self.shown.spec
 
     def element(self, number: int) -> Any:
         try:
-            return self.codec.element(self.record(number))
+            return self.shown.element(self.record(number))
         except ValueError as error:
-            self._raise_damage(error)
+            self._raise_damage(error, [number])
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         try:
-            return self.codec.elements(self.codec.decode(self.records(numbers)), len(numbers))
+            return self.shown.elements(self.shown.decode(self.records(numbers)), len(numbers))
         except ValueError as error:
-            self._raise_damage(error)
+            self._raise_damage(error, numbers)
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            batch = self.codec.batch(self.codec.decode(self.records(numbers), chosen))
+            batch = self.shown.batch(self.shown.decode(self.records(numbers), chosen))
         except ValueError as error:
-            self._raise_damage(error)
+            self._raise_damage(error, numbers)
         return batch if names is None else {name: batch[name] for name in self.element_spec if name in names}
 
     def batches(self, parts: Sequence[NDArray[np.int64]]) -> list[Any]:
         splits = splits_of(np.array([len(part) for part in parts], np.int64)).tolist()
+        numbers = np.concatenate([*parts, np.empty(0, np.int64)])
         try:
-            columns = self.codec.decode(self.records(np.concatenate([*parts, np.empty(0, np.int64)])))
+            columns = self.shown.decode(self.records(numbers))
             return [
-                self.codec.batch([column and column.rows(start, stop) for column in columns])
+                self.shown.batch([column and column.rows(start, stop) for column in columns])
                 for start, stop in pairwise(splits)
             ]
         except ValueError as error:
-            self._raise_damage(error)
+            self._raise_damage(error, numbers)
 
-    def _raise_damage(self, error: ValueError) -> NoReturn:
-        """Raise what numpy says of bytes that no element has as an error of ours."""
+    def _raise_damage(self, error: ValueError, numbers: Sequence[int] | NDArray[np.int64]) -> NoReturn:
+        """Raise what numpy says of bytes that no element has as an error of ours; files are named by their records."""
+        if isinstance(error, ElementError) and error.record is not None:
+            raise error.at(record=int(numbers[error.record])) from error.__cause__
         if isinstance(error, CacheLayerError):
             raise error
         raise CorruptionError(f"{self.name}: a record does not decode: {error}. verify() tells which shard") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +16,21 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 Shape = tuple[int | None, ...]
+IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "1": ("bool", ()),
+    "L": ("uint8", ()),
+    "LA": ("uint8", (2,)),
+    "RGB": ("uint8", (3,)),
+    "RGBA": ("uint8", (4,)),
+    "CMYK": ("uint8", (4,)),
+    "YCbCr": ("uint8", (3,)),
+    "HSV": ("uint8", (3,)),
+    "LAB": ("uint8", (3,)),
+    "I": ("int32", ()),
+    "I;16": ("uint16", ()),
+    "F": ("float32", ()),
+}
+"""The dtype and the channels of each mode of Pillow that images are handed out in."""
 
 
 def _dtype(dtype: DTypeLike | type) -> DType:
@@ -129,3 +144,79 @@ class SparseSpec(LeafSpec):
 
     def describe(self) -> str:
         return f"sparse {super().describe()}"
+
+
+@dataclass(frozen=True, repr=False)
+class EncodedSpec(LeafSpec):
+    """A file kept as its bytes and handed out decoded."""
+
+    dtype: DType = field(default=bytes, init=False)
+    shape: Shape = field(default=(), init=False)
+    nullable: bool = field(default=False, kw_only=True)
+
+    @property
+    def decoded(self) -> ArraySpec:
+        """The spec of what is handed out."""
+        raise NotImplementedError
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is said of the decoding, by name."""
+        own = [item.name for item in fields(self) if item.name not in ("dtype", "shape", "nullable")]
+        return {name: getattr(self, name) for name in own}
+
+    def __repr__(self) -> str:
+        said = [f"{name}={value!r}" for name, value in self.options.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(said + ['nullable=True'] * self.nullable)})"
+
+
+@dataclass(frozen=True, repr=False)
+class ImageSpec(EncodedSpec):
+    """The bytes of an image file, decoded when they are read.
+
+    Args:
+        mode: the mode of Pillow that pixels are converted to: ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"``
+            uint8 ``[height, width]``, ``"I;16"`` uint16 ``[height, width]``.
+    """
+
+    mode: str = "RGB"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in IMAGE_MODES:
+            raise InvalidArgumentError(f"mode {self.mode!r} of an image: it is one of {', '.join(IMAGE_MODES)}")
+
+    @property
+    def decoded(self) -> ArraySpec:
+        dtype, channels = IMAGE_MODES[self.mode]
+        return ArraySpec(dtype, (None, None, *channels), self.nullable)
+
+    def describe(self) -> str:
+        return f"the bytes of an image file ({self.mode})"
+
+
+@dataclass(frozen=True, repr=False)
+class AudioSpec(EncodedSpec):
+    """The bytes of a sound file, decoded to float32 between -1 and 1 when they are read.
+
+    Args:
+        sampling_rate: in Hz; files of another rate are resampled. None keeps each file's own.
+        channels: 1 gives float32 ``[frames]``, the mean of a file's channels. Another number, which files must have,
+            gives ``[frames, channels]``; None ``[frames, <those of the file>]``.
+    """
+
+    sampling_rate: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in self.options.items():
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidArgumentError(f"{name} {value!r} of a sound: a positive integer, or None")
+
+    @property
+    def decoded(self) -> ArraySpec:
+        return ArraySpec("float32", (None,) if self.channels == 1 else (None, self.channels), self.nullable)
+
+    def describe(self) -> str:
+        return "the bytes of a sound file"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cachelayer.elements import dtypes
-from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.elements.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree, is_namedtuple, namedtuple_class
 from cachelayer.errors import CacheLayerError, FormatError
 
@@ -18,18 +18,24 @@ _KEYS = {
     "array": _LEAF_KEYS,
     "ragged": _LEAF_KEYS | {"ragged_rank", "splits_dtype"},
     "sparse": _LEAF_KEYS,
+    "image": frozenset({"kind", "mode", "nullable"}),
+    "audio": frozenset({"kind", "sampling_rate", "channels", "nullable"}),
     "dict": frozenset({"kind", "items"}),
     "tuple": frozenset({"kind", "items"}),
     "list": frozenset({"kind", "items"}),
     "namedtuple": frozenset({"kind", "name", "items"}),
 }
 _LEAF_KINDS: dict[str, type[LeafSpec]] = {"array": ArraySpec, "ragged": RaggedSpec, "sparse": SparseSpec}
+_ENCODED_KINDS: dict[str, type[EncodedSpec]] = {"image": ImageSpec, "audio": AudioSpec}
 
 
 def to_json(spec: Tree) -> Any:
     """The spec as JSON values."""
     if spec is None:
         return {"kind": "none"}
+    if isinstance(spec, EncodedSpec):
+        kind = next(name for name, cls in _ENCODED_KINDS.items() if type(spec) is cls)
+        return {"kind": kind} | spec.options | ({"nullable": True} if spec.nullable else {})
     if isinstance(spec, LeafSpec):
         kind = next(name for name, cls in _LEAF_KINDS.items() if type(spec) is cls)
         node: dict[str, Any] = {"kind": kind, "dtype": dtypes.to_name(spec.dtype), "shape": list(spec.shape)}
@@ -70,6 +76,9 @@ def _from_json(node: Any) -> Tree:
         if kind == "ragged":
             options |= {"ragged_rank": node["ragged_rank"], "splits_dtype": node["splits_dtype"]}
         return _LEAF_KINDS[kind](**options, nullable=_flag(node.get("nullable", False)))
+    if kind in _ENCODED_KINDS:
+        said = {key: node[key] for key in _KEYS[kind] - {"kind", "nullable"}}
+        return _ENCODED_KINDS[kind](**said, nullable=_flag(node.get("nullable", False)))
     if kind == "dict":
         children = {_key(key): _from_json(child) for key, child in node["items"]}
         if len(children) != len(node["items"]):
