@@ -7,6 +7,7 @@ and :func:`iter_dataset` puts Grain's transformations behind a stream.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
@@ -186,6 +187,7 @@ class Sampler:
         Raises:
             RecordIndexError: where the index is past the end.
         """
+        index = operator.index(index)
         if not 0 <= index < len(self):
             raise RecordIndexError(f"index {index} of a sampler of {len(self)} records")
         position = self._start + index
@@ -217,6 +219,8 @@ def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:
     Args:
         stream: the stream; it may be mapped, and without end.
     """
+    if not isinstance(stream, Stream):
+        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
     return _Streamed(stream)
 
 
@@ -330,3 +334,5 @@ class _WorkerIterator(_StreamedIterator):
 def _check_finite(ref: Any) -> None:
     if not hasattr(ref, "__len__"):
         raise InvalidTypeError(f"a {type(ref).__name__} has no length: pass its stream to iter_dataset()")
+    if not isinstance(ref, View):
+        raise InvalidTypeError(f"a {type(ref).__name__} is no DataRef: pass one, or what wrap() makes of an object")

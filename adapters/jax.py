@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Awaitable, Iterator
 from functools import cache, lru_cache
@@ -59,6 +60,8 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
         raise InvalidTypeError(
             f"sharding {sharding!r}: pass a jax.sharding.NamedSharding, such as NamedSharding(mesh, P('data'))"
         )
+    if not isinstance(stream, Stream):
+        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
     options = stream.options
     if not options.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")
@@ -161,7 +164,7 @@ class GlobalBatchIterator(Iterator[T]):
 
     def get_state(self) -> dict[str, Any]:
         """The state after what was handed out: that of the stream, the same on every process."""
-        return self._state
+        return copy.deepcopy(self._state)
 
     def set_state(self, state: Any) -> None:
         """Go on where an iterator of the same records in the same order was, on any mesh.
@@ -231,7 +234,11 @@ def _global_arrays(batch: Any, size: int, sharding: NamedSharding) -> Any:
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, (np.ndarray, jax.Array)) or not _is_known(leaf.dtype) or leaf.shape[:1] != rows.shape:
             raise _refusal(jax.tree_util.tree_flatten_with_path(batch)[0][place], len(rows))
-    if sharding.num_devices == 1 and sum(leaf.nbytes for leaf in leaves) < _SMALL_NBYTES:
+    if (
+        sharding.num_devices == 1
+        and sharding.is_fully_addressable
+        and sum(leaf.nbytes for leaf in leaves) < _SMALL_NBYTES
+    ):
         return structure.unflatten(_sender(sharding, tuple([leaf.ndim for leaf in leaves]))(*map(np.asarray, leaves)))
     return structure.unflatten([_global_array(leaf, size, rows, sharding) for leaf in leaves])
 

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cachelayer.errors import MissingDependencyError
+from cachelayer.errors import InvalidTypeError, MissingDependencyError
 from cachelayer.sequential.checkpoint import read_state, write_state
 
 try:
@@ -64,9 +64,15 @@ class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
 
     Args:
         iterator: that of a stream, of ``global_batches``, or anything with ``get_state`` and ``set_state``.
+
+    Raises:
+        InvalidTypeError: where it has no state.
     """
 
     iterator: Stateful
+
+    def __post_init__(self) -> None:
+        _check(self.iterator)
 
 
 @ocp.args.register_with_handler(StateHandler, for_restore=True)
@@ -76,6 +82,17 @@ class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
 
     Args:
         iterator: one over the same records in the same order.
+
+    Raises:
+        InvalidTypeError: where it has no state.
     """
 
     iterator: Stateful
+
+    def __post_init__(self) -> None:
+        _check(self.iterator)
+
+
+def _check(iterator: Any) -> None:
+    if not hasattr(iterator, "get_state") or not hasattr(iterator, "set_state"):
+        raise InvalidTypeError(f"a {type(iterator).__name__} has no state: pass an iterator, such as iter(stream)")

@@ -10,6 +10,17 @@ import numpy as np
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 
 
+def boolean(name: str, value: Any) -> bool:
+    """The argument as a bool.
+
+    Raises:
+        InvalidTypeError: where it is none.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidTypeError(f"{name} {value!r} of type {type(value).__name__}: pass True or False")
+    return bool(value)
+
+
 def integer(name: str, value: Any, least: int | None = None) -> int:
     """The argument as an int.
 

@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 class ProcessLock:
-    """Held by one thread of this process at a time.
+    """Held by one thread of this process at a time, which may take it again.
 
     A fork while another thread holds it leaves the child with a free one: the thread does not exist there. A pickle
     of it is a new lock.
@@ -16,7 +16,7 @@ class ProcessLock:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         if self._pid != os.getpid():

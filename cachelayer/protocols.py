@@ -36,5 +36,8 @@ class RandomAccess(Protocol[T_co]):
     def read(self, indices: NDArray[np.int64], /) -> Any:
         """The elements of these record numbers, stacked on a leading axis; the caller's own."""
 
+    def collate(self, elements: Sequence[Any], /) -> Any:
+        """A batch of elements that functions were applied to, one or more: leaves as ``read`` has them."""
+
     def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
         """What ``read`` gives for each of some batches, at once; batches may keep each other's memory."""

@@ -137,3 +137,9 @@ def test_what_has_no_stored_records_is_refused() -> None:
         cachelayer.concat([cachelayer.wrap([1], identity="one")])
     with pytest.raises(InvalidArgumentError, match="nothing to join"):
         cachelayer.concat([])
+
+
+def test_what_is_no_list_of_refs_is_refused(refs: list[DataRef[Any]]) -> None:
+    for wrong in (refs[0], 5):
+        with pytest.raises(InvalidTypeError, match="no list of DataRefs"):
+            cachelayer.concat(wrong)  # type: ignore[arg-type]

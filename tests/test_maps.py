@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from reference import Case, cases
 
 import cachelayer
-from cachelayer import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer import ArraySpec, ElementError, InvalidArgumentError, InvalidTypeError, Nullable, Ragged
 
 THREADS = pytest.mark.parametrize("threads", [0, 3])
 
@@ -240,3 +241,81 @@ def test_any_rows_of_a_global_batch_can_be_read(rows: list[int], remainder: Any)
 def test_rows_are_those_of_a_global_batch(make: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="pass a global_batch_size and no shard"):
         make(numbers(10).stream).of_rows(np.arange)
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@THREADS
+def test_a_function_that_raises_stop_iteration_does_not_end_the_stream(batch: int | None, threads: int) -> None:
+    def stops(n: int) -> int:
+        if n == 5:
+            raise StopIteration
+        return n
+
+    iterator = iter(numbers(12).stream(batch, num_epochs=2).map(stops, threads=threads))
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        list(iterator)
+    assert iterator.get_state()["position"] == (5 if batch is None else 4)
+    batches = iter(numbers(12).stream(2, num_epochs=2).map_batches(lambda batch: stops(batch[1])))
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        list(batches)
+    assert batches.get_state()["position"] == 4
+
+
+def test_a_function_may_change_what_it_is_given() -> None:
+    items = [{"x": np.full(2, float(n)), "deep": [np.zeros(1)]} for n in range(4)]
+
+    def add(item: dict[str, Any]) -> dict[str, Any]:
+        item["x"] += 100
+        item["deep"][0] += 1
+        return item
+
+    stream = cachelayer.wrap(items, identity="items").stream(2, num_epochs=3).map(add)
+    assert [batch["x"][0, 0] for batch in stream] == [100, 102] * 3
+    assert items[0]["x"][0] == 0
+
+
+def test_a_function_may_use_the_stream_that_it_is_mapped_over() -> None:
+    stream = numbers(8).stream(4).map(lambda n: n if n != 4 else n + int(numbers(8).stream(4).map(int)[0][3]))
+    looped: list[Any] = []
+    again = numbers(8).stream(4).map(lambda n: n if n != 4 or not looped else n + int(looped[0][0][3]))
+    looped.append(again)
+    assert stream[1].tolist() == again[1].tolist() == [7, 5, 6, 7]
+
+
+def test_leaves_of_unknown_shape_stay_what_they_are_in_unmapped_batches(tmp_path: Path) -> None:
+    rows = [{"v": np.arange(n % 2 + 2, dtype=np.float32), "n": None if n == 3 else n, "s": "x" * n} for n in range(8)]
+    spec = {"v": ArraySpec("float32", (None,)), "n": ArraySpec("int64", nullable=True), "s": ArraySpec(str)}
+    ref = cachelayer.Storage(tmp_path).cache(rows, "d", "v1", element_spec=spec)
+    plain = ref.stream(2)
+    mapped = plain.map(lambda row: {**row, "twice": np.asarray(row["v"]).sum() * 2})
+    for before, after in zip(plain, mapped, strict=True):
+        assert isinstance(after["v"], Ragged)
+        assert after["v"].row_splits.tolist() == before["v"].row_splits.tolist()
+        assert after["v"].values.tolist() == before["v"].values.tolist()
+        assert isinstance(after["n"], Nullable)
+        assert after["n"].valid.tolist() == before["n"].valid.tolist()
+        assert after["s"].tolist() == before["s"].tolist()
+        assert after["twice"].shape == (2,)
+    padded = ref.stream(2).map(lambda row: {"v": np.resize(row["v"], (5, 1)), "n": row["n"] or 0})
+    assert padded[0]["v"].shape == (2, 5, 1)
+
+
+def test_things_that_are_no_arrays_are_refused() -> None:
+    with pytest.raises(ElementError, match="set, which is no array"):
+        numbers(4).stream(2).map(lambda n: {n})[0]
+    with pytest.raises(InvalidTypeError, match="pass a function"):
+        numbers(4).stream(2).map(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError, match=r"rng 'no' .* pass True or False"):
+        numbers(4).stream(2, seed=1).map(str, rng="no")  # type: ignore[call-overload]
+
+
+def test_small_batches_are_read_and_mapped_together() -> None:
+    calls: list[int] = []
+
+    class Counted(list[int]):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            calls.append(len(indices))
+            return indices
+
+    assert len(list(cachelayer.wrap(Counted(range(600)), identity="c").stream(2).map(int))) == 300
+    assert max(calls) > 100

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import cachelayer
 from cachelayer import DataRef, InvalidArgumentError, InvalidTypeError, StateError, Storage
 from cachelayer.sequential.mixture import MixedOrder, Pattern
+from cachelayer.sequential.order import _sorted_permutation
 
 SIZES = (3, 10, 25)
 
@@ -161,7 +162,10 @@ def test_sixty_five_thousand_turns_are_the_most(refs: list[DataRef[Any]]) -> Non
         (lambda r: [(r[0], 0)], InvalidArgumentError, "weight 0: it is 1 at least"),
         (lambda r: [(r[0], 0.5)], InvalidTypeError, "weight 0.5"),
         (lambda r: [(r[0][:0], 1)], InvalidArgumentError, "no records to mix"),
-        (lambda r: [([1, 2], 1)], InvalidTypeError, "list has no stored records"),
+        (lambda r: [([1, 2], 1)], InvalidTypeError, "pass pairs of a DataRef and its weight"),
+        (lambda r: [(cachelayer.wrap([1], identity="x"), 1)], InvalidTypeError, "WrappedRef has no stored records"),
+        (lambda r: [(cachelayer.mix([(r[0], 1)]), 1)], InvalidTypeError, "pass pairs of a DataRef and its weight"),
+        (lambda r: 5, InvalidTypeError, "no list of pairs"),
     ],
 )
 def test_what_cannot_be_mixed_says_so(
@@ -179,3 +183,13 @@ def test_random_numbers_are_keyed_by_the_position_in_the_mixture(refs: list[Data
     a = mixture.stream(4, seed=1).map(draw, rng=True)[3]["draw"]
     b = mixture.stream(2, seed=1, shard=(1, 2)).map(draw, rng=True)[7]["draw"]
     assert a[3] == b[0]
+
+
+def test_many_parts_cost_little_more_than_one() -> None:
+    weights = (1,) * 40
+    order = MixedOrder(Pattern(weights), (60_000,) * 40, shuffle=True, seed=1)
+    order(0, 0, 400)
+    before = _sorted_permutation.cache_info().misses
+    for start in range(400, 4000, 400):
+        order(0, start, start + 400)
+    assert _sorted_permutation.cache_info().misses == before

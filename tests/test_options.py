@@ -45,6 +45,8 @@ class ShardOptions:
         ({"global_batch_size": 4, "shard": (0, 2)}, "10 records .* remainder='drop' .* 'keep' .* 'pad'"),
         ({"shard": (0, 3)}, "10 records .* remainder="),
         ({"global_batch_size": 11, "num_epochs": None, "remainder": "drop"}, "num_epochs=None .* pass a number"),
+        ({"start": 2**63, "num_epochs": None}, r"start leads to position .* 2\*\*62 at most"),
+        ({"num_epochs": 2**70}, r"num_epochs leads to position"),
         ({"shard": (0, 11), "num_epochs": None, "remainder": "keep"}, "num_epochs=None .* pass a number"),
     ],
 )
@@ -56,6 +58,8 @@ def test_a_value_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], me
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"shuffle": "False"}, "shuffle 'False' of type str: pass True or False"),
+        ({"reshuffle": 1}, "reshuffle 1 of type int: pass True or False"),
         ({"shuffle": True, "seed": 1.0}, "seed 1.0 of type float: pass an integer"),
         ({"shuffle": True, "seed": "1"}, "seed '1' of type str: pass an integer"),
         ({"shuffle": True, "seed": True}, "seed True of type bool: pass an integer"),
@@ -144,3 +148,17 @@ print(__debug__, len(calls) - refused)
 def test_checks_hold_under_optimisation() -> None:
     done = subprocess.run([sys.executable, "-O", "-c", CHECKS], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "0"]
+
+
+def test_options_that_drop_the_remainder_are_heeded() -> None:
+    @dataclass
+    class Dropping(ShardOptions):
+        drop_remainder: bool = True
+
+    assert REF.stream(4, shard=Dropping(0, 2)).options.steps.remainder == "drop"
+    assert REF.stream(4, shard=Dropping(0, 2), remainder="pad").options.steps.remainder == "pad"
+
+
+def test_a_stream_has_no_reverse() -> None:
+    with pytest.raises(TypeError):
+        reversed(REF.stream(shard=(0, 4), remainder="keep"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import pickle
@@ -356,3 +357,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = run(script)
     assert (done.returncode, done.stderr) == (3, "")
+
+
+@DEPTHS
+def test_a_copy_of_an_iterator_goes_its_own_way(prefetch: int) -> None:
+    iterator = iter(cachelayer.wrap(list(range(100)), identity="n").stream(5, prefetch=prefetch))
+    next(iterator)
+    other, third = copy.copy(iterator), pickle.loads(pickle.dumps(iterator))
+    assert next(other).tolist() == next(iterator).tolist() == next(third).tolist() == [5, 6, 7, 8, 9]
+    assert len(list(other)) == len(list(iterator)) == 18

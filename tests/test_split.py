@@ -152,3 +152,19 @@ def test_records_that_are_not_there_cannot_be_selected() -> None:
         numbers(10).select([1, 10])
     with pytest.raises(InvalidTypeError, match="integers"):
         numbers(10).select(["a"])
+
+
+def test_a_selection_does_not_follow_the_array_that_it_was_made_from() -> None:
+    indices = np.array([1, 2, 3])
+    view = numbers(10).select(indices)
+    digest = view.digest
+    indices[0] = 7
+    assert list(view) == [1, 2, 3]
+    assert view.digest == digest
+
+
+def test_records_that_stand_twice_in_a_view_cannot_be_split() -> None:
+    with pytest.raises(InvalidArgumentError, match="more than once"):
+        numbers(10).select([0, 0, 1]).split({"a": 0.5, "b": 0.5}, seed=0)
+    parts = numbers(10).select([3, 1, 2]).split({"a": np.float32(0.5), "b": np.float64(0.5)}, seed=0)
+    assert sorted([*parts["a"], *parts["b"]]) == [1, 2, 3]

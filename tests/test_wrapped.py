@@ -32,13 +32,15 @@ class Items:
         return [index * 2 for index in indices]
 
 
-def test_items_are_handed_out_as_they_are() -> None:
+def test_items_are_handed_out_as_they_are_and_belong_to_the_caller() -> None:
     ref = cachelayer.wrap(ELEMENTS, identity="elements")
     assert len(ref) == 7
-    assert ref[0] is ELEMENTS[0]
-    assert ref[-1] is ELEMENTS[-1]
-    assert ref[2:5][1] is ELEMENTS[3]
-    assert ref.__getitems__([4, -1])[0] is ELEMENTS[4]
+    for mine, theirs in ((ref[0], ELEMENTS[0]), (ref[-1], ELEMENTS[-1]), (ref[2:5][1], ELEMENTS[3])):
+        assert mine["name"] == theirs["name"]
+        assert mine["x"].tolist() == theirs["x"].tolist()
+    taken = ref.__getitems__([4, -1])[0]
+    taken["x"] += 1
+    assert taken["x"].tolist() != ELEMENTS[4]["x"].tolist()
     assert [element["name"] for element in ref] == [f"n{i}" for i in range(7)]
     with pytest.raises(RecordIndexError):
         ref[7]
@@ -119,3 +121,13 @@ def test_what_has_no_length_or_items_is_refused(obj: Any) -> None:
 def test_an_identity_is_a_text(identity: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"identity .* pass a text that names the contents"):
         cachelayer.wrap([1], identity=identity)
+
+
+def test_a_declared_spec_holds_for_every_batch() -> None:
+    rows = [{"v": np.arange(n % 3), "n": None if n == 1 else float(n)} for n in range(6)]
+    spec = {"v": cachelayer.ArraySpec("int64", (None,)), "n": cachelayer.ArraySpec("float64", nullable=True)}
+    ref = cachelayer.wrap(rows, identity="rows", element_spec=spec)
+    for batch in ref.stream(1):
+        assert isinstance(batch["v"], cachelayer.Ragged)
+        assert isinstance(batch["n"], cachelayer.Nullable)
+    assert ref.element_spec == spec

@@ -133,6 +133,8 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
         InvalidArgumentError: where there is none, or their specs differ; the message names the leaf.
         InvalidTypeError: for other objects.
     """
+    if isinstance(refs, View) or not isinstance(refs, Iterable):
+        raise InvalidTypeError(f"a {type(refs).__name__} is no list of DataRefs: pass concat([a, b])")
     refs = list(refs)
     if not refs:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")

@@ -112,6 +112,9 @@ class _Records:
     def read(self, indices: NDArray[np.int64]) -> Any:
         return self.joined.read(indices)
 
+    def collate(self, elements: Sequence[Any]) -> Any:
+        return self.joined.collate(elements)
+
     def read_batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
         return self.joined.read_batches(batches)
 
@@ -129,8 +132,10 @@ def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
         InvalidTypeError: for other objects.
     """
     found = []
+    if not isinstance(parts, Iterable):
+        raise InvalidTypeError(f"a {type(parts).__name__} is no list of pairs of a DataRef and its weight")
     for part in parts:
-        if not isinstance(part, tuple) or len(part) != 2:
+        if not isinstance(part, (tuple, list)) or len(part) != 2 or not isinstance(part[0], View):
             raise InvalidTypeError(f"part {part!r} of a mixture: pass pairs of a DataRef and its weight")
         ref, weight = part[0], integer("weight", part[1], 1)
         if len(ref) == 0:

@@ -55,7 +55,16 @@ class Selection:
 
     def select(self, indices: Any) -> Selection:
         """The records of these indices, which may be negative."""
-        return Selection(self.take(indices))
+        numbers = self.take(indices).copy()
+        numbers.setflags(write=False)
+        return Selection(numbers)
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a record stands in it more than once."""
+        if isinstance(self.numbers, range) or (np.diff(self.numbers) > 0).all():
+            return False
+        return len(np.unique(self.numbers)) < len(self.numbers)
 
     def segments(self, sizes: Sequence[int]) -> list[Numbers]:
         """The rows that lie in each of the base's segments, which follow one another and hold so many records."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,15 +57,15 @@ def _sizes(size: int, shares: Sequence[float], taken: Sequence[int]) -> list[int
     return sizes
 
 
-def _checked(shares: Mapping[str, float]) -> list[float]:
+def _checked(shares: Mapping[str, Any]) -> list[float]:
     if not isinstance(shares, Mapping):
         raise InvalidTypeError(
             f'shares {shares!r}: pass a dict of names and numbers, such as {{"train": 0.9, "val": 0.1}}'
         )
     for name, share in shares.items():
-        if isinstance(share, bool) or not isinstance(share, (int, float)):
+        if isinstance(share, bool) or not isinstance(share, (Real, np.number)):
             raise InvalidTypeError(f"the share of {name!r} is {share!r}: pass a number")
-        if not 0 < share <= 1:
+        if not 0 < float(share) <= 1:
             raise InvalidArgumentError(f"the share of {name!r} is {share!r}: it lies in (0, 1]")
     total = math.fsum(shares.values())
     if not math.isclose(total, 1, abs_tol=1e-9):

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from cachelayer.access.selection import Selection
 from cachelayer.access.split import split_rows
+from cachelayer.access.stacking import collate_like
 from cachelayer.elements.tree import Tree
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import T
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.step_reader import StepReader
@@ -118,8 +120,10 @@ class View(ABC, Generic[T]):
             seed: an integer in [0, 2**64); with the shares it decides the parts.
 
         Raises:
-            InvalidArgumentError: where shares or seed cannot be.
+            InvalidArgumentError: where shares or seed cannot be, or a record stands in this view more than once.
         """
+        if self._selection.has_repeats:
+            raise InvalidArgumentError("this view has records more than once, which would come into several parts")
         parts = split_rows(self._selection.segments(self._base.segments), shares, seed)
         return {name: self._with_selection(self._selection.select(rows)) for name, rows in parts.items()}
 
@@ -151,6 +155,17 @@ class View(ABC, Generic[T]):
             InvalidArgumentError: where a field does not exist.
         """
         return self._base.batch(self._selection.take(indices), fields)
+
+    def collate(self, elements: Sequence[Any]) -> Any:
+        """A batch of elements that functions were applied to: the structure of the first, with stacked leaves.
+
+        Leaves that have unknown dimensions, or are None in some elements, of this dataset are stacked as :meth:`read`
+        does it, where functions left their paths, dtypes and ranks as they are.
+
+        Raises:
+            ElementError: where elements differ in structure, shape or dtype; it names the leaf.
+        """
+        return collate_like(self.element_spec, elements)
 
     def read_batches(self, batches: Sequence[NDArray[Any]]) -> Iterable[Any]:
         """What :meth:`read` gives for each of some batches of indices, in one go, which small batches gain by.

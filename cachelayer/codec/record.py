@@ -111,13 +111,13 @@ class _TreeCodec(ABC):
         leaf = self._leaves[index]
         nulls = [value is None for value in values]
         try:
-            if not any(nulls):
+            if not any(nulls) and not self._leaf_specs[index].nullable:
                 return leaf.from_rows(values)
             filler = leaf.filler()
             column = leaf.from_rows([filler if value is None else value for value in values])
         except ElementError as error:
             raise error.at(path=self._paths[index]) from error.__cause__
-        return Column(column.fixed, column.variable, np.array(nulls))
+        return Column(column.fixed, column.variable, np.array(nulls, np.bool_))
 
     def batch_columns(self, batch: Any) -> list[Column]:
         columns = []

@@ -49,6 +49,8 @@ def _collated(elements: Sequence[Any], path: str) -> Any:
     kinds_of_arrays = {(array.shape, array.dtype) for array in arrays}
     if len(kinds_of_arrays) > 1:
         raise _differs(path, sorted(f"{dtype}{list(shape)}" for shape, dtype in kinds_of_arrays))
+    if arrays[0].dtype == object:
+        raise _differs(path, [f"a {type(first).__name__}, which is no array, number, str or bytes"])
     return np.stack(arrays)
 
 

@@ -51,12 +51,25 @@ class ElementMap:
         generators = keyed_generators(seed, positions, self.number) if self.rng else None
         out = []
         for element, position in zip(elements, positions.tolist(), strict=True):
+            drawn = () if generators is None else (next(generators),)
             try:
-                out.append(self.fn(element) if generators is None else self.fn(element, next(generators)))
+                out.append(called(self.fn, element, *drawn))
             except Exception as error:
                 error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
                 raise
         return out
+
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the user's returns.
+
+    Raises:
+        RuntimeError: where it raises StopIteration, which would end the stream.
+    """
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError("a function passed to map() or map_batches() raised StopIteration") from error
 
 
 def keyed_generators(seed: int, positions: NDArray[np.int64], number: int) -> Iterator[np.random.Generator]:

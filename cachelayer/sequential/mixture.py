@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.sequential.order import Order, round_keys
+from cachelayer.sequential.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
 # A mixture never ends: all of its positions lie in one epoch that nobody comes to the end of.
-ENDLESS = 1 << 62
+ENDLESS = MOST_POSITIONS
 
 Indices = NDArray[np.int64]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.sequential.order import Order, Ordering
-from cachelayer.sequential.steps import REMAINDERS, Remainder, Steps
+from cachelayer.sequential.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ def make_options(
         InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
     """
     shard_index, shard_count = _shard(shard)
+    shuffle, reshuffle = boolean("shuffle", shuffle), boolean("reshuffle", reshuffle)
+    if remainder is None and getattr(shard, "drop_remainder", False) is True:
+        remainder = "drop"
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
     if batch % shard_count:
         raise InvalidArgumentError(
@@ -50,6 +53,9 @@ def make_options(
         )
     epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
     position = integer("start", start, 0)
+    for name, value in (("start", position), ("num_epochs", (epochs or 0) * records)):
+        if value > MOST_POSITIONS:
+            raise InvalidArgumentError(f"{name} leads to position {value}: there are 2**62 at most")
     if epochs is not None and position > epochs * records:
         raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
     rule = _remainder(remainder, global_batch_size, records, batch, shard_count)
@@ -57,7 +63,7 @@ def make_options(
     return StreamOptions(
         batched=global_batch_size is not None,
         steps=Steps(records, batch, shard_count, rule, epochs),
-        order=Order(records, bool(shuffle), _seed(seed, bool(shuffle)), bool(reshuffle) or not shuffle),
+        order=Order(records, shuffle, _seed(seed, shuffle), reshuffle or not shuffle),
         shard_index=shard_index,
         start=position,
         prefetch=integer("prefetch", prefetch, 0),

@@ -29,6 +29,8 @@ _M2 = 0x94D049BB133111EB
 _KEY_ROUNDS = 6
 _ROUNDS = 8
 _BLOCK = 1 << 13
+# Of pieces of permutations: those of many datasets are kept, so that mixtures of them need not work them out anew.
+_KEPT_NBYTES = 64 << 20
 _FEW = 16
 
 Words = NDArray[np.uint64]
@@ -95,7 +97,7 @@ def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indi
     return out
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEPT_NBYTES // (8 * _BLOCK))
 def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
     """One block of a permutation: kept, since the next batch most often lies in it too."""
     start = number * _BLOCK
@@ -122,7 +124,7 @@ def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(keys)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=_KEPT_NBYTES // (8 * SORTED_UP_TO))
 def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
     keys = round_keys(seed, epoch)
     words = np.arange(records, dtype=np.uint64)

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cachelayer.errors import StateError
 from cachelayer.sequential.order import ORDER_VERSION, Ordering
+from cachelayer.sequential.steps import MOST_POSITIONS
 
 FORMAT = 1
 
@@ -57,19 +60,22 @@ class StreamIdentity:
             raise StateError(
                 "the state belongs to another stream: " + "; ".join(differences) + ": restore it where it was saved"
             )
-        return _whole(state["position"], 0, "position")
+        position = _whole(state["position"], 0, "position")
+        if position > MOST_POSITIONS:
+            raise StateError(f"position {position} of the state: there are 2**62 at most")
+        return position
 
 
 def _whole(number: Any, least: int, name: str) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
         raise StateError(f"not a sampler state: its {name} is {number!r}")
-    return number
+    return int(number)
 
 
 def _parsed(text: str | bytes) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateError(f"not a sampler state: {error}") from error
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.protocols import RandomAccess
-from cachelayer.sequential.collate import collate, first_rows
-from cachelayer.sequential.maps import ElementMap
+from cachelayer.sequential.collate import first_rows
+from cachelayer.sequential.maps import ElementMap, called
 from cachelayer.sequential.options import StreamOptions
 from cachelayer.sequential.steps import Step
 
@@ -65,18 +66,28 @@ class StepReader:
         """The batches of some steps, read at once where that can be."""
         read: Iterable[Any]
         try:
-            if self.maps:
-                read = map(self._read, steps)
-            else:
-                read = self.records.read_batches([self.numbers(step) for step in steps])
+            read = self._read_at_once(steps)
         except Exception:  # noqa: BLE001 - read one by one, the error comes in the place of the batch that has it
             read = map(self._read, steps)
         return map(self._finished, steps, read)
 
+    def _read_at_once(self, steps: Sequence[Step]) -> Iterable[Any]:
+        numbers = [self.numbers(step) for step in steps]
+        if not self.maps:
+            return self.records.read_batches(numbers)
+        splits = list(accumulate(map(len, numbers), initial=0))
+        positions = np.concatenate([self._positions(step) for step in steps])
+        elements = self._mapped(np.concatenate(numbers), positions)
+        parts = [elements[start:stop] for start, stop in pairwise(splits)]
+        return [self._stacked(step, part) for step, part in zip(steps, parts, strict=True)]
+
     def elements(self, step: Step) -> Sequence[Any]:
         """The elements of a step."""
-        positions = step.begin + np.minimum(self._rows(step), step.end - step.begin - 1)
-        return self._mapped(self.numbers(step), positions)
+        return self._mapped(self.numbers(step), self._positions(step))
+
+    def _positions(self, step: Step) -> Indices:
+        """The global positions of the rows of a step; those of padding rows are that of the step's last record."""
+        return step.begin + np.minimum(self._rows(step), step.end - step.begin - 1)
 
     def block(self, block: Step) -> Iterator[Any]:
         """The elements of this shard in several steps of an element a shard."""
@@ -101,13 +112,16 @@ class StepReader:
         """The batch of a step, before functions of batches and the mask."""
         if not self.maps:
             return self.records.read(self.numbers(step))
-        elements = self.elements(step)
-        if elements:
-            return collate(elements)
+        return self._stacked(step, self.elements(step))
+
+    def _stacked(self, step: Step, elements: Sequence[Any]) -> Any:
+        """The batch of the elements of a step."""
+        if len(elements):
+            return self.records.collate(elements)
         # What a batch of nothing looks like is seen from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
         one = self._mapped(self.options.order(epoch, place, place + 1), np.array([step.begin]))
-        return first_rows(collate(one), 0)
+        return first_rows(self.records.collate(one), 0)
 
     def _mapped(self, numbers: Indices, positions: Indices) -> Sequence[Any]:
         """The elements of these record numbers, which stand at global positions, after all functions."""
@@ -118,7 +132,7 @@ class StepReader:
 
     def _finished(self, step: Step, batch: Any) -> Any:
         for function in self.batch_maps:
-            batch = function(batch)
+            batch = called(function, batch)
         if self.options.steps.remainder != "pad":
             return batch
         return batch, self._rows(step) < step.end - step.begin

@@ -20,6 +20,10 @@ Remainder = Literal["drop", "keep", "pad"]
 REMAINDERS: tuple[Remainder, ...] = ("drop", "keep", "pad")
 
 
+# Positions are added and multiplied as signed 64-bit integers.
+MOST_POSITIONS = 1 << 62
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of all shards.

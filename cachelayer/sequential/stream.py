@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError
 from cachelayer.protocols import RandomAccess, T
 from cachelayer.sequential.checkpoint import load_state, save_state
@@ -25,6 +25,8 @@ U = TypeVar("U")
 # What is read at once at least, where batches are smaller or there are none.
 _CHUNK_NBYTES = 4 << 20
 _CHUNK_RECORDS = 1024
+# Of elements that functions are applied to, which may take long.
+_MAPPED_RECORDS = 128
 
 
 class Stream(Generic[T]):
@@ -35,7 +37,8 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        self._chunk_records = min(_CHUNK_RECORDS, max(1, _CHUNK_NBYTES // max(1, reader.records.record_nbytes)))
+        most = _MAPPED_RECORDS if reader.maps else _CHUNK_RECORDS
+        self._chunk_records = min(most, max(1, _CHUNK_NBYTES // max(1, reader.records.record_nbytes)))
 
     @property
     def options(self) -> StreamOptions:
@@ -76,7 +79,7 @@ class Stream(Generic[T]):
             raise InvalidArgumentError("map() works on elements, map_batches() on batches of them: call map() first")
         if rng and self.options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
-        added = ElementMap(fn, bool(rng), integer("threads", threads, 0), len(self._reader.maps))
+        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), len(self._reader.maps))
         return Stream(replace(self._reader, maps=(*self._reader.maps, added)))
 
     def map_batches(self, fn: Callable[[T], U]) -> Stream[U]:
@@ -92,7 +95,7 @@ class Stream(Generic[T]):
             raise InvalidArgumentError(
                 "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
             )
-        return Stream(replace(self._reader, batch_maps=(*self._reader.batch_maps, fn)))
+        return Stream(replace(self._reader, batch_maps=(*self._reader.batch_maps, _function(fn))))
 
     def of_rows(self, rows: Callable[[int], NDArray[np.int64]]) -> Stream[T]:
         """The same stream, of some rows of each global batch: what a process of a sharded array needs.
@@ -117,6 +120,9 @@ class Stream(Generic[T]):
     def __iter__(self) -> StreamIterator[T]:
         """An iterator from ``start`` on, independent of others."""
         return StreamIterator(self)
+
+    # Steps can be asked for by number, but without batches they are more than what is handed out.
+    __reversed__ = None
 
     def __len__(self) -> int:
         """What a fresh iterator of this shard hands out, from ``start``.
@@ -197,10 +203,17 @@ class Stream(Generic[T]):
         return f"Stream({self._reader.records!r}, {self.options!r})"
 
 
+def _function(fn: Any) -> Any:
+    if not callable(fn):
+        raise InvalidTypeError(f"fn {fn!r}: pass a function")
+    return fn
+
+
 class StreamIterator(Iterator[T]):
     """Hands out a stream, and knows where it is. For one thread at a time."""
 
     def __init__(self, stream: Stream[T]) -> None:
+        self._stream = stream
         self._identity = stream.identity
         self._steps = stream.options.steps
         self._writes = stream.options.shard_index == 0
@@ -247,6 +260,9 @@ class StreamIterator(Iterator[T]):
         self._go_to(self._position)
         return failure
 
+    def __reduce__(self) -> tuple[Callable[..., StreamIterator[T]], tuple[Stream[T], dict[str, Any]]]:
+        return _restored, (self._stream, self.get_state())
+
     def get_state(self) -> dict[str, Any]:
         """The state after what was handed out: small, JSON, the same on every shard after the same number of steps."""
         return self._identity.state(self._position)
@@ -283,3 +299,10 @@ class StreamIterator(Iterator[T]):
             StateError: where there is none, or it belongs to other records or another order.
         """
         return await load_state(directory, self.set_state)
+
+
+def _restored(stream: Stream[T], state: dict[str, Any]) -> StreamIterator[T]:
+    """A copy of an iterator, which reads ahead by itself."""
+    iterator = StreamIterator(stream)
+    iterator.set_state(state)
+    return iterator
