@@ -165,6 +165,21 @@ def test_a_copy_of_an_index_is_read_instead_and_gives_back_its_room(long_indices
     assert remote.ranged.has_index(0)
 
 
+def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20))
+    name = remote.objects[0].index_name
+    raw = remote.reads.whole(name)
+    assert remote.ranged.whole_index(0).tobytes() == raw
+    remote.records(range(100))
+    calls = len(remote.reads.calls)
+    assert remote.ranged.whole_index(0).tobytes() == raw
+    assert len(remote.reads.calls) == calls
+    other = Remote(numbered(tmp_path / "other", 100, 1 << 20))
+    other.reads.changed[other.objects[0].index_name] = raw[:200] + b"!" + raw[201:]
+    with pytest.raises(CorruptionError, match=r"shard-00000\.index: its rows do not match"):
+        other.ranged.whole_index(0)
+
+
 def test_a_copy_of_an_index_that_is_removed_is_fetched_again(tmp_path: Path) -> None:
     remote = Remote(numbered(tmp_path, 100, 1 << 20))
     copies = [np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8)]

@@ -14,8 +14,8 @@ from cachelayer.locks import ProcessLock
 
 Job = TypeVar("Job")
 
-# The next copy begins while one is checked and written to the disk.
-_THREADS = 2
+# The next copies begin while one is checked and written to the disk.
+_THREADS = 3
 _BUSY_SECONDS = 0.2
 _FAILURES = 3
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.ranged import check_index
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.codec.memory import Bytes
@@ -84,17 +81,16 @@ class LocalCopies:
         group.drop(name)
         group.drop(index_name)
 
-    def make_index(self, number: int) -> bool | None:
-        """Copy the index of a shard; see :meth:`CopyGroup.make`."""
+    def make_index(self, number: int, read: Callable[[], Bytes]) -> bool | None:
+        """Make a copy of the index of a shard, which ``read`` reads and checks; see :meth:`CopyGroup.make`."""
         group, _, index_name = self._names(number)
-        shard = self._shards[number]
-        source = f"{self._dataset_id}/{paths.index_of(shard.name)}"
 
         def fill(path: Path) -> None:
-            self._store.download(source, path, shard.stats.index_nbytes)
-            check_index(np.fromfile(path, np.uint8), shard.stats, f"{self._store.url}/{source}")
+            raw = read()
+            with path.open("rb+") as file:
+                file.write(raw.data)
 
-        return group.make(index_name, shard.stats.index_nbytes, fill)
+        return group.make(index_name, self._shards[number].stats.index_nbytes, fill)
 
     def make(self, number: int) -> bool | None:
         """Copy a shard, and check it; see :meth:`CopyGroup.make`."""

@@ -50,7 +50,7 @@ class RemoteShards:
             turn = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16)
             count = max(1, len(records))
             self._copier: Copier[tuple[int, int]] = Copier(
-                partial(_make, copies), self._take_copy, lambda job: (job[0], (job[1] - turn) % count)
+                partial(_make, copies, ranged), self._take_copy, lambda job: (job[0], (job[1] - turn) % count)
             )
 
     def __len__(self) -> int:
@@ -178,6 +178,8 @@ class RemoteShards:
         warnings.warn(text, CacheLayerWarning, stacklevel=6)
 
 
-def _make(copies: LocalCopies, job: tuple[int, int]) -> bool | None:
+def _make(copies: LocalCopies, ranged: RangedShards, job: tuple[int, int]) -> bool | None:
     what, shard = job
-    return copies.make_index(shard) if what == _INDEX else copies.make(shard)
+    if what == _INDEX:
+        return copies.make_index(shard, lambda: ranged.whole_index(shard))
+    return copies.make(shard)

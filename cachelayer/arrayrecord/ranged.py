@@ -90,6 +90,20 @@ class RangedShards:
         """Whether no more of the index of a shard is fetched."""
         return shard in self._indices or shard in self._copies
 
+    def whole_index(self, shard: int) -> Bytes:
+        """The index of a shard, fetched where it is not here.
+
+        Raises:
+            CorruptionError: where it is not what was published.
+        """
+        raw = self._index(shard)
+        if raw is None:
+            where = self._shards[shard]
+            (fetched,) = self._read_ranges([(where.index_name, 0, where.stats.index_nbytes)])
+            raw = np.frombuffer(fetched, np.uint8)
+            self._checked(shard, raw)
+        return raw
+
     def use_index_copy(self, shard: int, open_copy: Callable[[], Bytes]) -> None:
         """Have an index be read from a copy on disk, and none of it fetched any more.
 
