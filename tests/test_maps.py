@@ -93,6 +93,9 @@ def test_two_functions_of_a_stream_draw_different_numbers() -> None:
 
     stream = numbers(20).stream(seed=1).map(lambda n: [float(n)]).map(add, rng=True).map(add, rng=True)
     assert all(first != second for _, first, second in stream)
+    alone = numbers(20).stream(seed=1).map(drawn, rng=True)
+    behind = numbers(20).stream(seed=1).map(int).map(drawn, rng=True)
+    assert alone[7]["normal"] == behind[7]["normal"]
 
 
 def test_functions_are_called_in_order_and_batches_come_last() -> None:

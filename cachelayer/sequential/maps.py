@@ -22,7 +22,7 @@ class ElementMap:
         fn: the function; with ``rng`` it takes a :class:`numpy.random.Generator` besides.
         rng: whether it does.
         threads: number of threads that call it at once; 0 calls it in one at a time.
-        number: its place among the functions of a stream: no two of them draw the same numbers.
+        number: its place among the functions of a stream that take random numbers: no two draw the same ones.
     """
 
     fn: Callable[..., Any]

@@ -79,7 +79,8 @@ class Stream(Generic[T]):
             raise InvalidArgumentError("map() works on elements, map_batches() on batches of them: call map() first")
         if rng and self.options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
-        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), len(self._reader.maps))
+        drawing = sum(earlier.rng for earlier in self._reader.maps)
+        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing)
         return Stream(replace(self._reader, maps=(*self._reader.maps, added)))
 
     def map_batches(self, fn: Callable[[T], U]) -> Stream[U]:
