@@ -175,12 +175,12 @@ def test_once_copied_nothing_is_fetched_and_every_process_has_it(seen: Seen, tmp
     assert other._base.shards.local_shards() == SHARDS
 
 
-def test_processes_at_once_copy_each_shard_once(seen: Seen, tmp_path: Path) -> None:
-    order = seen.order(options={"local_cache": str(tmp_path)})
+def test_processes_at_once_copy_each_shard_once(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    order = seen_on_gcs.order(options={"local_cache": str(tmp_path)})
     with ThreadPoolExecutor(4) as threads:
         outcomes = list(threads.map(outcome, [order] * 4))
     assert outcomes == [{"local": SHARDS, "warnings": []}] * 4
-    assert sorted(seen.copied()) == sorted({Path(shard.name).stem for shard in seen.shards})
+    assert sorted(seen_on_gcs.copied()) == sorted({Path(shard.name).stem for shard in seen_on_gcs.shards})
 
 
 def test_a_part_of_a_dataset_copies_the_shards_that_it_touches(memory: Any, tmp_path: Path) -> None:
@@ -407,12 +407,18 @@ def test_a_full_folder_is_done_without_with_one_warning(seen_on_gcs: Seen, tmp_p
     assert not list(tmp_path.rglob("*.array_record*"))
 
 
-@pytest.mark.parametrize("local", [True, False], ids=["copies", "ranges"])
-def test_after_fork_spawn_and_forkserver_every_read_is_right(seen: Seen, tmp_path: Path, local: bool) -> None:
-    methods = ["fork", "spawn", "forkserver"]
-    options = {"local_cache": str(tmp_path)} if local else {"local_cache_bytes": 0}
-    found = outcome(seen.order(options=options, methods=methods))
-    assert [found[method] for method in methods] == [SOME] * 3
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+def test_after_fork_spawn_and_forkserver_every_range_is_right(seen: Seen) -> None:
+    found = outcome(seen.order(options={"local_cache_bytes": 0}, methods=METHODS))
+    assert [found[method] for method in METHODS] == [SOME] * 3
+
+
+def test_after_fork_spawn_and_forkserver_every_copy_is_right(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    found = outcome(seen_on_gcs.order(options={"local_cache": str(tmp_path)}, methods=METHODS))
+    assert [found[method] for method in METHODS] == [SOME] * 3
+    assert len(seen_on_gcs.copied()) == SHARDS
 
 
 def test_a_process_ends_while_copies_are_made(seen_on_gcs: Seen, tmp_path: Path) -> None:
