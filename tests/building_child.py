@@ -1,19 +1,19 @@
-"""A child process that builds in an object store, and its parent's side of the talk with it.
+"""A process that builds in an object store, and its parent's side of the talk with it.
 
 The child says "building" when its source is asked for a first record, stops in the middle until it is told to go on,
-and ends with what became of its call. Arguments: how, url, storage options, folder of local copies.
+and ends with what became of its call.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,78 +40,94 @@ def expected_digest() -> str:
     )
 
 
+# One process imports what takes a second, and is forked.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["building_child", "s3fs", "gcsfs", "obstore"])
+
+
 class Child:
     """A process that calls ``storage.cache`` or ``storage.submit``, as its parent sees it."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.process = process
-        self._stdin: IO[str] = process.stdin
-        self._stdout: IO[str] = process.stdout
-        self._stderr: IO[str] = process.stderr
+    def __init__(self, how: str, url: str, options: dict[str, Any], folder: Path) -> None:
+        self._talk, talk = FORKS.Pipe()
+        self._shown, shown = FORKS.Pipe()
+        self.process = FORKS.Process(target=main, args=(talk, shown, how, url, options, folder))
+        self.process.start()
+        for end in (talk, shown):
+            end.close()
 
-    def hears(self) -> str:
-        """The next line that it says."""
-        return self._stdout.readline().strip()
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def hears(self) -> Any:
+        """What it says next; its last words are what became of its call."""
+        return self._talk.recv()
 
     def shown(self, text: str) -> str:
-        """The first line on its standard error that holds the text."""
-        for line in self._stderr:
-            if text in line:
-                return line.strip()
-        raise AssertionError(f"the child ended without {text!r}")
+        """What it writes first on its standard error that holds the text."""
+        while text not in (line := self._shown.recv()):
+            pass
+        return str(line)
 
     def go_on(self) -> None:
-        self._stdin.write("go on\n")
-        self._stdin.flush()
+        self._talk.send("go on")
 
     def outcome(self) -> dict[str, Any]:
-        """What became of its call: digest and attempt of the version, or the name of the error."""
-        for line in self._stdout:
-            if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
-        raise AssertionError(f"the child ended with {self.process.wait()}: {self._stderr.read()}")
+        """Digest, manifest and records of its version, or the name of the error."""
+        while not isinstance(found := self.hears(), dict):
+            pass
+        return found
 
 
 @contextmanager
 def child(how: str, url: str, options: dict[str, Any], folder: Path) -> Iterator[Child]:
     """A child at work, which is killed at the end."""
-    command = [sys.executable, __file__, how, url, json.dumps(options), str(folder)]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    environment = {**os.environ, "CACHELAYER_LEASE_SECONDS": str(LEASE_SECONDS)}
-    with ExitStack() as stack:
-        process = stack.enter_context(subprocess.Popen(command, text=True, env=environment, **pipes))  # type: ignore[call-overload]
-        stack.callback(process.kill)
-        yield Child(process)
+    started = Child(how, url, options, folder)
+    try:
+        yield started
+    finally:
+        started.kill()
 
 
-def paused_rows() -> Iterator[dict[str, Any]]:
-    say("building")
-    for row in rows():
-        if row["number"] == PAUSE:
-            sys.stdin.readline()
-        yield row
+class Shown:
+    """A standard error that a parent reads."""
+
+    def __init__(self, shown: Connection) -> None:
+        self._shown = shown
+
+    def write(self, text: str) -> None:
+        self._shown.send(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
 
 
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+def main(talk: Connection, shown: Connection, how: str, url: str, options: dict[str, Any], folder: Path) -> None:
+    """What the child does."""
+    os.environ["CACHELAYER_LEASE_SECONDS"] = str(LEASE_SECONDS)
+    sys.stderr = Shown(shown)  # type: ignore[assignment]
+    storage = cachelayer.Storage(url, local_cache=folder, storage_options=options)
 
+    def paused_rows() -> Iterator[dict[str, Any]]:
+        talk.send("building")
+        for row in rows():
+            if row["number"] == PAUSE:
+                talk.recv()
+            yield row
 
-def main(how: str, url: str, options: str, folder: str) -> None:
-    storage = cachelayer.Storage(url, local_cache=folder, storage_options=json.loads(options))
     try:
         ref = getattr(storage, how)(paused_rows, "rows", "v1", shard_bytes=SHARD_BYTES, progress=True)
     except cachelayer.CacheLayerError as error:
-        say(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        talk.send({"error": type(error).__name__, "message": str(error)})
     else:
         manifest = storage.versions("rows")["v1"].manifest
-        numbers = ref.read([0, RECORDS - 1])["number"].tolist()
-        say(json.dumps({"digest": ref.digest, "manifest": manifest, "numbers": numbers}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        talk.send({"digest": ref.digest, "manifest": manifest, "numbers": ref.read([0, -1])["number"].tolist()})
