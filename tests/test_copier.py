@@ -175,6 +175,7 @@ def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, copier: Copier[int
             doing.gate, doing._lock = threading.Event(), threading.Lock()
             doing.gate.set()
             doing.done = []
+            copier.wait()
             copier.want([2, 4])
             copier.wait()
             code = 0 if sorted(doing.done) == [2, 4] else 2

@@ -83,7 +83,8 @@ class Copier(Generic[Job]):
 
     def wait(self) -> None:
         """Return when there is nothing to be done."""
-        while threads := self._threads - {threading.current_thread()}:
+        # A child of a fork has none of its parent's threads.
+        while threads := [thread for thread in self._threads.copy() if thread.is_alive()]:
             for thread in threads:
                 thread.join()
 
