@@ -127,7 +127,7 @@ def _attempts_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[
 
 
 def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: _Clock, age: float) -> None:
-    """Remove what killed processes left beside the attempts: objects half put, and signs of attempts that have ended."""
+    """Remove what killed processes left beside the attempts: objects half put, signs of ended attempts."""
     for name in store.names(paths.log(dataset_id)):
         if name.endswith(".tmp") and clock.age(f"{paths.log(dataset_id)}/{name}") >= age:
             store.delete(f"{paths.log(dataset_id)}/{name}")
