@@ -216,6 +216,10 @@ class Storage:
             source: as in :meth:`submit`; a function is called only where the version has to be built.
             dataset_id, dataset_version: as in :meth:`submit`.
             submit_options: as in :meth:`submit`; they matter only where the version has to be built.
+
+        Raises:
+            BuildRevokedError: where this process built, was taken for dead meanwhile, and another builds now: ask again.
+            CacheLayerError: as in :meth:`submit`.
         """
         return self._cache(source, dataset_id, dataset_version, {}, submit_options)
 
