@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,15 @@ def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, l
     group = folder.group("gs://a")
     for name in made:
         assert group.path(name).read_bytes().rstrip(b".") == name.encode()
+
+
+def test_threads_never_make_more_than_fits(tmp_path: Path) -> None:
+    for number in range(8):
+        folder = CacheFolder(tmp_path / str(number), 20_500)
+        group = folder.group("gs://a")
+        with ThreadPoolExecutor(8) as threads:
+            made = list(threads.map(partial(put, group, nbytes=1000), map(str, range(60))))
+        assert (made.count(True), total(folder.path)) == (20, 20_000)
 
 
 def test_without_a_limit_a_fifth_of_the_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    <folder>/lock                                held while room is made
+    <folder>/lock                                held while room is made or taken
     <folder>/<group>/in-use                      locked, shared, by every process that reads copies of the group
     <folder>/<group>/<name>                      a copy, whole
     <folder>/<group>/<name>.part                 one that is being made, locked; of its final size from the start
@@ -18,7 +18,7 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -51,6 +51,10 @@ class CacheFolder:
             StorageError: where the folder cannot be written.
         """
         return CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
+
+    def locked(self) -> AbstractContextManager[BinaryIO | None]:
+        """Held while bytes are counted, and while what counts changes its name or grows."""
+        return _locked(self.path / "lock", fcntl.LOCK_EX)
 
     def make_room(self, nbytes: int, keep: Path) -> bool:
         """Whether there is room for so many bytes, after copies of other groups that nobody uses were removed.
@@ -119,7 +123,7 @@ class CopyGroup:
     def fits(self) -> bool:
         """Whether all copies are within the limit, after those of other groups that nobody uses were removed."""
         try:
-            with _locked(self._folder.path / "lock", fcntl.LOCK_EX):
+            with self._folder.locked():
                 return self._folder.make_room(0, self._path)
         except OSError as error:
             raise storage_error("write local copies to", self._path, error) from error
@@ -155,7 +159,10 @@ class CopyGroup:
                     if not self._reserve(file, nbytes):
                         return False
                     fill(part)
-                    _publish(part, final, nbytes)
+                    _bring_to_disk(part, nbytes)
+                    # Who counts sizes meanwhile would see neither name.
+                    with self._folder.locked():
+                        part.replace(final)
                 finally:
                     if _is_at(file, part):
                         part.unlink()
@@ -167,7 +174,7 @@ class CopyGroup:
 
     def _reserve(self, part: BinaryIO, nbytes: int) -> bool:
         """Give a part its final size now, so that others count it, if there is room."""
-        with _locked(self._folder.path / "lock", fcntl.LOCK_EX):
+        with self._folder.locked():
             # What a killed process left of it counts no more.
             part.truncate(0)
             if not self._folder.make_room(nbytes, self._path):
@@ -188,12 +195,11 @@ def default_folder() -> Path:
     return (Path(base) if base else Path("~/.cache").expanduser()) / "cachelayer"
 
 
-def _publish(part: Path, final: Path, nbytes: int) -> None:
+def _bring_to_disk(part: Path, nbytes: int) -> None:
     with part.open("rb+") as file:
         if os.fstat(file.fileno()).st_size != nbytes:
             raise StorageError(f"{part}: {os.fstat(file.fileno()).st_size} bytes were copied, expected {nbytes}")
         os.fsync(file.fileno())
-    part.replace(final)
 
 
 @contextmanager
