@@ -1,0 +1,127 @@
+"""Tensors to arrays and back, sharing memory where it can be."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from cachelayer.elements import tree
+from cachelayer.elements.spec import ArraySpec
+from cachelayer.elements.tree import Tree
+from cachelayer.elements.values import Nullable, Ragged, Sparse
+from cachelayer.errors import ElementError, InvalidTypeError, MissingDependencyError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
+
+_CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+# numpy's array protocol has no such dtypes: they cross as integers of their size.
+_ML_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    getattr(torch, name): np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
+}
+_FROM_ML_DTYPES = {dtype: name for name, dtype in _ML_DTYPES.items()}
+
+
+def arrays(value: Any, path: str = "") -> Tree:
+    """The value with arrays for tensors, and namedtuples for dataclasses."""
+    return tree.map_structure(value, _array_leaf, path)
+
+
+def _array_leaf(path: str, leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return array_of(path, leaf)
+    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, (type, Ragged, Sparse)):
+        names = tuple(field.name for field in dataclasses.fields(leaf))
+        values = [arrays(getattr(leaf, name), f"{path}.{name}") for name in names]
+        return tree.namedtuple_class(type(leaf).__name__, names)(*values)
+    return leaf
+
+
+def array_of(path: str, tensor: Any) -> np.ndarray[Any, Any]:
+    """The values of a tensor; where it can be, without a copy."""
+    try:
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+        dtype = _ML_DTYPES.get(tensor.dtype)
+        if dtype is None:
+            return np.asarray(tensor.numpy())
+        return np.asarray(tensor.view(_CARRIERS[dtype.itemsize][0]).numpy().view(dtype))
+    except (TypeError, RuntimeError) as error:
+        got = f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} on {tensor.device}"
+        hint = "Convert it: .to_dense(), .dequantize(), .to(<a dtype>)."
+        raise ElementError("a tensor that numpy can hold", got, path=path, hint=hint) from error
+
+
+def tensors(value: Any) -> Any:
+    """An element or a batch with tensors that share memory with its arrays.
+
+    Args:
+        value: str, bytes and arrays of them become lists; Ragged become lists of their rows, Sparse sparse COO tensors,
+            and Nullable keep tensors inside.
+
+    Raises:
+        InvalidTypeError: for an array of a dtype that PyTorch has not, with the path of the leaf.
+    """
+    return tree.map_structure(value, _tensor_leaf)
+
+
+def _tensor_leaf(path: str, leaf: Any) -> Any:
+    if isinstance(leaf, Ragged):
+        return [_tensor_leaf(path, row) for row in leaf]
+    if isinstance(leaf, Nullable):
+        return Nullable(tree.map_structure(leaf.values, _tensor_leaf, path), tensor_of(path, leaf.valid))
+    if isinstance(leaf, Sparse):
+        indices = tensor_of(path, np.ascontiguousarray(leaf.indices.T))
+        return torch.sparse_cootensor_of(indices, tensor_of(path, leaf.values), tuple(leaf.dense_shape.tolist()))
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return leaf.tolist() if leaf.dtype.kind in "OSU" else tensor_of(path, np.asarray(leaf))
+    return leaf
+
+
+def tensor_of(path: str, array: np.ndarray[Any, Any]) -> Any:
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    dtype = _FROM_ML_DTYPES.get(array.dtype)
+    try:
+        if dtype is None:
+            return torch.from_numpy(array)
+        return torch.from_numpy(array.view(_CARRIERS[array.itemsize][1])).view(dtype)
+    except (TypeError, ValueError) as error:
+        where = f"leaf {path}" if path else "the element"
+        raise InvalidTypeError(
+            f"{where} is of dtype {array.dtype}, which PyTorch has not: convert it with map() of a stream"
+        ) from error
+
+
+def with_dense_rows(spec: Tree, batch: Any) -> Any:
+    """The batch with lists of arrays for leaves of unknown shape that are not ragged within an element."""
+    values = tree.flatten_like(spec, batch)
+    leaves = (leaf for _, leaf in tree.leaves(spec))
+    dense = [_dense_rows(value) if isinstance(leaf, ArraySpec) else value for leaf, value in zip(leaves, values)]  # noqa: B905
+    return tree.packer(spec)(iter(dense))
+
+
+def _dense_rows(column: Any) -> Any:
+    if isinstance(column, Nullable):
+        return Nullable(_dense_rows(column.values), column.valid)
+    return [_dense(row) for row in column] if isinstance(column, Ragged) else column
+
+
+def _dense(row: Any) -> Any:
+    """A row as the array that it was stored as: all its inner rows are of one length."""
+    if not isinstance(row, Ragged):
+        return row
+    inner = [int(splits[1]) if len(splits) > 1 else 0 for splits in row.nested_row_splits]
+    return row.flat_values.reshape(len(row), *inner, *row.flat_values.shape[1:])

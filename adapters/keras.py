@@ -1,0 +1,226 @@
+"""Keras in and out, on any of its backends.
+
+``storage.cache(dataset, ...)`` takes a ``keras.utils.PyDataset`` (``Sequence``) as it is; :func:`to_keras` makes one of
+a stream, for ``model.fit``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cachelayer.arguments import integer
+from cachelayer.building.source import Batch
+from cachelayer.building.unbatch import BatchesSource
+from cachelayer.elements import tree
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.sequential.stream import Stream
+
+try:
+    import keras
+except ImportError as error:
+    raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
+
+_MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
+
+
+# In.
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> PyDatasetSource | None:  # noqa: ARG001
+    """The source that a ``PyDataset`` is; None for anything else. Its batches are taken apart always."""
+    return PyDatasetSource(obj) if isinstance(obj, keras.utils.PyDataset) else None
+
+
+class PyDatasetSource(BatchesSource):
+    """One epoch of a ``PyDataset``, made by as many workers as it asks for."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(_epoch(dataset), "keras")
+        self._dataset = dataset
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements, in the dataset's batches.
+
+        Raises:
+            InvalidArgumentError: where the dataset is endless and there is no limit.
+        """
+        if limit is None and self._dataset.num_batches is None:
+            raise InvalidArgumentError(
+                "the PyDataset is endless (num_batches is None): give it a __len__, or pass max_records="
+            )
+        return super().batches(limit)
+
+
+def _epoch(dataset: Any) -> Iterator[Any]:
+    numbers: Iterable[int] = itertools.count() if dataset.num_batches is None else range(dataset.num_batches)
+    dataset.on_epoch_begin()
+    if dataset.workers > 0 and dataset.use_multiprocessing:
+        with ProcessPoolExecutor(dataset.workers, initializer=_keep, initargs=(dataset,)) as processes:
+            yield from _in_order(processes, _kept_batch, numbers, dataset.max_queue_size)
+    elif dataset.workers > 1:
+        with ThreadPoolExecutor(dataset.workers, "cachelayer-keras") as threads:
+            yield from _in_order(threads, dataset.__getitem__, numbers, dataset.max_queue_size)
+    else:
+        yield from map(dataset.__getitem__, numbers)
+    dataset.on_epoch_end()
+
+
+def _in_order(executor: Executor, batch: Callable[[int], Any], numbers: Iterable[int], ahead: int) -> Iterator[Any]:
+    """The batches of these numbers, at most so many of them made ahead."""
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for number in numbers:
+            waiting.append(executor.submit(batch, number))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+_in_this_worker: list[Any] = []
+
+
+def _keep(dataset: Any) -> None:
+    _in_this_worker[:] = [dataset]
+
+
+def _kept_batch(number: int) -> Any:
+    return _in_this_worker[0][number]
+
+
+# Out.
+
+
+def to_keras(
+    stream: Stream[Any], *, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10
+) -> StreamDataset:
+    """A ``PyDataset`` whose epochs are those of a stream: epoch e of ``fit`` hands out the records of epoch e.
+
+    ``model.fit(dataset, epochs=3, shuffle=False, callbacks=[dataset.callback])``: the callback tells the dataset which
+    epoch it is, also with ``initial_epoch`` and after ``BackupAndRestore``; ``shuffle=False`` keeps ``fit`` from
+    shuffling our batches once more.
+
+    Args:
+        stream: its batches are what ``fit`` takes: ``(x, y)``, ``(x, y, sample_weight)``, ``(x,)``, or a dict of
+            inputs. How many epochs there are says ``fit``. With remainder "pad" the mask is the ``sample_weight``.
+        workers, use_multiprocessing, max_queue_size: as in ``keras.utils.PyDataset``.
+
+    Raises:
+        InvalidArgumentError: where the stream has no batches, no whole epochs, or empty batches for this shard.
+        InvalidTypeError: for anything but a stream.
+    """
+    if not isinstance(stream, Stream):
+        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
+    options = stream.options
+    steps = options.steps
+    if not options.batched:
+        raise InvalidArgumentError("fit() takes batches: pass a global_batch_size to stream()")
+    if options.start:
+        raise InvalidArgumentError(
+            f"start={options.start}: Keras has whole epochs: leave start out, and pass initial_epoch= to fit()"
+        )
+    if steps.per_epoch() == 0:
+        raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
+    if steps.remainder == "keep" and 0 < steps.records % steps.global_batch < steps.shard_count:
+        raise InvalidArgumentError(
+            "the last step of an epoch has no records for some shards, and Keras takes no empty batches: pass "
+            "remainder='drop' or 'pad' to stream()"
+        )
+    return StreamDataset(
+        stream, workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=max_queue_size
+    )
+
+
+class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
+    """The batches of one epoch of a stream; made by :func:`to_keras`."""
+
+    def __init__(self, stream: Stream[Any], **options: Any) -> None:
+        super().__init__(**options)
+        steps = replace(stream.options.steps, num_epochs=None)
+        self._stream = stream.with_options(steps=steps, prefetch=0)
+        self._length = steps.per_epoch()
+        self._epoch = 0
+        self._begun_untold = 0
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        """A batch of the epoch that it is.
+
+        Raises:
+            InvalidTypeError: where it is nothing that Keras takes; the message names the leaf.
+        """
+        return _for_fit(self._stream[self._epoch * self._length + index], self._stream.options.steps.remainder == "pad")
+
+    @property
+    def callback(self) -> keras.callbacks.Callback:
+        """Tells this dataset which epoch ``fit`` is in: pass it as one of its callbacks."""
+        return _Epochs(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hand out this epoch from now on; :attr:`callback` calls it."""
+        self._epoch = integer("epoch", epoch, 0)
+        self._begun_untold = -1
+
+    def on_epoch_begin(self) -> None:
+        """Keras calls this, also to look at the first batch of all.
+
+        Raises:
+            InvalidArgumentError: where the order changes from epoch to epoch, and nobody said which one it is.
+        """
+        self._begun_untold += 1
+        order = self._stream.options.order
+        if self._begun_untold > 1 and order.shuffle and order.reshuffle:
+            raise InvalidArgumentError(
+                "fit() began an epoch and did not say which: pass callbacks=[dataset.callback] to it; for evaluate() "
+                "and predict(), pass a stream without shuffle"
+            )
+
+
+class _Epochs(keras.callbacks.Callback):  # type: ignore[misc]
+    """Says which epoch it is."""
+
+    def __init__(self, dataset: StreamDataset) -> None:
+        super().__init__()
+        self._dataset = dataset
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        steps = self.params.get("steps")
+        if steps is not None and steps != len(self._dataset):
+            raise InvalidArgumentError(
+                f"steps_per_epoch={steps}: an epoch of fit() is one of the stream, of {len(self._dataset)} batches: "
+                "leave steps_per_epoch out"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self._dataset.set_epoch(epoch)
+
+
+def _for_fit(item: Any, padded: bool) -> Any:
+    batch, mask = item if padded else (item, None)
+    if isinstance(batch, list) or tree.is_namedtuple(batch):
+        batch = tuple(batch)
+    if not isinstance(batch, (dict, np.ndarray)) and not (isinstance(batch, tuple) and 1 <= len(batch) <= 3):
+        raise InvalidTypeError(f"fit() takes (x, y), (x, y, sample_weight), (x,) or a dict: {_MAP}")
+    for path, leaf in tree.leaf_values(batch):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OSUMm":
+            where = f"leaf {path}" if path else "the batch"
+            raise InvalidTypeError(f"{where} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
+    if mask is None:
+        return batch
+    if not isinstance(batch, tuple) or len(batch) != 2:
+        raise InvalidTypeError(f"remainder='pad' gives the mask as sample_weight of (x, y): {_MAP}")
+    return (*batch, mask.astype(np.float32))

@@ -1,0 +1,326 @@
+"""PyTorch in and out.
+
+``storage.cache(x, ...)`` takes a ``Dataset``, ``IterableDataset`` or ``DataLoader`` as it is. :func:`loader` hands a
+stream out as tensors, with a state; :func:`to_torch` makes a map-style ``Dataset``, which :class:`Sampler` and
+:class:`BatchSampler` put in our exact order under any ``torch.utils.data.DataLoader``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic
+
+import numpy as np
+
+from cachelayer.access.view import View
+from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
+from cachelayer.adapters._torch_tensors import array_of, arrays, tensor_of, tensors, with_dense_rows
+from cachelayer.arguments import integer
+from cachelayer.building.source import ArraySource, IterableSource, Source, batch_records
+from cachelayer.building.unbatch import BatchesSource
+from cachelayer.elements import tree
+from cachelayer.elements.spec import ArraySpec, LeafSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import (
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    MissingDependencyError,
+    SourceError,
+)
+from cachelayer.protocols import T
+from cachelayer.sequential.stream import Stream
+
+try:
+    import torch
+    from torch.utils import data
+except ImportError as error:
+    raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
+
+__all__ = ["BatchSampler", "Loader", "Sampler", "as_source", "loader", "tensors", "to_torch"]
+
+_FIRST_ITEMS = 8
+_HUGGING_FACE = {"datasets.arrow_dataset", "datasets.iterable_dataset"}
+
+
+# In.
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
+    """The source that a tensor, ``Dataset``, ``IterableDataset`` or ``DataLoader`` is; None for anything else."""
+    if isinstance(obj, torch.Tensor) and obj.ndim and not unbatch:
+        return ArraySource(array_of("", obj))
+    # A subclass may make other elements of its tensors.
+    if type(obj) is data.TensorDataset and not unbatch:
+        return ArraySource(tree.map_structure(obj.tensors, array_of))
+    if isinstance(obj, data.DataLoader):
+        elements, length = _loaded(obj), _loader_length(obj, rows=unbatch)
+    elif isinstance(obj, data.Dataset) and not _is_hugging_face(obj):
+        elements, length = _elements(obj), None if unbatch else _dataset_length(obj)
+    else:
+        return None
+    if unbatch:
+        return BatchesSource(map(arrays, elements), "torch", length)
+    return IterableSource(_numbered(elements), "torch", length)
+
+
+def _is_hugging_face(dataset: Any) -> bool:
+    """Whether another adapter knows it better: ``datasets`` makes its IterableDataset one of torch."""
+    return any(cls.__module__ in _HUGGING_FACE for cls in type(dataset).__mro__)
+
+
+def _dataset_length(dataset: Any) -> int | None:
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
+def _loader_length(loader: Any, *, rows: bool) -> int | None:
+    # A DataLoader that was asked for the length of an IterableDataset warns where it turns out to be another one.
+    if isinstance(loader.dataset, data.IterableDataset) or (rows and loader.batch_size is None):
+        return None
+    if not rows:
+        return len(loader)
+    return len(loader) * loader.batch_size if loader.drop_last else len(loader.sampler)
+
+
+def _elements(dataset: Any) -> Iterator[Any]:
+    if isinstance(dataset, data.IterableDataset):
+        return iter(dataset)
+    if not hasattr(dataset, "__len__"):
+        raise InvalidTypeError(f"{type(dataset).__name__} has no length: give it a __len__, or pass an IterableDataset")
+    if not hasattr(dataset, "__getitems__"):
+        return (dataset[number] for number in range(len(dataset)))
+    return _many_at_once(dataset)
+
+
+def _many_at_once(dataset: Any) -> Iterator[Any]:
+    start, size = 0, _FIRST_ITEMS
+    while start < len(dataset):
+        numbers = list(range(start, min(start + size, len(dataset))))
+        try:
+            items = dataset.__getitems__(numbers)
+        except Exception:
+            # One by one it comes to the record that fails.
+            yield from (dataset[number] for number in numbers)
+            raise
+        yield from items
+        start += len(numbers)
+        leaves = tree.leaf_values(items[-1])
+        size = batch_records(sum(getattr(leaf, "nbytes", 64) for _, leaf in leaves))
+
+
+def _loaded(loader: Any) -> Iterator[Any]:
+    done = 0
+    try:
+        for item in loader:
+            yield item
+            done += 1
+    except Exception as error:
+        record = _failing_record(loader, done)
+        if record is None:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise SourceError(f"the DataLoader failed at record {record} of its Dataset: {reason}") from error
+
+
+def _failing_record(loader: Any, batch: int) -> int | None:
+    """The record that fails in a batch, where the loader's order tells which ones are in it."""
+    if loader.batch_size is None or type(loader.sampler) is not data.SequentialSampler:
+        return None
+    first = batch * loader.batch_size
+    for record in range(first, min(first + loader.batch_size, len(loader.dataset))):
+        try:
+            loader.dataset[record]
+        except Exception:  # noqa: BLE001
+            return record
+    return None
+
+
+def _numbered(elements: Iterator[Any]) -> Iterator[Any]:
+    for record, element in enumerate(elements):
+        try:
+            yield arrays(element)
+        except ElementError as error:
+            raise error.at(record=record) from error.__cause__
+
+
+# Out.
+
+
+def to_torch(ref: View[Any]) -> data.Dataset:
+    """A map-style ``Dataset`` of tensors: ``dataset[3]``, a whole batch ``dataset[[3, 1, 2]]``, ``__getitems__``.
+
+    A list of numbers gives a batch in one read, which is the fast way: pass ``batch_size=None`` and a
+    :class:`BatchSampler` as ``sampler`` to a ``DataLoader``. ``__getitems__`` serves loaders that collate.
+
+    Args:
+        ref: the records.
+
+    Returns:
+        A picklable Dataset. Leaves are tensors that share memory with what was read; str and bytes stay so, in
+        batches as lists; leaves of unknown shape are lists of tensors in batches; Sparse are sparse COO tensors.
+
+    Raises:
+        InvalidTypeError: for anything but a ref, and for leaves of a dtype that PyTorch has not.
+    """
+    if not isinstance(ref, View):
+        raise InvalidTypeError(f"a {type(ref).__name__} is no DataRef: pass one, or a stream to loader()")
+    for path, leaf in tree.leaves(ref.element_spec):
+        if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind not in "SU":
+            tensor_of(path, np.empty(0, leaf.dtype))
+    return _RefDataset(ref)
+
+
+class _RefDataset(data.Dataset):  # type: ignore[misc]
+    """The records of a ref as tensors."""
+
+    def __init__(self, ref: View[Any]) -> None:
+        self._ref = ref
+        self._spec = ref.element_spec
+        self._stacks = all(_stacks(leaf) for _, leaf in tree.leaves(self._spec))
+
+    def __len__(self) -> int:
+        return len(self._ref)
+
+    def __getitem__(self, index: Any) -> Any:
+        """An element, or the batch of a sequence of numbers."""
+        if isinstance(index, slice):
+            return _RefDataset(self._ref[index])
+        if isinstance(index, (Sequence, np.ndarray)) or (isinstance(index, torch.Tensor) and index.ndim):
+            return tensors(with_dense_rows(self._spec, self._ref.read(np.asarray(index, np.int64))))
+        return tensors(self._ref[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The elements of these numbers; they are views of one batch."""
+        if not self._stacks:
+            return [tensors(element) for element in self._ref.__getitems__(indices)]
+        columns = tree.flatten_like(self._spec, self[list(indices)])
+        rows = [column if isinstance(column, list) else column.unbind(0) for column in columns]
+        return tree.row_packer(self._spec)(rows, len(indices))
+
+    def __repr__(self) -> str:
+        return f"to_torch({self._ref!r})"
+
+
+def _stacks(leaf: LeafSpec) -> bool:
+    """Whether row i of a batch's leaf is the leaf of element i."""
+    return isinstance(leaf, ArraySpec) and None not in leaf.shape and not leaf.nullable
+
+
+# Streams.
+
+
+def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: Any = None) -> Loader[T]:
+    """Batches of a stream as tensors, with ``state_dict`` and ``load_state_dict``.
+
+    Args:
+        stream: elements come out as elements, batches as batches.
+        num_workers: processes that read and map, each every so many steps; for heavy functions that hold the
+            interpreter lock. What comes out is the same for any number; 0 reads ahead in threads.
+        multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
+
+    Raises:
+        InvalidArgumentError: where there are workers, but no batches.
+        InvalidTypeError: for anything but a stream.
+    """
+    if not isinstance(stream, Stream):
+        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...), or a ref to to_torch()")
+    workers = integer("num_workers", num_workers, 0)
+    if workers and not stream.options.batched:
+        raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
+    return Loader(stream, workers, multiprocessing_context)
+
+
+class Loader(Generic[T]):
+    """What a stream hands out, as tensors; made by :func:`loader`. For one iteration at a time.
+
+    Its state is that of the stream after what was handed out, whatever workers have read; any stream or loader of the
+    same records in the same order takes it, on any number of ranks and workers.
+    """
+
+    def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
+        self._stream = stream
+        self._workers = num_workers
+        self._context = context
+        self._state = iter(_unread(stream)).get_state()
+        self._resumes = False
+
+    def __iter__(self) -> Iterator[T]:
+        """From where ``load_state_dict`` went, once; else from the start of the stream."""
+        if not self._resumes:
+            self._state = iter(_unread(self._stream)).get_state()
+        self._resumes = False
+        return self._run(self._stream.with_options(start=self._state["position"]))
+
+    def _run(self, stream: Stream[T]) -> Iterator[T]:
+        for item, state in self._loaded(stream) if self._workers else stream.with_state():
+            self._state = state
+            yield item if self._workers else _stream_tensors(stream, item)
+
+    def _loaded(self, stream: Stream[T]) -> Iterator[tuple[T, dict[str, Any]]]:
+        options = stream.options
+        numbers: Iterable[int] = itertools.count() if options.steps.end is None else range(len(stream))
+        loader = data.DataLoader(
+            _Steps(_unread(stream)),
+            batch_size=None,
+            sampler=numbers,
+            num_workers=self._workers,
+            collate_fn=_same,
+            multiprocessing_context=self._context,
+        )
+        position = options.start
+        for item in loader:
+            step = options.steps.at(position)
+            if step is not None:
+                position = options.steps.after(step)
+            yield item, stream.identity.state(position)
+
+    def __len__(self) -> int:
+        """What a fresh iteration hands out; a TypeError where the stream has no end."""
+        return len(self._stream)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after what was handed out: small, JSON, the same on every rank."""
+        return dict(self._state)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Begin the next iteration there.
+
+        Raises:
+            StateError: where it belongs to other records or another order, or lies past the end.
+        """
+        iterator = iter(_unread(self._stream))
+        iterator.set_state(state_dict)
+        self._state = iterator.get_state()
+        self._resumes = True
+
+    def __repr__(self) -> str:
+        return f"loader({self._stream!r}, num_workers={self._workers})"
+
+
+class _Steps(data.Dataset):  # type: ignore[misc]
+    """The batches of a stream by the number of their step."""
+
+    def __init__(self, stream: Stream[Any]) -> None:
+        self._stream = stream
+
+    def __getitem__(self, step: int) -> Any:
+        return _stream_tensors(self._stream, self._stream[step])
+
+
+def _unread(stream: Stream[T]) -> Stream[T]:
+    return stream.with_options(prefetch=0)
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _stream_tensors(stream: Stream[Any], item: Any) -> Any:
+    if stream.is_mapped or not stream.options.batched:
+        return tensors(item)
+    spec = stream.source.element_spec
+    if stream.options.steps.remainder != "pad":
+        return tensors(with_dense_rows(spec, item))
+    batch, mask = item
+    return tensors((with_dense_rows(spec, batch), mask))

@@ -1,0 +1,102 @@
+"""Sources of batches, taken apart: each row of a batch is an element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cachelayer.building.source import Batch, Elements, Stacked
+from cachelayer.elements import tree
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import CacheLayerError, ElementError, SourceError
+
+
+class BatchesSource:
+    """The rows of batches, which stay stacked on the way to the codec.
+
+    Args:
+        batches: structures of arrays ``[rows, ...]``; lists and tuples of nothing but str, or bytes, are columns too.
+        kind: what gives them, for the provenance.
+        length: number of rows in all, where it is known.
+    """
+
+    element_spec: Tree | None = None
+
+    def __init__(self, batches: Iterator[Tree], kind: str, length: int | None = None) -> None:
+        self._batches = batches
+        self.kind = kind
+        self.length = length
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements, in the batches of the source.
+
+        Raises:
+            SourceError: where the source fails, with the number of the record at which the batch begins.
+            ElementError: where a batch holds something that has no rows, with record and leaf.
+        """
+        first = 0
+        while limit is None or first < limit:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                return
+            except ElementError as error:
+                raise error.at(record=first) from error.__cause__
+            except CacheLayerError:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise SourceError(f"the source failed in the batch that begins at record {first}: {reason}") from error
+            try:
+                columns, rows = _columns(batch)
+            except ElementError as error:
+                raise error.at(record=first) from error.__cause__
+            taken = rows if limit is None else min(rows, limit - first)
+            stacked = tree.map_structure(columns, partial(_at, slice(taken)))
+            # The spec is that of the first elements.
+            if first == 0 < taken:
+                yield Elements([tree.map_structure(stacked, partial(_at, row)) for row in range(taken)])
+            elif taken:
+                yield Stacked(stacked, taken)
+            first += taken
+
+
+def _columns(batch: Tree) -> tuple[Tree, int]:
+    """The batch with arrays as leaves, and its number of rows."""
+    columns = tree.map_structure(_with_string_columns(batch), _checked)
+    lengths = {path: len(column) for path, column in tree.leaf_values(columns)}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{path or 'the batch'}: {length}" for path, length in lengths.items())
+        raise ElementError("as many rows in every leaf of a batch", found)
+    return columns, next(iter(lengths.values()), 0)
+
+
+def _with_string_columns(value: Tree) -> Tree:
+    if isinstance(value, Mapping):
+        return {key: _with_string_columns(child) for key, child in value.items()}
+    if tree.is_namedtuple(value):
+        return type(value)(*map(_with_string_columns, value))
+    if isinstance(value, (list, tuple)):
+        if value and {type(item) for item in value} in ({str}, {bytes}):
+            return np.fromiter(value, dtype=object, count=len(value))
+        children = [_with_string_columns(child) for child in value]
+        return children if isinstance(value, list) else tuple(children)
+    return value
+
+
+def _checked(path: str, leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray) and leaf.ndim:
+        return leaf
+    raise ElementError(
+        "an array with a row for each record",
+        tree.describe(leaf),
+        path=path,
+        hint="Batches are arrays, tensors, or lists of str or bytes: collate to these, or give elements unbatched.",
+    )
+
+
+def _at(rows: slice | int, _path: str, column: Any) -> Any:
+    return column[rows]
