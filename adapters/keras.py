@@ -21,6 +21,7 @@ from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.locks import ProcessLock
 from cachelayer.sequential.stream import Stream
 
 try:
@@ -102,19 +103,17 @@ def _kept_batch(number: int) -> Any:
 # Out.
 
 
-def to_keras(
-    stream: Stream[Any], *, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10
-) -> StreamDataset:
+def to_keras(stream: Stream[Any]) -> StreamDataset:
     """A ``PyDataset`` whose epochs are those of a stream: epoch e of ``fit`` hands out the records of epoch e.
 
     ``model.fit(dataset, epochs=3, shuffle=False, callbacks=[dataset.callback])``: the callback tells the dataset which
     epoch it is, also with ``initial_epoch`` and after ``BackupAndRestore``; ``shuffle=False`` keeps ``fit`` from
-    shuffling our batches once more.
+    shuffling our batches once more. It reads ahead as the stream does; Keras's own workers are not used, since they
+    hand batches of one epoch out in the next.
 
     Args:
         stream: its batches are what ``fit`` takes: ``(x, y)``, ``(x, y, sample_weight)``, ``(x,)``, or a dict of
             inputs. How many epochs there are says ``fit``. With remainder "pad" the mask is the ``sample_weight``.
-        workers, use_multiprocessing, max_queue_size: as in ``keras.utils.PyDataset``.
 
     Raises:
         InvalidArgumentError: where the stream has no batches, no whole epochs, or empty batches for this shard.
@@ -137,21 +136,21 @@ def to_keras(
             "the last step of an epoch has no records for some shards, and Keras takes no empty batches: pass "
             "remainder='drop' or 'pad' to stream()"
         )
-    return StreamDataset(
-        stream, workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=max_queue_size
-    )
+    return StreamDataset(stream)
 
 
 class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
     """The batches of one epoch of a stream; made by :func:`to_keras`."""
 
-    def __init__(self, stream: Stream[Any], **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, stream: Stream[Any]) -> None:
+        super().__init__()
         steps = replace(stream.options.steps, num_epochs=None)
-        self._stream = stream.with_options(steps=steps, prefetch=0)
+        self._stream = stream.with_options(steps=steps)
         self._length = steps.per_epoch()
         self._epoch = 0
         self._begun_untold = 0
+        self._lock = ProcessLock()
+        self._ahead: tuple[int, Iterator[Any]] | None = None
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -163,7 +162,24 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         Raises:
             InvalidTypeError: where it is nothing that Keras takes; the message names the leaf.
         """
-        return _for_fit(self._stream[self._epoch * self._length + index], self._stream.options.steps.remainder == "pad")
+        with self._lock:
+            item = self._read(self._epoch * self._length + index, begins=index == 0)
+        return _for_fit(item, padded=self._stream.options.steps.remainder == "pad")
+
+    def _read(self, step: int, *, begins: bool) -> Any:
+        """The batch of a step; those that come one after another are read ahead."""
+        following, self._ahead = self._ahead, None
+        if following is None or following[0] != step:
+            if not begins:
+                return self._stream[step]
+            following = step, iter(self._stream.with_options(start=self._begin(step)))
+        item = next(following[1])
+        self._ahead = step + 1, following[1]
+        return item
+
+    def _begin(self, step: int) -> int:
+        found = self._stream.options.steps.nth(0, step)
+        return 0 if found is None else found.begin
 
     @property
     def callback(self) -> keras.callbacks.Callback:
@@ -209,7 +225,7 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc]
         self._dataset.set_epoch(epoch)
 
 
-def _for_fit(item: Any, padded: bool) -> Any:
+def _for_fit(item: Any, *, padded: bool) -> Any:
     batch, mask = item if padded else (item, None)
     if isinstance(batch, list) or tree.is_namedtuple(batch):
         batch = tuple(batch)
