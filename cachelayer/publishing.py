@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from cachelayer.access.local_copies import copy_group
 from cachelayer.building.build import Built, Deliver, build
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.source import as_source
+from cachelayer.building.source import as_source, metadata_of
 from cachelayer.errors import (
     AlreadyExistsError,
     BuildRevokedError,
@@ -139,7 +139,8 @@ class Publisher:
             ):
                 built = build(source, stage.folder, attempt, options, self._progress, stage.deliver)
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
-                return self._publish(attempt, built, {**options.kept, **self._call, **made, **environment()})
+                kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
+                return self._publish(attempt, built, {**kept, **self._call, **made, **environment()})
         except BaseException as error:
             if self._abandon(attempt) and isinstance(error, StorageError | CorruptionError):
                 raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error

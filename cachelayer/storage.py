@@ -15,6 +15,7 @@ from cachelayer.access.published import Published
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
+from cachelayer.building.source import each_split
 from cachelayer.check import Report, check
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import (
@@ -128,7 +129,7 @@ class Storage:
             metadata: a dict that JSON can hold, kept with the version.
 
         Returns:
-            The version.
+            The version; of a ``datasets.DatasetDict`` a dict of versions, with ids ``<dataset id>.<split>``.
 
         Raises:
             AlreadyExistsError: where the version is there; versions never change.
@@ -147,8 +148,11 @@ class Storage:
             description=description,
             metadata=metadata,
         )
-        info = self._publisher(source, dataset_id, dataset_version, {}, options).submit()
-        return self._open(dataset_id, info)
+
+        def submit(part: Any, part_id: str) -> DataRef[Any]:
+            return self._open(part_id, self._publisher(part, part_id, dataset_version, {}, options).submit())
+
+        return each_split(source, dataset_id, submit)
 
     def _publisher(
         self, source: Any, dataset_id: str, dataset_version: str, call: Mapping[str, Any], options: BuildOptions
@@ -221,7 +225,9 @@ class Storage:
             BuildRevokedError: where this process built, was taken for dead meanwhile, and another builds now: ask again.
             CacheLayerError: as in :meth:`submit`.
         """
-        return self._cache(source, dataset_id, dataset_version, {}, submit_options)
+        return each_split(
+            source, dataset_id, lambda part, name: self._cache(part, name, dataset_version, {}, submit_options)
+        )
 
     def _cache(
         self, source: Any, dataset_id: str, version: str, call: Mapping[str, Any], options: Mapping[str, Any]

@@ -42,7 +42,7 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the user gave as metadata."""
+        """What the user gave as metadata, and what the source said of itself."""
         return dict(self._base.manifest.provenance.get("metadata") or {})
 
     @property

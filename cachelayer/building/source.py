@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
+R = TypeVar("R")
 ENTRY_POINTS = "cachelayer.sources"
 BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
@@ -98,6 +99,34 @@ class Source(Protocol):
         """
 
 
+@runtime_checkable
+class Declarable(Protocol):
+    """A source that takes the spec that a user declares: it must, where it gives columns of its own spec."""
+
+    def with_element_spec(self, spec: Tree) -> Source: ...
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Several sources by name, as datasets have them for training and tests: a dataset of each."""
+
+    parts: Mapping[str, Any]
+
+
+def each_split(obj: Any, dataset_id: str, make: Callable[[Any, str], R]) -> R:
+    """What ``make`` gives for an object and its id; of splits a dict of it, with ids ``<dataset id>.<split>``."""
+    found = _adapted(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
+    if not isinstance(found, Splits):
+        return make(obj, dataset_id)
+    # No type says which mappings are splits.
+    return cast(R, {split: make(part, f"{dataset_id}.{split}") for split, part in found.parts.items()})
+
+
+def metadata_of(source: Source) -> dict[str, Any]:
+    """What a source says of itself, for the metadata of the version; most say nothing."""
+    return dict(getattr(source, "metadata", {}))
+
+
 def _returned(function: Callable[[], Any]) -> Any:
     """What a function that makes a source returns."""
     try:
@@ -121,8 +150,13 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         InvalidTypeError: where it is none of these.
     """
     if isinstance(obj, Source):
-        return obj
+        return obj.with_element_spec(element_spec) if element_spec is not None and isinstance(obj, Declarable) else obj
     adapted = _adapted(obj, unbatch=unbatch, element_spec=element_spec)
+    if isinstance(adapted, Splits):
+        raise InvalidTypeError(
+            f"a {type(obj).__name__} has the splits {', '.join(adapted.parts)}, each a dataset of its own: pass it to "
+            "cache() or submit() itself, not a function that returns it, or choose one of them"
+        )
     if adapted is not None:
         return adapted
     if callable(obj) and not isinstance(obj, Iterable):
@@ -152,14 +186,14 @@ def _length_of(obj: Any) -> int | None:
         return None
 
 
-def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | None:
+def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
     """The source that an adapter makes of it; only those are asked whose framework is loaded already."""
     # Imported here: it takes a tenth of the time of importing the whole package.
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=ENTRY_POINTS):
         if entry.name in sys.modules:
-            adapter: Callable[..., Source | None] = entry.load()
+            adapter: Callable[..., Source | Splits | None] = entry.load()
             source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
             if source is not None:
                 return source
