@@ -105,7 +105,7 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
         raise MissingDependencyError("images need Pillow: pip install 'cachelayer[image]'") from error
 
     def decode(data: bytes) -> NDArray[Any]:
-        image = Image.open(io.BytesIO(data))
+        image: Image.Image = Image.open(io.BytesIO(data))
         image.load()
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
             # Cameras store how they were held; whoever shows an image turns it accordingly.

@@ -189,7 +189,7 @@ class ImageSpec(EncodedSpec):
     @property
     def decoded(self) -> ArraySpec:
         dtype, channels = IMAGE_MODES[self.mode]
-        return ArraySpec(dtype, (None, None, *channels), self.nullable)
+        return ArraySpec(np.dtype(dtype), (None, None, *channels), self.nullable)
 
     def describe(self) -> str:
         return f"the bytes of an image file ({self.mode})"
@@ -216,7 +216,7 @@ class AudioSpec(EncodedSpec):
 
     @property
     def decoded(self) -> ArraySpec:
-        return ArraySpec("float32", (None,) if self.channels == 1 else (None, self.channels), self.nullable)
+        return ArraySpec(np.dtype(np.float32), (None,) if self.channels == 1 else (None, self.channels), self.nullable)
 
     def describe(self) -> str:
         return "the bytes of a sound file"
