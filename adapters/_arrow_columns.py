@@ -1,0 +1,270 @@
+"""Arrow arrays as columns of the codec, and batches as Arrow arrays: whole columns, never value by value.
+
+What the adapters of packages that speak Arrow share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.codec import Column, Flat
+from cachelayer.codec.leaves import DenseLeaf, RaggedLeaf
+from cachelayer.codec.memory import Ints, splits_of
+from cachelayer.elements import dtypes
+from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.elements.values import Nullable, Ragged
+from cachelayer.errors import ElementError, InvalidTypeError, MissingDependencyError
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
+except ImportError as error:
+    raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
+
+Nulls = NDArray[np.bool_] | None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are strings, JSON texts among them."""
+    tests = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
+    return isinstance(kind, pa.JsonType) or any(test(kind) for test in tests)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values of a type are bytes."""
+    tests = (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view, kinds.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
+def dtype_of(kind: pa.DataType, path: str) -> Any:
+    """The dtype of values of a type: dates since 1970, times since midnight, instants in UTC.
+
+    Raises:
+        InvalidTypeError: for types that have none, with the path of the leaf.
+    """
+    if is_text(kind):
+        return str
+    if is_bytes(kind):
+        return bytes
+    if kinds.is_date(kind):
+        return np.dtype("M8[D]" if kinds.is_date32(kind) else "M8[ms]")
+    if kinds.is_timestamp(kind):
+        return np.dtype(f"M8[{kind.unit}]")
+    if kinds.is_duration(kind) or kinds.is_time(kind):
+        return np.dtype(f"m8[{kind.unit}]")
+    if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    reason = "it holds nothing but nulls" if kinds.is_null(kind) else "numpy has no such dtype"
+    raise InvalidTypeError(f"leaf {path} is of Arrow's {kind}, which is not stored: {reason}; cast it to another")
+
+
+def leaf_spec(dtype: Any, dims: tuple[int | None, ...]) -> LeafSpec:
+    """The spec of lists within lists, of these lengths; None where lengths differ."""
+    unknown = max((axis for axis, dim in enumerate(dims) if dim is None), default=0)
+    if unknown == 0:
+        return ArraySpec(dtype, dims)
+    return RaggedSpec(dtype, ((None,) * (unknown + 1)) + dims[unknown + 1 :], ragged_rank=unknown)
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """Values in lists within lists, one outermost list a row; without lists, one value a row.
+
+    Args:
+        values: an array of no nested type.
+        levels: for each level of lists, outermost first, the length of each of its lists.
+        nulls: bool of shape ``[rows]``, True where the row is null; None where none is.
+    """
+
+    values: pa.Array
+    levels: tuple[Ints, ...] = ()
+    nulls: Nulls = None
+
+    def unnested(self, path: str) -> Lists:
+        """The same with the lists that the values are as a level more.
+
+        Raises:
+            ElementError: where a list within a list is null.
+        """
+        nulls = self.nulls if self.levels else nulls_of(self.values)
+        if self.levels:
+            self.check_whole(path)
+        lengths = pc.fill_null(pc.list_value_length(self.values), 0).to_numpy().astype(np.int64)
+        return Lists(self.values.flatten(), (*self.levels, lengths), nulls)
+
+    def check_whole(self, path: str) -> None:
+        """Raise where a value within a list is null."""
+        nulls = nulls_of(self.values)
+        if nulls is not None:
+            place = int(np.argmax(nulls))
+            raise ElementError(
+                "values in every place of a list",
+                "null",
+                path=path,
+                record=self.row_of(place, len(self.levels)),
+                hint="A leaf may be null as a whole only.",
+            )
+
+    def row_of(self, place: int, depth: int) -> int:
+        """The row in which the list or value at a place of a level lies."""
+        for lengths in self.levels[:depth][::-1]:
+            place = int(np.searchsorted(splits_of(lengths), place, side="right")) - 1
+        return place
+
+
+def nulls_of(array: pa.Array) -> Nulls:
+    """Where an array is null; None where it never is."""
+    if not array.null_count:
+        return None
+    nulls: NDArray[np.bool_] = pc.is_null(array).to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def column(path: str, spec: LeafSpec, lists: Lists) -> Column:
+    """The column that the codec makes of these values.
+
+    Raises:
+        ElementError: where lengths are not those of the spec, or a value within a list is null.
+    """
+    if not lists.levels:
+        nulls = nulls_of(lists.values)
+        if dtypes.is_string(spec.dtype):
+            return Column((), (_strings(lists.values),), nulls)
+        return Column((_numbers(lists.values, np.dtype(spec.dtype)),), (), nulls)
+    lists.check_whole(path)
+    _check_lengths(path, spec, lists)
+    made = _ragged(spec, lists) if isinstance(spec, RaggedSpec) else _dense(spec, lists)
+    return Column(made.fixed, made.variable, lists.nulls)
+
+
+def _check_lengths(path: str, spec: LeafSpec, lists: Lists) -> None:
+    for depth, (dim, lengths) in enumerate(zip(spec.shape, lists.levels, strict=True)):
+        wrong = lengths != dim if dim is not None else np.zeros(len(lengths), np.bool_)
+        if depth == 0 and lists.nulls is not None:
+            wrong = wrong & ~lists.nulls
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            got = f"a list of {lengths[place]} at depth {depth}"
+            raise ElementError(spec.describe(), got, path=path, record=lists.row_of(place, depth))
+
+
+def _dense(spec: LeafSpec, lists: Lists) -> Column:
+    lengths, inner = lists.levels[0], [dim or 0 for dim in spec.shape[1:]]
+    rows, values = len(lengths), _values(lists.values, spec)
+    if spec.shape[0] is not None and lists.nulls is not None:
+        # A null row of known shape holds zeros, or empty strings.
+        filled = np.full((rows, prod(spec.shape)), spec.dtype() if values.dtype == object else 0, values.dtype)  # type: ignore[operator,arg-type]
+        filled[~lists.nulls] = values.reshape(-1, filled.shape[1])
+        values, lengths = filled.reshape(-1), np.full(rows, spec.shape[0])
+    if spec.is_static:
+        return Column((values.reshape(rows, *spec.shape),))
+    shapes = np.column_stack([lengths, np.tile(np.array(inner, np.int64), (rows, 1))])
+    return DenseLeaf(spec).from_parts(shapes, Flat(values, splits_of(lengths * prod(inner))))
+
+
+def _ragged(spec: RaggedSpec, lists: Lists) -> Column:
+    splits, levels = splits_of(lists.levels[0]), []
+    for depth, lengths in enumerate(lists.levels[1:], start=1):
+        if depth <= spec.ragged_rank:
+            levels.append(Flat(lengths, splits))
+        splits = splits_of(lengths)[splits]
+    inner = np.array(spec.shape[spec.ragged_rank + 1 :], np.int64)
+    rows = np.broadcast_to(inner, (len(lists.levels[0]), len(inner)))
+    return RaggedLeaf(spec).from_parts(levels, rows, Flat(_values(lists.values, spec), splits))
+
+
+def _values(array: pa.Array, spec: LeafSpec) -> NDArray[Any]:
+    if not dtypes.is_string(spec.dtype):
+        return _numbers(array, np.dtype(spec.dtype))
+    strings: NDArray[Any] = np.fromiter(_storage(array).to_pylist(), dtype=object, count=len(array))
+    return strings
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _strings(array: pa.Array) -> Flat:
+    array = pc.cast(_storage(array), pa.large_binary())
+    if array.null_count:
+        array = pc.fill_null(array, b"")
+    _, offsets, data = array.buffers()
+    splits = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1] if len(array) else np.zeros(1, np.int64)
+    flat = np.frombuffer(data or b"", np.uint8)
+    return Flat(flat[splits[0] : splits[-1]], splits - splits[0])
+
+
+def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The values, with zeros for nulls."""
+    if dtype == np.bool_:
+        flags: NDArray[Any] = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
+        return flags
+    if dtype.kind in "mM":
+        stored = np.dtype(f"i{array.type.bit_width // 8}")
+        return _buffer(array, stored).astype(np.int64).view(dtype)
+    return _buffer(array, dtype)
+
+
+def _buffer(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
+    values = np.frombuffer(array.buffers()[1] or b"", dtype)[array.offset :][: len(array)]
+    nulls = nulls_of(array)
+    if nulls is not None:
+        values = values.copy()
+        values[nulls] = 0
+    return values
+
+
+def arrow_array(kind: pa.DataType, values: Any) -> pa.Array:
+    """Leaves stacked on a leading axis as an Arrow array.
+
+    Args:
+        kind: the type: of values, or of lists within lists of them.
+        values: an array, a :class:`cachelayer.Ragged` or a :class:`cachelayer.Nullable` of one.
+    """
+    nulls = None
+    if isinstance(values, Nullable):
+        values, nulls = values.values, ~values.valid
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, *_levels(values), nulls))
+    return _nested(kind, *_levels(values), nulls)
+
+
+def _levels(values: Any) -> tuple[NDArray[Any], list[Ints]]:
+    """The innermost values, one-dimensional, and the splits of each level of lists, outermost first."""
+    splits: list[Any] = []
+    if isinstance(values, Ragged):
+        splits, values = list(values.nested_row_splits), values.flat_values
+    count = len(values)
+    for dim in values.shape[1:]:
+        splits.append(np.arange(count + 1, dtype=np.int64) * dim)
+        count *= dim
+    return values.reshape(-1), splits
+
+
+def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls) -> pa.Array:
+    if not splits:
+        return _flat_array(kind, values, nulls)
+    inner = _nested(kind.value_type, values, splits[1:], None)
+    mask = None if nulls is None else pa.array(nulls)
+    if kinds.is_fixed_size_list(kind):
+        if nulls is not None:
+            # A list of fixed size has its places even where it is null.
+            places = splits[0][:-1, None] + np.arange(kind.list_size)
+            inner = inner.take(pa.array(places.reshape(-1), mask=nulls.repeat(kind.list_size)))
+        return pa.FixedSizeListArray.from_arrays(inner, type=kind, mask=mask)
+    cls = pa.LargeListArray if kinds.is_large_list(kind) else pa.ListArray
+    offsets = pa.array(splits[0], pa.int64() if kinds.is_large_list(kind) else pa.int32())
+    return cls.from_arrays(offsets, inner, type=kind, mask=mask)
+
+
+def _flat_array(kind: pa.DataType, values: NDArray[Any], nulls: Nulls) -> pa.Array:
+    if values.dtype.kind not in "mM":
+        return pa.array(values, kind, mask=nulls)
+    counts = pa.array(values.view(np.int64), pa.int64(), mask=nulls)
+    return (pc.cast(counts, pa.int32()) if kind.bit_width == 32 else counts).view(kind)

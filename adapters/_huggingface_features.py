@@ -1,0 +1,190 @@
+"""Features of Hugging Face ``datasets``: as element specs, and between Arrow arrays and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from cachelayer.adapters._arrow_columns import Lists, arrow_array, dtype_of, leaf_spec
+from cachelayer.elements import tree
+from cachelayer.elements.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, RaggedSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+
+_ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
+_LISTS = (datasets.List, datasets.LargeList)
+_FILES = (datasets.Image, datasets.Audio)
+
+
+def _plain(feature: Any) -> Any:
+    """The feature, with those that are only names for a dict as the dict."""
+    if isinstance(feature, datasets.Translation):
+        return {language: datasets.Value("string") for language in sorted(feature.languages)}
+    if isinstance(feature, datasets.TranslationVariableLanguages):
+        return {name: datasets.List(datasets.Value("string")) for name in ("language", "translation")}
+    return feature
+
+
+def spec_of(feature: Any, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
+    """The spec of a feature, within lists of these lengths.
+
+    Raises:
+        InvalidTypeError: for what cannot be stored, with the path of the leaf.
+    """
+    feature = _plain(feature)
+    if isinstance(feature, dict):
+        return {name: spec_of(child, f"{path}[{name!r}]", dims) for name, child in feature.items()}
+    if isinstance(feature, _LISTS):
+        length = getattr(feature, "length", -1)
+        return spec_of(feature.feature, path, (*dims, None if length < 0 else length))
+    if isinstance(feature, _FILES):
+        return _encoded_spec(feature, path) if feature.decode and not dims else leaf_spec(bytes, dims)
+    if isinstance(feature, _ARRAYS):
+        return leaf_spec(np.dtype(feature.dtype), (*dims, *feature.shape))
+    if isinstance(feature, (datasets.Value, datasets.ClassLabel, datasets.Json)):
+        kind = feature.pa_type
+        if kinds.is_null(kind) and not dims:
+            return None
+        return leaf_spec(dtype_of(kind, path), dims)
+    raise InvalidTypeError(
+        f"leaf {path} is a {type(feature).__name__}, which is not stored: leave it out, with remove_columns(), or "
+        "turn it into arrays, with map()"
+    )
+
+
+def leaves_of(feature: Any, lists: Lists, path: str) -> Iterator[Lists]:
+    """The values of each leaf below a feature, in the order of its spec."""
+    feature = _plain(feature)
+    if isinstance(feature, dict):
+        if lists.levels:
+            lists.check_whole(path)
+        # Nulls of a struct are those of all that is in it.
+        parts = dict(zip((field.name for field in lists.values.type), lists.values.flatten(), strict=True))
+        for name, child in feature.items():
+            yield from leaves_of(child, replace(lists, values=parts[name]), f"{path}[{name!r}]")
+    elif isinstance(feature, _LISTS):
+        yield from leaves_of(feature.feature, lists.unnested(path), path)
+    elif isinstance(feature, _ARRAYS):
+        lists = replace(lists, values=lists.values.storage)
+        for _ in feature.shape:
+            lists = lists.unnested(path)
+        yield lists
+    elif isinstance(feature, _FILES):
+        yield replace(lists, values=_file_bytes(feature, lists, path))
+    elif not kinds.is_null(lists.values.type):
+        yield lists
+
+
+def _file_bytes(feature: Any, lists: Lists, path: str) -> pa.Array:
+    """The bytes of each file; those that are only named are read."""
+    data, names = lists.values.flatten()[:2]
+    missing = np.flatnonzero(pc.and_(pc.is_null(data), pc.is_valid(names)).to_numpy(zero_copy_only=False))
+    if len(missing) == 0:
+        return data
+    whole = data.to_pylist()
+    for place in missing.tolist():
+        try:
+            whole[place] = feature.embed_storage(lists.values.slice(place, 1)).field("bytes")[0].as_py()
+        except Exception as error:
+            record = lists.row_of(place, len(lists.levels))
+            got = f"{names[place]}, which cannot be read: {type(error).__name__}: {error}"
+            raise ElementError("a file", got, path=path, record=record) from error
+    return pa.array(whole, data.type)
+
+
+def _encoded_spec(feature: Any, path: str) -> EncodedSpec:
+    try:
+        if isinstance(feature, datasets.Image):
+            return ImageSpec(feature.mode or "RGB")
+        return AudioSpec(feature.sampling_rate, feature.num_channels)
+    except InvalidArgumentError as error:
+        raise InvalidTypeError(f"leaf {path}: {error}") from error
+
+
+def feature_of(spec: Tree, path: str) -> Any:
+    """The feature of a spec that came from elsewhere.
+
+    Raises:
+        InvalidTypeError: for a leaf that there is no feature for.
+    """
+    if isinstance(spec, dict):
+        return {name: feature_of(child, f"{path}[{name!r}]") for name, child in spec.items()}
+    if spec is None:
+        return datasets.Value("null")
+    if isinstance(spec, ImageSpec):
+        return datasets.Image(mode=spec.mode)
+    if isinstance(spec, AudioSpec):
+        return datasets.Audio(sampling_rate=spec.sampling_rate, num_channels=spec.channels)
+    if not isinstance(spec, (ArraySpec, RaggedSpec)):
+        raise InvalidTypeError(f"leaf {path}: datasets has no feature for {tree.describe(spec)}")
+    try:
+        kind = pa.string() if spec.dtype is str else pa.binary() if spec.dtype is bytes else _arrow_type(spec.dtype)
+        feature: Any = datasets.Features.from_arrow_schema(pa.schema({"leaf": kind}))["leaf"]
+    except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
+        raise InvalidTypeError(f"leaf {path}: datasets has no feature for {spec.describe()}") from error
+    for dim in reversed(spec.shape):
+        feature = datasets.List(feature, -1 if dim is None else dim)
+    return feature
+
+
+def _arrow_type(dtype: Any) -> pa.DataType:
+    return pa.date32() if dtype == np.dtype("M8[D]") else pa.from_numpy_dtype(dtype)
+
+
+def arrow_of(feature: Any, values: Any, rows: int) -> pa.Array:
+    """The Arrow array of a feature, from leaves stacked on a leading axis."""
+    feature = _plain(feature)
+    if isinstance(feature, dict):
+        return _struct({name: arrow_of(child, values[name], rows) for name, child in feature.items()})
+    if values is None:
+        return pa.nulls(rows)
+    lists, inner = [], feature
+    while isinstance(inner, _LISTS):
+        lists.append(inner)
+        inner = _plain(inner.feature)
+    if isinstance(inner, dict):
+        parts = {name: arrow_of(_within(lists, child), values[name], rows) for name, child in inner.items()}
+        return _listed(parts, len(lists), _struct)
+    if isinstance(inner, _FILES):
+        data = arrow_of(_within(lists, datasets.Value("binary")), values, rows)
+        return _listed({"bytes": data}, len(lists), _file)
+    return arrow_array(_type_of(feature), values)
+
+
+def _within(lists: list[Any], feature: Any) -> Any:
+    for outer in reversed(lists):
+        feature = replace(outer, feature=feature)
+    return feature
+
+
+def _type_of(feature: Any) -> pa.DataType:
+    return datasets.Features({"leaf": feature}).arrow_schema.field("leaf").type
+
+
+def _struct(parts: dict[str, pa.Array]) -> pa.Array:
+    return pa.StructArray.from_arrays(list(parts.values()), list(parts))
+
+
+def _file(parts: dict[str, pa.Array]) -> pa.Array:
+    data = parts["bytes"]
+    fields = [pa.field("bytes", pa.binary()), pa.field("path", pa.string())]
+    return pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], fields=fields, mask=data.is_null())
+
+
+def _listed(parts: dict[str, pa.Array], depth: int, join: Callable[[dict[str, pa.Array]], pa.Array]) -> pa.Array:
+    """Lists, so many within each other, of what is joined of the values of such lists."""
+    if depth == 0:
+        return join(parts)
+    first = next(iter(parts.values()))
+    inner = _listed({name: array.values for name, array in parts.items()}, depth - 1, join)
+    mask = first.is_null()
+    if kinds.is_fixed_size_list(first.type):
+        return pa.FixedSizeListArray.from_arrays(inner, first.type.list_size, mask=mask)
+    return type(first).from_arrays(first.offsets, inner, mask=mask)
