@@ -12,6 +12,7 @@ from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.protocols import RandomAccess
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.state import StreamIdentity
+from cachelayer.sequential.steps import Steps
 
 try:
     import torch
@@ -70,6 +71,10 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
     def _go_to(self, position: int) -> None:
         self._start = self._position = position
         self._epoch = position // max(1, self._steps.records)
+
+    def _epoch_of(self, position: int) -> Steps:
+        """The steps, to the end of the epoch of a position."""
+        return dataclasses.replace(self._steps, num_epochs=position // max(1, self._steps.records) + 1)
 
     @abstractmethod
     def _from(self, position: int) -> Iterator[tuple[Any, int]]:
@@ -166,15 +171,14 @@ class Sampler(_ElasticSampler):
         return self._steps.per_epoch(0, self._rank)
 
     def _from(self, position: int) -> Iterator[tuple[int, int]]:
-        stride = self._steps.shard_count
-        while (block := self._steps.block(position, _BLOCK_RECORDS)) is not None:
-            epoch, place = divmod(block.begin, self._steps.records)
+        steps = self._epoch_of(position)
+        stride = steps.shard_count
+        while (block := steps.block(position, _BLOCK_RECORDS)) is not None:
+            epoch, place = divmod(block.begin, steps.records)
             numbers = self._order(epoch, place, place + block.end - block.begin)[self._rank :: stride].tolist()
             for step, number in enumerate(numbers, 1):
-                yield number, self._steps.next_start(min(block.begin + step * stride, block.end))
-            position = self._steps.after(block)
-            if position // self._steps.records != epoch:
-                return
+                yield number, steps.next_start(min(block.begin + step * stride, block.end))
+            position = steps.after(block)
 
 
 class BatchSampler(_ElasticSampler):
@@ -214,9 +218,9 @@ class BatchSampler(_ElasticSampler):
         return self._steps.per_epoch()
 
     def _from(self, position: int) -> Iterator[tuple[list[int], int]]:
-        epoch = position // max(1, self._steps.records)
-        while (step := self._steps.at(position)) is not None and step.begin // self._steps.records == epoch:
-            place = step.begin - epoch * self._steps.records
-            first, last = self._steps.part(step, self._rank)
-            position = self._steps.after(step)
+        steps = self._epoch_of(position)
+        while (step := steps.at(position)) is not None:
+            epoch, place = divmod(step.begin, steps.records)
+            first, last = steps.part(step, self._rank)
+            position = steps.after(step)
             yield self._order(epoch, place + first, place + last).tolist(), position

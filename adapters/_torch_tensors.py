@@ -84,7 +84,8 @@ def _tensor_leaf(path: str, leaf: Any) -> Any:
         return Nullable(tree.map_structure(leaf.values, _tensor_leaf, path), tensor_of(path, leaf.valid))
     if isinstance(leaf, Sparse):
         indices = tensor_of(path, np.ascontiguousarray(leaf.indices.T))
-        return torch.sparse_cootensor_of(indices, tensor_of(path, leaf.values), tuple(leaf.dense_shape.tolist()))
+        values, shape = tensor_of(path, leaf.values), tuple(leaf.dense_shape.tolist())
+        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
     if isinstance(leaf, (np.ndarray, np.generic)):
         return leaf.tolist() if leaf.dtype.kind in "OSU" else tensor_of(path, np.asarray(leaf))
     return leaf
