@@ -1,0 +1,219 @@
+"""pyarrow in: tables, datasets, and files of Parquet, Arrow IPC, CSV and JSON lines.
+
+``storage.cache(x, ...)`` takes a ``Table``, ``RecordBatch``, ``RecordBatchReader``, ``dataset.Dataset``,
+``dataset.Scanner`` or ``parquet.ParquetFile`` as it is. Rows are elements: dicts with the names of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+from cachelayer.adapters._arrow_source import ArrowSource, Part, check_schema
+from cachelayer.adapters._files import File, Paths, find, reading
+from cachelayer.building.source import batch_records
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+
+try:
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.dataset as pa_dataset
+    import pyarrow.json as pa_json
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
+
+Options = Mapping[str, Any] | None
+_FILES_AT_ONCE = 16
+_DATASET_ROWS = 1024
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
+    """The source that an object of pyarrow is; None for anything else."""
+    part = _part_of(obj)
+    if part is None:
+        return None
+    if unbatch:
+        raise InvalidArgumentError("unbatch=True: rows are elements already; leave it out")
+    return ArrowSource("pyarrow", lambda: [part], element_spec)
+
+
+def _part_of(obj: Any) -> Part | None:
+    if isinstance(obj, pa.Table):
+        return Part("", obj.schema, len(obj), obj.to_batches)
+    if isinstance(obj, pa.RecordBatch):
+        return Part("", obj.schema, len(obj), lambda: [obj])
+    if isinstance(obj, pa.RecordBatchReader):
+        return Part("", obj.schema, None, lambda: obj)
+    if isinstance(obj, pa_dataset.Dataset):
+        # By default whole row groups of many files would be read ahead.
+        pull = partial(obj.to_batches, batch_size=_DATASET_ROWS, fragment_readahead=2)
+        has_counts = isinstance(getattr(obj, "format", None), (pa_dataset.ParquetFileFormat, pa_dataset.IpcFileFormat))
+        return Part("", obj.schema, obj.count_rows() if has_counts else None, pull)
+    if isinstance(obj, pa_dataset.Scanner):
+        return Part("", obj.projected_schema, None, obj.to_batches)
+    return _of_parquet("", obj, None, None) if isinstance(obj, pq.ParquetFile) else None
+
+
+def from_parquet(
+    paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
+) -> ArrowSource:
+    """The rows of Parquet files.
+
+    Args:
+        paths: paths, patterns such as ``"train-*.parquet"``, or URLs.
+        columns: which to read; all by default.
+        schema: a ``pyarrow.Schema`` of the columns to read, which every file is cast to; without it all files have the
+            schema of the first.
+        storage_options: what fsspec's client takes.
+    """
+    return _of_files("parquet", paths, storage_options, lambda file: _parquet(file, columns, schema), at_once=True)
+
+
+def from_ipc(
+    paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
+) -> ArrowSource:
+    """The rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams, memory-mapped on a local disk.
+
+    Args:
+        paths: paths, patterns, or URLs.
+        columns: which to read; all by default.
+        schema: a ``pyarrow.Schema`` of the columns to read, which every file is cast to; without it all files have the
+            schema of the first.
+        storage_options: what fsspec's client takes.
+    """
+    return _of_files("arrow", paths, storage_options, lambda file: _ipc(file, columns, schema))
+
+
+def from_csv(
+    paths: Paths,
+    *,
+    read_options: Any = None,
+    parse_options: Any = None,
+    convert_options: Any = None,
+    storage_options: Options = None,
+) -> ArrowSource:
+    """The rows of CSV files. Types are those of a file's first block, unless ``convert_options`` says.
+
+    Args:
+        paths: paths, patterns, or URLs.
+        read_options, parse_options, convert_options: those of ``pyarrow.csv``.
+        storage_options: what fsspec's client takes.
+    """
+    options = {"read_options": read_options, "parse_options": parse_options, "convert_options": convert_options}
+    return _of_files("csv", paths, storage_options, lambda file: _streamed(file, pa_csv.open_csv, options))
+
+
+def from_json(
+    paths: Paths, *, read_options: Any = None, parse_options: Any = None, storage_options: Options = None
+) -> ArrowSource:
+    """The rows of files with one JSON object a line. Types are those of a file's first block, unless options say.
+
+    Args:
+        paths: paths, patterns, or URLs.
+        read_options, parse_options: those of ``pyarrow.json``.
+        storage_options: what fsspec's client takes.
+    """
+    options = {"read_options": read_options, "parse_options": parse_options}
+    return _of_files("json", paths, storage_options, lambda file: _streamed(file, pa_json.open_json, options))
+
+
+def _of_files(
+    kind: str, paths: Paths, storage_options: Options, part: Callable[[File], Part], *, at_once: bool = False
+) -> ArrowSource:
+    """A source of files, which are looked for, and opened, when they are asked for something."""
+
+    @cache
+    def opened() -> list[Part]:
+        files = find(paths, storage_options)
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            parts = list(pool.map(part, files))
+        for other in parts[1:]:
+            check_schema(parts[0], other)
+        return parts
+
+    def one_by_one() -> Iterator[Part]:
+        return map(part, find(paths, storage_options))
+
+    return ArrowSource(kind, opened if at_once else one_by_one)
+
+
+def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
+    # Closed again: thousands of files are not kept open.
+    with reading(file.name, "is no Parquet file, or cut short"), _parquet_file(file) as opened:
+        part = _of_parquet(file.name, opened, columns, schema)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with _parquet_file(file) as opened:
+            yield from _of_parquet(file.name, opened, columns, schema).batches()
+
+    return Part(part.name, part.schema, part.rows, batches)
+
+
+@contextmanager
+def _parquet_file(file: File) -> Iterator[Any]:
+    if file.is_local:
+        with pq.ParquetFile(file.path) as opened:
+            yield opened
+    else:
+        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=True) as opened:
+            yield opened
+
+
+def _of_parquet(name: str, opened: Any, columns: Sequence[str] | None, schema: Any) -> Part:
+    own, rows = _selected(opened.schema_arrow, columns, schema), opened.metadata.num_rows
+    nbytes = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.metadata.num_row_groups))
+    size = batch_records(nbytes / max(1, rows))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        # Across row groups pyarrow cannot join dictionaries, or more than 2 GiB of strings, within structs.
+        for group in range(opened.metadata.num_row_groups):
+            yield from opened.iter_batches(batch_size=size, row_groups=[group], columns=own.names)
+
+    return Part(name, schema or own, rows, lambda: _cast(batches(), schema))
+
+
+def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
+    with reading(file.name, "is no Arrow IPC file, or cut short"):
+        source = pa.memory_map(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
+        magic = source.read(6)
+        source.seek(0)
+        opened = pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
+        own = _selected(opened.schema, columns, schema)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in _ipc_batches(opened):
+            yield batch.select(own.names)
+
+    return Part(file.name, schema or own, None, lambda: _cast(batches(), schema))
+
+
+def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
+    if isinstance(opened, pa.RecordBatchReader):
+        return iter(opened)
+    return map(opened.get_batch, range(opened.num_record_batches))
+
+
+def _streamed(file: File, opener: Callable[..., Any], options: Mapping[str, Any]) -> Part:
+    with reading(file.name, "does not parse"):
+        reader = opener(file.path if file.is_local else file.open(), **options)
+    return Part(file.name, reader.schema, None, lambda: reader)
+
+
+def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:
+    """The part of a file's schema that is read."""
+    names = own.names if columns is None else list(columns)
+    if schema is not None:
+        names = schema.names
+    missing = [name for name in names if name not in own.names]
+    if missing:
+        raise InvalidArgumentError(f"there is no column {missing[0]!r} among {own.names}")
+    return own if names == own.names else pa.schema([own.field(name) for name in names])
+
+
+def _cast(batches: Iterator[pa.RecordBatch], schema: Any) -> Iterator[pa.RecordBatch]:
+    return batches if schema is None else (batch.select(schema.names).cast(schema) for batch in batches)
