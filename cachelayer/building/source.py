@@ -149,8 +149,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     Raises:
         InvalidTypeError: where it is none of these.
     """
+    if element_spec is not None and isinstance(obj, Declarable):
+        return obj.with_element_spec(element_spec)
     if isinstance(obj, Source):
-        return obj.with_element_spec(element_spec) if element_spec is not None and isinstance(obj, Declarable) else obj
+        return obj
     adapted = _adapted(obj, unbatch=unbatch, element_spec=element_spec)
     if isinstance(adapted, Splits):
         raise InvalidTypeError(
