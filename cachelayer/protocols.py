@@ -27,6 +27,10 @@ class RandomAccess(Protocol[T_co]):
     def record_nbytes(self) -> int:
         """About the bytes of a record."""
 
+    @property
+    def read_together(self) -> int:
+        """How many records, in batches of fewer, a stream had best read at once."""
+
     def __len__(self) -> int:
         """Number of records."""
 

@@ -222,7 +222,7 @@ class Storage:
             submit_options: as in :meth:`submit`; they matter only where the version has to be built.
 
         Raises:
-            BuildRevokedError: where this process built, was taken for dead meanwhile, and another builds now: ask again.
+            BuildRevokedError: where this process built, was taken for dead, and another builds now: ask again.
             CacheLayerError: as in :meth:`submit`.
         """
         return each_split(

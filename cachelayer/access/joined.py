@@ -60,6 +60,7 @@ class JoinedBase(RecordBase):
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
         self._splits = np.cumsum([0, *map(len, parts)])
+        common_spec([(part.base.name, part.base.element_spec) for part in parts])
         spec = common_spec([(part.base.name, part.base.codec.spec) for part in parts])
         kinds = {part.base.codec.name: part.base.name for part in parts}
         if len(kinds) > 1:
@@ -72,6 +73,10 @@ class JoinedBase(RecordBase):
     @property
     def codec(self) -> Codec:
         return self._codec
+
+    @property
+    def decodes(self) -> bool:
+        return all(part.base.decodes for part in self.parts)
 
     @property
     def name(self) -> str:
@@ -88,6 +93,10 @@ class JoinedBase(RecordBase):
     @property
     def segments(self) -> tuple[int, ...]:
         return tuple(size for part in self.parts for size in part.segments)
+
+    @property
+    def read_together(self) -> int:
+        return min(part.base.read_together for part in self.parts)
 
     @property
     def record_nbytes(self) -> int:

@@ -103,6 +103,10 @@ class _Records:
     def record_nbytes(self) -> int:
         return self.joined.record_nbytes
 
+    @property
+    def read_together(self) -> int:
+        return self.joined.read_together
+
     def __len__(self) -> int:
         return len(self.joined)
 

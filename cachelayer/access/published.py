@@ -29,6 +29,10 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import VersionInfo
 from cachelayer.versions.manifest import Manifest
 
+# From memory, so many that a call costs little beside its records; over the network, no more than a round trip takes.
+_NEAR = 1024
+_FAR = 256
+
 
 @dataclass(frozen=True)
 class Published(RecordBase):
@@ -90,6 +94,11 @@ class Published(RecordBase):
     @cached_property
     def codec(self) -> Codec:
         return codec_named(self.manifest.codec, self.manifest.element_spec)
+
+    @property
+    def read_together(self) -> int:
+        shards = self.shards
+        return _NEAR if isinstance(shards, ShardSet) or shards.all_local() else _FAR
 
     @property
     def segments(self) -> tuple[int, ...]:

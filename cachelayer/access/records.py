@@ -39,6 +39,11 @@ class RecordBase(ABC):
 
     @property
     @abstractmethod
+    def read_together(self) -> int:
+        """How many records, in batches of fewer, had best be read at once."""
+
+    @property
+    @abstractmethod
     def segments(self) -> tuple[int, ...]:
         """Numbers of records that came to it one after another."""
 

@@ -18,6 +18,7 @@ from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Ints, splits_of
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
+from cachelayer.locks import ProcessLock
 
 # Who looks up a few records has no use for copies of whole shards.
 _FEW_RECORDS = 64
@@ -43,6 +44,7 @@ class RemoteShards:
         self._was_damaged = np.zeros(len(records), np.bool_)
         self._all_local = False
         self._read_remotely = 0
+        self._lock = ProcessLock()
         self._warned = False
         if copies is not None:
             self._local = ShardSet(records, copies.open)
@@ -59,6 +61,10 @@ class RemoteShards:
     def local_shards(self) -> int:
         """How many shards are read from local copies."""
         return int(self._is_local.sum())
+
+    def all_local(self) -> bool:
+        """Whether every shard is read from a local copy."""
+        return self._all_local
 
     def wait_for_copies(self) -> None:
         """Return when every copy that reading has asked for so far is made, or cannot be."""
@@ -130,7 +136,8 @@ class RemoteShards:
         last = int(shard_of[-1])
         if last + 1 < len(self._is_local) and self._is_pass_in_order(numbers, last):
             shards.add(last + 1)
-        self._copier.want((what, shard) for shard in shards if not self._is_local[shard] for what in (_INDEX, _SHARD))
+        away = [shard for shard in shards if not self._is_local[shard] and not self._was_damaged[shard]]
+        self._copier.want((what, shard) for shard in away for what in (_INDEX, _SHARD))
 
     def _is_pass_in_order(self, numbers: Ints, last: int) -> bool:
         """Whether consecutive records were read that reach into the second half of a shard: the next comes next."""
@@ -162,8 +169,13 @@ class RemoteShards:
             try:
                 self._local.records(numbers[shard_of == shard])
             except CorruptionError as error:
-                self._all_local = False
-                self._was_damaged[shard], self._is_local[shard] = True, False
+                with self._lock:
+                    # Another thread may have come upon it at the same time.
+                    was_damaged = self._was_damaged[shard]
+                    self._all_local = False
+                    self._was_damaged[shard], self._is_local[shard] = True, False
+                if was_damaged:
+                    continue
                 if self._copies is not None:
                     self._copies.drop(shard)
                 self._warn(f"a local copy is damaged, its records are read over the network: {error}")

@@ -39,6 +39,10 @@ class Base(Protocol):
         """About the bytes of a record."""
 
     @property
+    def read_together(self) -> int:
+        """How many records, in batches of fewer, had best be read at once."""
+
+    @property
     def segments(self) -> tuple[int, ...]:
         """Numbers of records that came to it one after another: what is drawn of one does not depend on later ones."""
 
@@ -80,6 +84,11 @@ class View(ABC, Generic[T]):
     def record_nbytes(self) -> int:
         """About the bytes of a record."""
         return self._base.record_nbytes
+
+    @property
+    def read_together(self) -> int:
+        """How many records, in batches of fewer, a stream had best read at once."""
+        return self._base.read_together
 
     def __len__(self) -> int:
         return len(self._selection)

@@ -52,6 +52,7 @@ class WrappedBase:
 
     # Unknown without reading; a guess that makes blocks of a few hundred items.
     record_nbytes = 4096
+    read_together = 1024
 
     @property
     def segments(self) -> tuple[int, ...]:

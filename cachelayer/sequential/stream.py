@@ -22,9 +22,8 @@ from cachelayer.sequential.steps import Step
 
 U = TypeVar("U")
 
-# What is read at once at least, where batches are smaller or there are none.
+# What is read at once at most, where batches are smaller or there are none.
 _CHUNK_NBYTES = 4 << 20
-_CHUNK_RECORDS = 1024
 # Of elements that functions are applied to, which may take long.
 _MAPPED_RECORDS = 128
 
@@ -37,8 +36,9 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        most = _MAPPED_RECORDS if reader.maps else _CHUNK_RECORDS
-        self._chunk_records = min(most, max(1, _CHUNK_NBYTES // max(1, reader.records.record_nbytes)))
+        records = reader.records
+        most = min(records.read_together, _MAPPED_RECORDS if reader.maps else records.read_together)
+        self._chunk_records = min(most, max(1, _CHUNK_NBYTES // max(1, records.record_nbytes)))
 
     @property
     def options(self) -> StreamOptions:
