@@ -269,8 +269,9 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         written = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             with pa.OSFile(str(written), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-                for start in range(0, len(records), _ROWS_AT_ONCE):
-                    rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(records)))
+                size = min(_ROWS_AT_ONCE, batch_records(records.record_nbytes))
+                for start in range(0, len(records), size):
+                    rows = np.arange(start, min(start + size, len(records)))
                     writer.write_table(_table(features, records.read(rows), len(rows)))
             written.replace(path)
         finally:

@@ -79,6 +79,15 @@ def test_streams_and_views_hand_out_pixels(images: cachelayer.DataRef[Any]) -> N
         assert batch["label"].tolist() == images[4:].raw().stream(8, shuffle=True, seed=1)[step]["label"].tolist()
 
 
+def test_joined_datasets_decode_as_their_parts_do(images: cachelayer.DataRef[Any]) -> None:
+    joined = cachelayer.concat([images[:5], images[3:]])
+    np.testing.assert_array_equal(joined[6]["image"], PIXELS[4])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(joined))[6]["image"], PIXELS[4])
+    assert cachelayer.concat([images.raw(), images.raw()])[24] == {"image": png(PIXELS[4]), "label": 4}
+    with pytest.raises(ValueError, match=r"leaf \['image'\] is ArraySpec.*and ImageSpec"):
+        cachelayer.concat([images, images.raw()])
+
+
 def test_a_pickled_ref_decodes_as_before(images: cachelayer.DataRef[Any]) -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(images))[2]["image"], PIXELS[2])
     assert pickle.loads(pickle.dumps(images.raw()))[2]["image"] == png(PIXELS[2])

@@ -95,16 +95,11 @@ class TestDataset(SourceConformance):
         return element(number)
 
 
-class TestDatasetOnDisk(TestDataset):
-    def source(self, count: int, folder: Path) -> Any:
-        in_memory(count).save_to_disk(folder / "saved")
-        return datasets.load_from_disk(folder / "saved")
-
-
-class TestSelection(TestDataset):
+class TestSelectionOnDisk(TestDataset):
     def source(self, count: int, folder: Path) -> Any:
         order = np.random.default_rng(0).permutation(count)
-        return in_memory(count).select(order).select(np.argsort(order))
+        in_memory(count).select(order).save_to_disk(folder / "saved")
+        return datasets.load_from_disk(folder / "saved").select(np.argsort(order))
 
 
 class TestIterableOfPython(TestDataset):
@@ -310,6 +305,19 @@ def test_images_that_are_only_named_are_read(storage: cachelayer.Storage, tmp_pa
     paths[1].unlink()
     with pytest.raises(ElementError, match=r"record 1, leaf \['image'\]: expected a file, got .*1\.png, which cannot"):
         storage.cache(dataset, "d", "v2")
+
+
+def test_images_of_streamed_datasets_stay_their_files(storage: cachelayer.Storage) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        for pixels in PIXELS:
+            yield {"image": {"bytes": png(pixels), "path": None}}
+
+    typed = datasets.IterableDataset.from_generator(rows, features=Features({"image": datasets.Image()}))
+    for name, source in (("python", typed), ("arrow", images().remove_columns("label").to_iterable_dataset())):
+        ref = storage.cache(source, name, "v1")
+        assert ref.raw().element_spec == {"image": ImageSpec()}
+        assert ref.raw()[3]["image"].startswith(b"\x89PNG")
+        np.testing.assert_array_equal(ref[19]["image"], PIXELS[19])
 
 
 def test_sounds_stay_their_files_and_are_decoded_when_read(storage: cachelayer.Storage, tmp_path: Path) -> None:
