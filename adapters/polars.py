@@ -1,0 +1,108 @@
+"""Polars in and out: frames are sources, columns are taken over whole, and records come out as a frame.
+
+``storage.cache(frame, ...)`` takes a ``DataFrame``, or a ``LazyFrame``, which is then computed in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from cachelayer.access.view import View
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
+
+if TYPE_CHECKING:
+    from cachelayer.adapters._arrow_source import ArrowSource, Part
+
+try:
+    import polars as pl
+except ImportError as error:
+    raise MissingDependencyError("this needs Polars: pip install 'cachelayer[polars]'") from error
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
+    """The source that a ``DataFrame`` or a ``LazyFrame`` is; None for anything else.
+
+    Raises:
+        InvalidTypeError: for a column that cannot be stored, with its name and what to do.
+    """
+    if not isinstance(obj, (pl.DataFrame, pl.LazyFrame)):
+        return None
+    if unbatch:
+        raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
+    # Only here, since Polars is at home without pyarrow too.
+    from cachelayer.adapters._arrow_source import ArrowSource
+
+    part = _part(obj)
+    return ArrowSource("polars", lambda: [part], element_spec)
+
+
+def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:
+    """Records as a frame, in memory: a column for each key of the elements.
+
+    Args:
+        ref: records whose elements are dicts.
+        indices: integers, negative ones counting from the end; None for all records.
+
+    Returns:
+        Arrays as ``Array`` or, with unknown dimensions, ``List``; dicts as ``Struct``; images and sounds as the bytes
+        of their files.
+
+    Raises:
+        InvalidTypeError: for leaves that Arrow has no type for, and elements that are no dicts.
+        RecordIndexError: where there is no such record.
+    """
+    from cachelayer.adapters._arrow_table import read_table
+
+    return pl.DataFrame(read_table(ref, indices))
+
+
+def _part(frame: pl.DataFrame | pl.LazyFrame) -> Part:
+    from cachelayer.adapters._arrow_source import Part
+
+    try:
+        schema = frame.collect_schema()
+    except pl.exceptions.PolarsError as error:
+        raise SourceError(f"the LazyFrame has no schema: {type(error).__name__}: {error}") from error
+    for name, dtype in schema.items():
+        _check(dtype, f"column {name!r}")
+    rows = frame.height if isinstance(frame, pl.DataFrame) else None
+    return Part("", _arrow(pl.DataFrame(schema=schema)).schema, rows, lambda: _batches(frame))
+
+
+def _batches(frame: pl.DataFrame | pl.LazyFrame) -> Iterator[Any]:
+    if isinstance(frame, pl.DataFrame):
+        chunks = frame.iter_slices(_ROWS_AT_ONCE)
+    else:
+        chunks = frame.collect_batches(maintain_order=True)
+    for chunk in chunks:
+        yield from _arrow(chunk).to_batches()
+
+
+def _arrow(frame: pl.DataFrame) -> Any:
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def _check(dtype: pl.DataType, where: str) -> None:
+    """Raise for a type that would not come back as it is."""
+    fix = None
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
+        fix = ".dt.convert_time_zone('UTC').dt.replace_time_zone(None) makes it a moment in UTC"
+    elif isinstance(dtype, pl.Decimal):
+        fix = "cast(pl.Float64) rounds it, cast(pl.String) keeps its digits"
+    elif isinstance(dtype, pl.Object):
+        fix = "make it numbers, strings, lists or structs"
+    elif dtype in (pl.Int128, pl.UInt128):
+        fix = "cast(pl.Int64) where it fits, or cast(pl.String)"
+    if fix is not None:
+        raise InvalidTypeError(f"{where} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
+    if isinstance(dtype, (pl.List, pl.Array)):
+        _check(dtype.inner, f"{where}, in lists,")  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Struct):
+        for field in dtype.fields:
+            _check(field.dtype, f"{where}, field {field.name!r},")  # type: ignore[arg-type]
