@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from cachelayer.locks import ProcessLock
 from cachelayer.objects import loop
 
-CONNECTIONS = 128
+CONNECTIONS = 256
 """Requests that one client makes at once."""
 
 OnBytes = Callable[[int], None] | None

@@ -4,7 +4,7 @@
 
     <root>/<dataset id>/_log/0000000001.json              an entry of the log
     <root>/<dataset id>/_log/head                         a hint at the last entry
-    <root>/<dataset id>/_leases/<version>                 who builds this version
+    <root>/<dataset id>/_leases/<version>                 who builds this version; in a bucket /<turn> behind it
     <root>/<dataset id>/_running/<attempt>                who runs this build attempt
     <root>/<dataset id>/_builds/<attempt>/manifest.json
     <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index
