@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.view import View
@@ -27,7 +26,7 @@ class Mixture(Generic[T]):
 
     def __init__(self, parts: Sequence[tuple[View[T], int]]) -> None:
         self._parts = tuple(parts)
-        self._records = _Records(concat([ref for ref, _ in parts]), self._digest())
+        self._records = _MixedRecords(concat([ref for ref, _ in parts]), self._digest())
 
     def _digest(self) -> str:
         state = hashlib.sha256(b"mix")
@@ -88,39 +87,16 @@ class Mixture(Generic[T]):
         return f"Mixture([{parts}], digest='sha256:{self.digest}')"
 
 
-@dataclass(frozen=True)
-class _Records:
+class _MixedRecords(JoinedRef[T], Generic[T]):
     """The records of all parts, under the digest of the mixture."""
 
-    joined: JoinedRef[Any]
-    digest: str
+    def __init__(self, joined: JoinedRef[T], digest: str) -> None:
+        super().__init__(joined._base)
+        self._digest = digest
 
     @property
-    def element_spec(self) -> Tree:
-        return self.joined.element_spec
-
-    @property
-    def record_nbytes(self) -> int:
-        return self.joined.record_nbytes
-
-    @property
-    def read_together(self) -> int:
-        return self.joined.read_together
-
-    def __len__(self) -> int:
-        return len(self.joined)
-
-    def __getitems__(self, indices: NDArray[np.int64]) -> list[Any]:
-        return self.joined.__getitems__(indices)
-
-    def read(self, indices: NDArray[np.int64]) -> Any:
-        return self.joined.read(indices)
-
-    def collate(self, elements: Sequence[Any]) -> Any:
-        return self.joined.collate(elements)
-
-    def read_batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        return self.joined.read_batches(batches)
+    def digest(self) -> str:
+        return self._digest
 
 
 def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
