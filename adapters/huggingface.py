@@ -38,7 +38,7 @@ from cachelayer.sequential.stream import Stream
 try:
     import datasets
     import pyarrow as pa
-    from datasets.arrow_writer import OptimizedTypedSequence
+    from datasets.arrow_writer import TypedSequence
     from datasets.iterable_dataset import _BaseExamplesIterable
 
     from cachelayer.adapters._arrow_columns import Lists, column
@@ -175,7 +175,7 @@ def _arrow_batches(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
         for table in dataset.with_format("arrow").iter(_ROWS_AT_ONCE):
             yield table
             done += len(table)
-    except (CacheLayerError, GeneratorExit):
+    except CacheLayerError:
         raise
     except Exception as error:
         last = done + _ROWS_AT_ONCE - 1
@@ -205,7 +205,7 @@ def _table_of(rows: list[dict[str, Any]], features: datasets.Features | None, fi
             raise ElementError(f"the columns {names}", f"{list(row)}", record=number)
     arrays, found = [], {}
     for name in names:
-        typed = OptimizedTypedSequence([row[name] for row in rows], type=features and features[name], col=name)
+        typed = TypedSequence([row[name] for row in rows], type=features and features[name])
         try:
             arrays.append(pa.array(typed))
         except Exception as error:
@@ -221,7 +221,7 @@ def _failing(values: list[Any], feature: Any) -> int:
     """The first value that with those before it has no Arrow type."""
     for count in range(1, len(values)):
         try:
-            pa.array(OptimizedTypedSequence(values[:count], type=feature))
+            pa.array(TypedSequence(values[:count], type=feature))
         except Exception:  # noqa: BLE001
             return count - 1
     return len(values) - 1

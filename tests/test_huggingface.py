@@ -475,6 +475,8 @@ def test_a_failing_generator_is_named_by_its_record(storage: cachelayer.Storage)
     ("bad", "reason"),
     [
         ({"x": "text", "y": 1}, r"record 400, leaf \['x'\]: expected a value of Value\('int64'\), got str 'text'"),
+        ({"x": 1.5, "y": 1}, r"record 400, leaf \['x'\]: expected a value of Value\('int64'\), got float 1.5"),
+        ({"x": [1], "y": 1}, r"record 400, leaf \['x'\]: expected a value of Value\('int64'\), got a list of 1"),
         ({"x": 1}, r"record 400: expected the columns \['x', 'y'\], got \['x'\]"),
         ({"x": 1, "y": 1, "z": 1}, r"record 400: expected the columns \['x', 'y'\], got \['x', 'y', 'z'\]"),
     ],
@@ -488,6 +490,26 @@ def test_a_schema_that_changes_halfway_is_named_by_its_record(
 
     with pytest.raises(ElementError, match=reason):
         storage.cache(datasets.IterableDataset.from_generator(rows), "d", "v1")
+
+
+def test_a_column_that_was_all_null_at_first_is_named_where_it_is_not(storage: cachelayer.Storage) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from ({"x": i, "y": None} for i in range(400))
+        yield {"x": 400, "y": 1}
+
+    with pytest.raises(ElementError, match=r"record 400, leaf \['y'\]: expected a value of Value\('null'\), got int 1"):
+        storage.cache(datasets.IterableDataset.from_generator(rows), "d", "v1")
+    typed = Features({"x": Value("int64"), "y": Value("int8")})
+    ref = storage.cache(datasets.IterableDataset.from_generator(rows, features=typed), "d", "v1")
+    assert [ref[0]["y"], ref[400]["y"]] == [None, 1]
+
+
+def test_names_of_columns_do_not_change_their_types(storage: cachelayer.Storage) -> None:
+    dataset = datasets.IterableDataset.from_generator(
+        lambda: iter([{"attention_mask": [1, 0]}, {"attention_mask": [1]}])
+    )
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.element_spec == {"attention_mask": ArraySpec("int64", (None,))}
 
 
 def test_mixed_types_in_the_first_rows_are_named_by_their_record(storage: cachelayer.Storage) -> None:
