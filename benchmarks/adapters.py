@@ -1,0 +1,129 @@
+"""Adapters against the usual loops of their frameworks.
+
+Run: ``python benchmarks/adapters.py [name ...]``. Each row is one ratio, of medians of rounds in which both take turns.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import machine, medians, table
+
+import cachelayer
+
+RECORDS = 100_000
+Row = tuple[str, float, float, str]
+"""What is done, our items a second, those of the other way, and what that is."""
+
+
+def huggingface(folder: Path) -> list[Row]:
+    """Builds from datasets on disk, of rows of 3 KB."""
+    import datasets
+    import pyarrow as pa
+
+    datasets.disable_progress_bars()
+    rng = np.random.default_rng(0)
+    raw = pa.py_buffer(rng.integers(97, 123, RECORDS * 3072, np.uint8))
+    tokens = pa.array(rng.integers(0, 50_000, RECORDS * 512, np.int32))
+    texts = pa.FixedSizeBinaryArray.from_buffers(pa.binary(1024), RECORDS, [None, raw])
+    offsets = pa.array(np.arange(0, RECORDS * 512 + 1, 512, dtype=np.int32))
+    images = pa.FixedSizeBinaryArray.from_buffers(pa.binary(3072), RECORDS, [None, raw])
+    columns = {
+        "bytes and a label": {"image": images.cast(pa.binary()), "label": np.arange(RECORDS)},
+        "a text and tokens": {
+            "text": texts.cast(pa.binary()).cast(pa.string()),
+            "tokens": pa.ListArray.from_arrays(offsets, tokens),
+        },
+    }
+    rows: list[Row] = []
+    for name, arrays in columns.items():
+        datasets.Dataset(pa.table(arrays)).save_to_disk(folder / name)
+        dataset = datasets.load_from_disk(folder / name)
+        spec = {"text": str, "tokens": cachelayer.ArraySpec(np.int32, (None,))} if "text" in arrays else None
+
+        def ours(dataset: datasets.Dataset = dataset) -> int:
+            return _built(folder, dataset)
+
+        def loop(dataset: datasets.Dataset = dataset, spec: object = spec) -> int:
+            elements = (row for row in dataset)
+            if spec is not None:
+                # Lists are structure: whoever writes this loop makes arrays of them.
+                elements = ({**row, "tokens": np.array(row["tokens"], np.int32)} for row in dataset)
+            return _built(folder, elements, element_spec=spec)
+
+        rates = medians({"ours": ours, "loop": loop}, rounds=3)
+        rows.append((f"build of {RECORDS:,} rows of {name}", rates["ours"], rates["loop"], "a loop over the rows"))
+    return rows
+
+
+def _built(folder: Path, source: object, **options: Any) -> int:
+    shutil.rmtree(folder / "storage", ignore_errors=True)
+    return len(cachelayer.Storage(folder / "storage").submit(source, "d", "v1", **options))
+
+
+def torch_loader(folder: Path) -> list[Row]:
+    """Shuffled batches of 256 of 50k records of 3 KB, as tensors, without workers."""
+    import datasets
+    import pyarrow as pa
+    from torch.utils.data import DataLoader
+
+    from cachelayer.adapters.torch import BatchSampler, loader, to_torch
+
+    datasets.disable_progress_bars()
+    count, size = RECORDS // 2, 256
+    images, labels = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), np.uint8), np.arange(count)
+    ref = cachelayer.Storage(folder / "storage").submit({"image": images, "label": labels}, "d", "v1")
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(images.reshape(-1)), 3072)
+    datasets.Dataset(pa.table({"image": flat, "label": labels})).save_to_disk(folder / "lists")
+    features = datasets.Features({"image": datasets.Array3D((32, 32, 3), "uint8"), "label": datasets.Value("int64")})
+    few = datasets.Dataset.from_dict(
+        {"image": images[: count // 10], "label": labels[: count // 10]}, features=features
+    )
+    few.save_to_disk(folder / "images")
+    order = np.random.default_rng(5).permutation
+
+    def drained(batches: object) -> int:
+        return sum(len(batch["label"]) for batch in batches)
+
+    def collated(dataset: object) -> Callable[[], int]:
+        return lambda: drained(DataLoader(dataset, size, sampler=order(len(dataset)).tolist()))
+
+    rates = medians(
+        {
+            "elements": collated(to_torch(ref)),
+            "batches": lambda: drained(DataLoader(to_torch(ref), None, sampler=BatchSampler(ref, size))),
+            "stream": lambda: drained(loader(ref.stream(size, shuffle=True, seed=5))),
+            "lists": collated(datasets.load_from_disk(folder / "lists").with_format("numpy")),
+            "images": collated(datasets.load_from_disk(folder / "images").with_format("numpy")),
+        },
+        rounds=3,
+    )
+    what = {"elements": "DataLoader, __getitems__", "batches": "DataLoader, BatchSampler", "stream": "loader(stream)"}
+    others = {"lists": "datasets, numpy, lists", "images": "datasets, numpy, Array3D"}
+    return [(what[a], rates[a], rates[b], others[b]) for a in what for b in others]
+
+
+ROWS: dict[str, Callable[[Path], list[Row]]] = {"huggingface": huggingface, "torch": torch_loader}
+
+
+def main(names: list[str]) -> None:
+    """Print the table."""
+    found: list[Row] = []
+    for name in names or ROWS:
+        with tempfile.TemporaryDirectory() as made:
+            found += ROWS[name](Path(made))
+    shown = [
+        (what, f"{ours:,.0f}", f"{theirs:,.0f}", other, f"{ours / theirs:.1f}") for what, ours, theirs, other in found
+    ]
+    title = f"Adapters ({machine()})"
+    print(table(title, ("what", "cachelayer, items/s", "the other, items/s", "the other", "ratio"), shown))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
