@@ -194,7 +194,7 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         """The elements of these numbers; they are views of one batch."""
         if not self._stacks:
             return [tensors(element) for element in self._ref.__getitems__(indices)]
-        columns = tree.flatten_like(self._spec, self[list(indices)])
+        columns = map(tensors, tree.flatten_like(self._spec, self._ref.read(indices)))
         rows = [column if isinstance(column, list) else column.unbind(0) for column in columns]
         return tree.row_packer(self._spec)(rows, len(indices))
 
