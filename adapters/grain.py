@@ -1,8 +1,9 @@
-"""Grain: whole batches, a sampler, and streams, all in our order.
+"""Grain: whole batches, a sampler, and streams, all in our order; and Grain's datasets as sources.
 
 A :class:`cachelayer.DataRef` is a Grain data source as it is. Grain's costs are per element, and its own shuffling is
 not exact: :func:`batches` makes elements of whole batches, :class:`Sampler` orders what a ``grain.DataLoader`` reads,
-and :func:`iter_dataset` puts Grain's transformations behind a stream.
+and :func:`iter_dataset` puts Grain's transformations behind a stream. ``storage.cache(dataset, ...)`` takes a
+``MapDataset`` or an ``IterDataset`` as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.access.view import View
+from cachelayer.building.source import Source
+from cachelayer.elements.tree import Tree
 from cachelayer.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -35,6 +38,15 @@ try:
     import grain
 except ImportError as error:
     raise MissingDependencyError("this needs Grain: pip install 'cachelayer[grain]'") from error
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
+    """The source that a ``MapDataset`` or an ``IterDataset`` is; None for anything else."""
+    if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
+        return None
+    from cachelayer.adapters._grain_source import GrainSource
+
+    return GrainSource(obj, unbatch=unbatch)
 
 
 def batches(

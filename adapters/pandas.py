@@ -161,7 +161,8 @@ def _check(kind: pa.DataType, where: str) -> None:
 
 def _of_one_type(name: str, series: pd.Series[Any]) -> NDArray[Any]:
     """The objects, where all but those that are missing are of one type."""
-    values, present = series.to_numpy(), series.notna().to_numpy()
+    values: NDArray[Any] = series.to_numpy()
+    present = series.notna().to_numpy()
     kinds = list(map(type, values[present]))
     if len(set(kinds)) > 1:
         place = next(place for place, kind in enumerate(kinds) if kind is not kinds[0])

@@ -102,7 +102,7 @@ def _check(dtype: pl.DataType, where: str) -> None:
     if fix is not None:
         raise InvalidTypeError(f"{where} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
     if isinstance(dtype, (pl.List, pl.Array)):
-        _check(dtype.inner, f"{where}, in lists,")  # type: ignore[arg-type]
+        _check(dtype.inner, f"{where}, in lists,")
     if isinstance(dtype, pl.Struct):
         for field in dtype.fields:
-            _check(field.dtype, f"{where}, field {field.name!r},")  # type: ignore[arg-type]
+            _check(field.dtype, f"{where}, field {field.name!r},")
