@@ -168,3 +168,13 @@ def test_specs_print_as_they_are_written() -> None:
     assert repr(ArraySpec("uint8", (None, 3), nullable=True)) == "ArraySpec(uint8, (None, 3), nullable=True)"
     assert repr(ArraySpec(str)) == "ArraySpec(str)"
     assert RaggedSpec("f", (None, None)).describe() == "ragged float32[None, None] with 1 level(s) of int64 row splits"
+
+
+def test_what_refuses_to_become_an_array_is_named() -> None:
+    class Device:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise RuntimeError("it lies on another device")
+
+    with pytest.raises(CacheLayerError, match="a Device does not become an array: it lies on another device") as caught:
+        from_element({"x": Device()})
+    assert "['x']" in str(caught.value)

@@ -137,7 +137,10 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
             raise InvalidTypeError(f"{value} does not fit 64 bits")
         return array
     if hasattr(value, "__array__"):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except Exception as error:
+            raise InvalidTypeError(f"a {type(value).__name__} does not become an array: {error}") from error
         if array.dtype == object and array.shape == () and isinstance(array.item(), (bytes, str)):
             return as_leaf(array.item())
         return array
