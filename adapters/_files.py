@@ -45,6 +45,58 @@ class File:
         return opened
 
 
+@dataclass(frozen=True)
+class Sized(File):
+    """One file of a listing.
+
+    Args:
+        nbytes: its size.
+    """
+
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder.
+
+    Args:
+        fs: where it is.
+        path: its name there.
+    """
+
+    fs: fsspec.AbstractFileSystem
+    path: str
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Folder:
+        """The folder of a path or URL.
+
+        Raises:
+            InvalidArgumentError: where there is none.
+        """
+        text = os.fspath(path)
+        with reading(text):
+            fs, inner = url_to_fs(os.path.expanduser(text), **dict(storage_options or {}))  # noqa: PTH111
+            if not fs.isdir(inner):
+                raise InvalidArgumentError("there is no such folder")
+        return cls(fs, inner.rstrip("/"))
+
+    def files(self) -> list[tuple[str, Sized]]:
+        """The files at any depth, by their paths below the folder, in order."""
+        with reading(self.path):
+            found = self.fs.find(self.path, detail=True)
+        inner = {name[len(self.path) + 1 :]: Sized(self.fs, name, info["size"]) for name, info in found.items()}
+        return sorted(inner.items())
+
+    def folders(self) -> list[str]:
+        """The names of the folders in it that are not hidden, in order."""
+        with reading(self.path):
+            found = self.fs.ls(self.path, detail=True)
+        names = [info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory"]
+        return sorted(name for name in names if not name.startswith("."))
+
+
 def find(paths: Paths, storage_options: Mapping[str, Any] | None = None) -> list[File]:
     """The files that paths, patterns and URLs name: in the order of the list, those of a pattern by name.
 

@@ -1,0 +1,175 @@
+"""Folders of files in: images or sounds with a folder for each class, or files of any kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cachelayer.adapters._files import Folder, Sized, reading
+from cachelayer.building.source import BATCH_NBYTES, Batch, Elements
+from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import InvalidArgumentError
+
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
+Root = str | os.PathLike[str]
+Options = Mapping[str, Any] | None
+_FILES_AT_ONCE = 64
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a source in order, each with the other leaves of its element."""
+
+    files: Sequence[tuple[Sized, dict[str, Any]]]
+    metadata: dict[str, Any]
+
+
+def from_files(root: Root, pattern: str = "*", *, storage_options: Options = None) -> FilesSource:
+    """All files of a folder: dicts of ``path``, below the root with ``/``, and ``data``, in the order of the paths.
+
+    Declare ``element_spec={"path": str, "data": ImageSpec()}`` to have images decoded when they are read.
+
+    Args:
+        root: path or URL of the folder; files lie in it at any depth.
+        pattern: which paths to take, as in ``"*.json"``; ``*`` goes over ``/`` too.
+        storage_options: what fsspec's client takes.
+    """
+
+    def listing() -> Listing:
+        found = Folder.at(root, storage_options).files()
+        chosen = [(file, {"path": path}) for path, file in found if fnmatchcase(path, pattern)]
+        if not chosen:
+            raise InvalidArgumentError(f"there is no file {pattern!r} in {os.fspath(root)!r}")
+        return Listing(chosen, {})
+
+    return FilesSource("data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
+
+
+def from_image_folder(
+    root: str | os.PathLike[str],
+    *,
+    extensions: Sequence[str] = IMAGES,
+    mode: str = "RGB",
+    storage_options: Options = None,
+) -> FilesSource:
+    """Images with a folder for each class: elements are dicts of ``image`` and ``label``, in the order of the names.
+
+    Labels are the places of the classes among their names in order; the names are in ``ref.metadata["classes"]``.
+    Images stay the bytes of their files, decoded when they are read.
+
+    Args:
+        root: holds a folder for each class; files lie in it at any depth.
+        extensions: the files that are images, in lower case; others are passed over.
+        mode: the mode of Pillow that pixels are converted to.
+        storage_options: what fsspec's client takes.
+    """
+    return _of_classes(root, "image", ImageSpec(mode), extensions, storage_options)
+
+
+def from_audio_folder(
+    root: str | os.PathLike[str],
+    *,
+    extensions: Sequence[str] = SOUNDS,
+    sampling_rate: int | None = None,
+    channels: int | None = None,
+    storage_options: Options = None,
+) -> FilesSource:
+    """Sounds with a folder for each class: elements are dicts of ``audio`` and ``label``, as in image folders.
+
+    Args:
+        root: holds a folder for each class; files lie in it at any depth.
+        extensions: the files that are sounds, in lower case; others are passed over.
+        sampling_rate, channels: what files are decoded to; see :class:`cachelayer.AudioSpec`.
+        storage_options: what fsspec's client takes.
+    """
+    return _of_classes(root, "audio", AudioSpec(sampling_rate, channels), extensions, storage_options)
+
+
+def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str], options: Options) -> FilesSource:
+    def listing() -> Listing:
+        folder = Folder.at(root, options)
+        classes = folder.folders()
+        places = {name: np.int64(place) for place, name in enumerate(classes)}
+        chosen = []
+        for path, file in folder.files():
+            name, inner, _ = path.partition("/")
+            if path.lower().endswith(tuple(extensions)) and not name.startswith("."):
+                if not inner:
+                    raise InvalidArgumentError(f"{file.name} lies in no folder of a class")
+                chosen.append((file, {"label": places[name]}))
+        empty = sorted(set(places.values()) - {others["label"] for _, others in chosen})
+        if empty or not classes:
+            which = f"the folder {classes[empty[0]]!r} has no file" if empty else "there is no folder with a file"
+            raise InvalidArgumentError(f"{os.fspath(root)}: {which} that ends in {', '.join(extensions)}")
+        return Listing(chosen, {"classes": classes})
+
+    return FilesSource(leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
+
+
+class FilesSource:
+    """Files, each with what its path tells of it.
+
+    Args:
+        leaf: where in the elements the bytes of the file stand.
+        element_spec: of the elements.
+        listing: lists the files.
+    """
+
+    kind = "files"
+
+    def __init__(self, leaf: str, element_spec: Tree, listing: Callable[[], Listing]) -> None:
+        self.element_spec: Tree | None = element_spec
+        self._leaf = leaf
+        self._list = listing
+
+    @cached_property
+    def _listing(self) -> Listing:
+        return self._list()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The names of the classes, where there are any."""
+        return self._listing.metadata
+
+    @property
+    def length(self) -> int | None:
+        return len(self._listing.files)
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The files, some read at the same time.
+
+        Raises:
+            SourceError: for a file that cannot be read, with its name and record.
+        """
+        with ThreadPoolExecutor(_READERS) as pool:
+            for chunk in _chunks(list(enumerate(self._listing.files[:limit]))):
+                yield Elements(list(pool.map(self._element, chunk)))
+
+    def _element(self, numbered: tuple[int, tuple[Sized, dict[str, Any]]]) -> dict[str, Any]:
+        record, (file, others) = numbered
+        with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
+            return {self._leaf: opened.read(), **others}
+
+
+def _chunks(files: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+    """The files, as many at once as fit a batch."""
+    chunk: list[tuple[int, Any]] = []
+    nbytes = 0
+    for numbered in files:
+        chunk.append(numbered)
+        nbytes += numbered[1][0].nbytes
+        if nbytes >= BATCH_NBYTES or len(chunk) == _FILES_AT_ONCE:
+            yield chunk
+            chunk, nbytes = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,186 @@
+"""WebDataset tar files in: files of one name are a sample, each suffix a leaf of it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import IO, Any
+
+import numpy as np
+
+from cachelayer.adapters._files import File, Paths, find
+from cachelayer.building.source import Batch, IterableSource
+from cachelayer.elements import tree
+from cachelayer.elements.infer import from_elements
+from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, MissingDependencyError, SourceError
+
+try:
+    from webdataset.shardlists import expand_urls
+    from webdataset.tariterators import group_by_keys, tar_file_expander
+except ImportError as error:
+    raise MissingDependencyError("this needs webdataset: pip install 'cachelayer[webdataset]'") from error
+
+KEY = "__key__"
+_LOOK_AHEAD = 1000
+_SPECS: dict[str, LeafSpec] = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp", "bmp", "gif", "tif", "tiff"), ImageSpec()),
+    **dict.fromkeys(("wav", "flac", "mp3", "ogg"), AudioSpec()),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), ArraySpec(np.dtype(np.int64))),
+    **dict.fromkeys(("txt", "text", "transcript"), ArraySpec(str)),
+}
+
+
+def from_webdataset(
+    urls: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> WebDatasetSource:
+    """The samples of tar files: dicts of ``__key__`` and of each suffix, in the order of the files.
+
+    Images and sounds stay the bytes of their files, decoded when they are read. ``cls`` and ``index`` are int64,
+    ``txt`` is str, ``npy`` the array; anything else is bytes.
+
+    Args:
+        urls: paths or URLs, with braces (``"train-{000..146}.tar"``) or patterns (``"train-*.tar"``).
+        suffixes: what to take of each sample, by default the suffixes of the first. What a sample lacks is None.
+        storage_options: what fsspec's client takes.
+    """
+    return WebDatasetSource(urls, suffixes, storage_options)
+
+
+class WebDatasetSource:
+    """The samples of tar files; see :func:`from_webdataset`."""
+
+    kind = "webdataset"
+    length: int | None = None
+
+    def __init__(
+        self,
+        urls: Paths,
+        suffixes: Sequence[str] | None,
+        storage_options: Mapping[str, Any] | None,
+        declared: Tree | None = None,
+    ) -> None:
+        self._urls = urls
+        self._suffixes = suffixes
+        self._storage_options = storage_options
+        self._declared = declared
+
+    def with_element_spec(self, spec: Tree) -> WebDatasetSource:
+        """The same source, of a spec that a user declares: of what is bytes in it, the bytes are kept.
+
+        Raises:
+            InvalidArgumentError: where it is no dict of ``__key__`` and suffixes.
+        """
+        if not isinstance(spec, dict) or not all(isinstance(leaf, LeafSpec) for leaf in spec.values()):
+            raise InvalidArgumentError("element_spec of tar files is a dict of suffixes, with a leaf for each")
+        if spec.get(KEY) != ArraySpec(str):
+            raise InvalidArgumentError(f"element_spec has {KEY!r}: ArraySpec(str)")
+        return WebDatasetSource(self._urls, [name for name in spec if name != KEY], self._storage_options, spec)
+
+    @cached_property
+    def _files(self) -> list[File]:
+        urls = [self._urls] if not isinstance(self._urls, Iterable) or isinstance(self._urls, str) else self._urls
+        expanded = [one for url in urls for one in (expand_urls(url) if isinstance(url, str) else [url])]
+        return find(expanded, self._storage_options)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        if self._suffixes is not None:
+            return [KEY, *self._suffixes]
+        first = next(self._samples(), {KEY: ""})
+        return [name for name in first if name == KEY or not name.startswith("__")]
+
+    @cached_property
+    def element_spec(self) -> Tree:
+        """The spec that suffixes tell; arrays have the shape of the first, or what was declared.
+
+        Raises:
+            ElementError: where the first thousand samples all lack a suffix whose kind it does not tell.
+        """
+        if self._declared is not None:
+            return self._declared
+        told: dict[str, LeafSpec | None] = {name: _SPECS.get(_kind(name)) for name in self._names}
+        told[KEY] = ArraySpec(str)
+        if None in told.values():
+            found = from_elements(islice(self._elements(told), _LOOK_AHEAD))
+            told = {name: leaf or found[name] for name, leaf in told.items()}
+        return told
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The samples, in batches.
+
+        Raises:
+            SourceError: where a file cannot be read, with its name and the record.
+            ElementError: for a sample with a suffix that the others do not have.
+        """
+        yield from IterableSource(self._elements(self.element_spec), self.kind, None).batches(limit)
+
+    def _elements(self, spec: Mapping[str, LeafSpec | None]) -> Iterator[dict[str, Any]]:
+        for record, sample in enumerate(self._samples()):
+            extra = [name for name in sample if name not in spec and not name.startswith("__")]
+            if extra and self._suffixes is None:
+                hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all that are to be taken."
+                raise ElementError(f"the suffixes {self._names[1:]}", f"{list(sample)[2:]}", record=record, hint=hint)
+            try:
+                yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
+            except ElementError as error:
+                hint = f"It is of sample {sample[KEY]!r} in {sample['__url__']}."
+                raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error
+
+    def _samples(self) -> Iterator[dict[str, Any]]:
+        record = 0
+        for file in self._files:
+            try:
+                with file.open() as opened:
+                    stream = _Watched(opened)
+                    for sample in group_by_keys(tar_file_expander([{"url": file.name, "stream": stream}])):
+                        yield sample
+                        record += 1
+                # tarfile takes a file that ends before its end mark for a whole one.
+                if stream.ran_out:
+                    raise SourceError(f"{file.name} is cut short, at record {record - 1} or after it: make it anew")
+            except CacheLayerError:
+                raise
+            except Exception as error:
+                # webdataset hangs streams on the arguments of what was raised.
+                reason = error.args[0] if error.args else ""
+                raise SourceError(
+                    f"{file.name} failed at record {record} or the next: {type(error).__name__}: {reason}"
+                ) from error
+
+
+class _Watched:
+    """A file that tells whether more was read of it than it has."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.ran_out = False
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.ran_out |= not data
+        return data
+
+    def __repr__(self) -> str:
+        return "the file"
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
+    if data is None or name == KEY or (leaf is not None and leaf.dtype is bytes):
+        return data
+    try:
+        if _kind(name) == "npy":
+            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        if leaf is None:
+            return data
+        return data.decode() if leaf.dtype is str else np.dtype(leaf.dtype).type(data.decode().strip())
+    except ValueError as error:
+        expected = "an array of numpy" if leaf is None else leaf.describe()
+        raise ElementError(expected, tree.describe(data), path=f"[{name!r}]") from error

@@ -1,0 +1,156 @@
+"""TFRecord files as sources, against TensorFlow's own parsing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from source_conformance import SourceConformance
+
+import cachelayer
+from cachelayer import ArraySpec, InvalidArgumentError, Ragged, RaggedSpec, SourceError, Sparse, SparseSpec
+from cachelayer.adapters.tfrecord import from_tfrecord
+
+FEATURES = {
+    "image": tf.io.FixedLenFeature((2, 2), tf.int64),
+    "label": tf.io.FixedLenFeature((), tf.int64, default_value=-1),
+    "name": tf.io.FixedLenFeature((), tf.string),
+}
+VARYING = {
+    "tags": tf.io.VarLenFeature(tf.string),
+    "steps": tf.io.FixedLenSequenceFeature((2,), tf.float32, allow_missing=True),
+}
+
+
+def example(**features: Any) -> bytes:
+    kinds = {bytes: "bytes", int: "int64", float: "float"}
+
+    def feature(values: list[Any]) -> Any:
+        kind = kinds[type(values[0])]
+        lists = {"bytes": tf.train.BytesList, "int64": tf.train.Int64List, "float": tf.train.FloatList}
+        return tf.train.Feature(**{f"{kind}_list": lists[kind](value=values)})
+
+    found = {name: feature(values) for name, values in features.items() if values}
+    serialized: bytes = tf.train.Example(features=tf.train.Features(feature=found)).SerializeToString()
+    return serialized
+
+
+def write(path: Path, records: Any, compression: str = "") -> None:
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def labelled(number: int) -> bytes:
+    label = {} if number % 5 == 3 else {"label": [number]}
+    return example(image=[number, 1, 2, 3], name=[b"n%d" % number], **label)
+
+
+class TestExamples(SourceConformance):
+    module = "cachelayer.adapters.tfrecord"
+    framework = "tensorflow"
+
+    def source(self, count: int, folder: Path) -> Any:
+        write(folder / "train-0.tfrecord", map(labelled, range(count // 3)))
+        write(folder / "train-1.tfrecord", map(labelled, range(count // 3, count)))
+        return from_tfrecord(folder / "train-*.tfrecord", FEATURES)
+
+    def element(self, number: int) -> Any:
+        return {
+            "image": np.array([[number, 1], [2, 3]]),
+            "label": np.int64(-1 if number % 5 == 3 else number),
+            "name": b"n%d" % number,
+        }
+
+
+class TestRawRecords(SourceConformance):
+    module = "cachelayer.adapters.tfrecord"
+    framework = "tensorflow"
+
+    def source(self, count: int, folder: Path) -> Any:
+        write(folder / "a.tfrecord.gz", map(self.element, range(count)), "GZIP")
+        return from_tfrecord(str(folder / "a.tfrecord.gz"), compression_type="GZIP")
+
+    def element(self, number: int) -> Any:
+        return b"x" * (number % 9)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path / "cache")
+
+
+def test_features_of_any_length_are_those_of_parsing_one_by_one(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    records = [example(tags=[b"t"] * (n % 4), steps=[float(n)] * (2 * (n % 3))) for n in range(30)]
+    write(tmp_path / "a.tfrecord", records)
+    ref = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", VARYING), "d", "v1")
+    assert ref.element_spec == {"tags": SparseSpec(bytes, (None,)), "steps": ArraySpec("float32", (None, 2))}
+    for row, record in zip(ref, records, strict=True):
+        theirs = tf.io.parse_single_example(record, VARYING)
+        assert isinstance(row["tags"], Sparse)
+        np.testing.assert_array_equal(row["tags"].dense_shape, theirs["tags"].dense_shape)
+        assert row["tags"].values.tolist() == theirs["tags"].values.numpy().tolist()
+        np.testing.assert_array_equal(row["steps"], theirs["steps"])
+
+
+def test_ragged_features_are_arrays_of_unknown_length_and_partitions_levels(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    features = {
+        "flat": tf.io.RaggedFeature(tf.int64),
+        "rows": tf.io.RaggedFeature(tf.int64, value_key="v", partitions=[tf.io.RaggedFeature.RowLengths("l")]),
+    }
+    records = [example(flat=list(range(n)), v=list(range(n)), l=[n, 0]) for n in range(10)]
+    write(tmp_path / "a.tfrecord", records)
+    ref = storage.cache(from_tfrecord(tmp_path / "a.tfrecord", features), "d", "v1")
+    assert ref.element_spec["flat"] == ArraySpec("int64", (None,))
+    assert isinstance(ref.element_spec["rows"], RaggedSpec)
+    for n, row in enumerate(ref):
+        assert row["flat"].tolist() == list(range(n))
+        assert isinstance(row["rows"], Ragged)
+        assert row["rows"].to_list() == [list(range(n)), []]
+
+
+def test_a_declared_spec_fixes_what_the_features_leave_open(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", [example(steps=[1.0, 2.0])])
+    source = from_tfrecord(tmp_path / "a.tfrecord", {"steps": VARYING["steps"]})
+    ref = storage.cache(source, "d", "v1", element_spec={"steps": ArraySpec("float32", (1, 2))})
+    assert ref.read([0])["steps"].tolist() == [[[1.0, 2.0]]]
+    with pytest.raises(InvalidArgumentError, match=r"element_spec\['steps'\] is"):
+        storage.cache(source, "d", "v2", element_spec={"steps": ArraySpec("float64", (1, 2))})
+
+
+@pytest.mark.parametrize("bad", [2, 700])
+def test_a_record_that_is_no_such_example_is_named_with_its_file(
+    storage: cachelayer.Storage, tmp_path: Path, bad: int
+) -> None:
+    write(tmp_path / "0.tfrecord", map(labelled, range(10)))
+    write(tmp_path / "1.tfrecord", [example(label=[1]) if n == bad else labelled(n) for n in range(1000)])
+    with pytest.raises(SourceError, match=rf"1\.tfrecord failed at record {10 + bad}, its own {bad}: Inval.*image"):
+        storage.cache(from_tfrecord(tmp_path / "*.tfrecord", FEATURES), "d", "v1")
+    assert storage.datasets() == []
+
+
+@pytest.mark.parametrize("features", [None, FEATURES], ids=["raw", "parsed"])
+def test_a_file_that_is_cut_short_or_damaged_is_named(
+    storage: cachelayer.Storage, tmp_path: Path, features: Any
+) -> None:
+    for name in ("0", "1"):
+        write(tmp_path / f"{name}.tfrecord", map(labelled, range(20)))
+    path = tmp_path / "1.tfrecord"
+    whole = path.read_bytes()
+    for damaged, record in ((whole[:-5], 39), (whole[:30] + b"\xff" + whole[31:], 20)):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            SourceError, match=rf"1\.tfrecord failed at record {record}, its own {record - 20}: DataLos"
+        ):
+            storage.cache(from_tfrecord(tmp_path / "*.tfrecord", features), "d", "v1")
+
+
+@pytest.mark.parametrize("filenames", ["nope.tfrecord", ["no-*"], []])
+def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, filenames: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="there is no file"):
+        storage.cache(from_tfrecord(filenames), "d", "v1")

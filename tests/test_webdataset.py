@@ -1,0 +1,167 @@
+"""WebDataset tar files as sources, written by webdataset itself."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import webdataset
+from PIL import Image
+from source_conformance import SourceConformance
+
+import cachelayer
+from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, InvalidArgumentError, SourceError
+from cachelayer.adapters.webdataset import from_webdataset
+
+
+def png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((2, 3, 3), number % 256, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write(path: Path, samples: Any) -> None:
+    with webdataset.TarWriter(str(path)) as writer:
+        for sample in samples:
+            writer.write(sample)
+
+
+def sample(number: int) -> dict[str, Any]:
+    return {
+        "__key__": f"shard/{number:06d}",
+        "cls": str(number).encode(),
+        "json": b'{"n": %d}' % number,
+        "left.png": png(number),
+        "npy": np.full((2, 2), number, np.float32),
+        "txt": f"ü{number}".encode(),
+    }
+
+
+class TestWebDataset(SourceConformance):
+    module = "cachelayer.adapters.webdataset"
+    framework = "webdataset"
+
+    def source(self, count: int, folder: Path) -> Any:
+        for shard in range(3):
+            part = range(shard * count // 3, (shard + 1) * count // 3)
+            write(folder / f"train-{shard}.tar", map(sample, part))
+        return from_webdataset(str(folder / "train-{0..2}.tar"))
+
+    def element(self, number: int) -> Any:
+        return {
+            "__key__": f"shard/{number:06d}",
+            "cls": np.int64(number),
+            "json": b'{"n": %d}' % number,
+            "left.png": np.full((2, 3, 3), number % 256, np.uint8),
+            "npy": np.full((2, 2), number, np.float32),
+            "txt": f"ü{number}",
+        }
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path / "cache")
+
+
+def test_images_stay_the_bytes_of_their_files(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [sample(3)])
+    ref = storage.cache(from_webdataset(tmp_path / "*.tar"), "d", "v1")
+    assert ref.raw().element_spec["left.png"] == ImageSpec()
+    assert ref.raw()[0]["left.png"] == png(3)
+
+
+def test_compressed_files_are_read(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar.gz")) as writer:
+        writer.write(sample(3))
+    assert storage.cache(from_webdataset(tmp_path / "a.tar.gz"), "d", "v1")[0]["txt"] == "ü3"
+
+
+def test_files_are_read_through_fsspec(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    import fsspec
+
+    for number in range(2):
+        write(tmp_path / f"{number}.tar", [sample(number)])
+        fsspec.filesystem("memory").pipe(f"/wds/{number}.tar", (tmp_path / f"{number}.tar").read_bytes())
+    ref = storage.cache(from_webdataset("memory://wds/{0..1}.tar"), "d", "v1")
+    assert [row["cls"] for row in ref] == [0, 1]
+
+
+def test_suffixes_are_chosen_and_what_a_sample_lacks_is_none(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
+    ref = storage.cache(from_webdataset(tmp_path / "a.tar", ["txt"]), "d", "v1")
+    assert list(ref) == [{"__key__": "a", "txt": None}, {"__key__": "b", "txt": "two"}]
+
+
+def test_a_suffix_that_comes_later_is_named(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [{"__key__": "a", "cls": b"1"}, {"__key__": "b", "cls": b"2", "txt": b"two"}])
+    with pytest.raises(ElementError, match=r"record 1: expected the suffixes \['cls'\].* 'b' has 'txt' too: pass suff"):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+
+
+def test_arrays_of_other_shapes_take_a_declared_spec(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [{"__key__": str(n), "npy": np.arange(n)} for n in range(1, 4)])
+    with pytest.raises(ElementError, match=r"record 1, leaf \['npy'\]: expected int64\[1\], got int64\[2\]"):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+    spec = {"__key__": str, "npy": ArraySpec("int64", (None,))}
+    ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)
+    assert [row["npy"].tolist() for row in ref] == [[0], [0, 1], [0, 1, 2]]
+
+
+def test_a_declared_spec_chooses_suffixes_and_how_they_are_kept(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [{**sample(4), "score": b" 1.5\n", "wav": b"sound"}])
+    source = from_webdataset(tmp_path / "a.tar")
+    spec = {"__key__": str, "cls": bytes, "left.png": ImageSpec("L"), "score": "float32", "wav": AudioSpec(8000)}
+    ref = storage.cache(source, "d", "v1", element_spec=spec)
+    assert ref[:1].read([0], fields=("cls",))["cls"].tolist() == [b"4"]
+    assert ref.raw()[0]["wav"] == b"sound"
+    assert ref.raw()[0]["score"] == np.float32(1.5)
+    assert ref.raw().element_spec["left.png"] == ImageSpec("L")
+
+
+@pytest.mark.parametrize("spec", [np.int64, {"cls": np.int64}, {"__key__": str, "cls": {"a": np.int64}}], ids=str)
+def test_a_declared_spec_of_no_samples_is_refused(storage: cachelayer.Storage, tmp_path: Path, spec: Any) -> None:
+    write(tmp_path / "a.tar", [sample(0)])
+    with pytest.raises(InvalidArgumentError, match="element_spec"):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)
+
+
+@pytest.mark.parametrize(("suffix", "data"), [("cls", b"cat"), ("txt", b"\xff"), ("npy", b"no array")])
+def test_what_its_suffix_does_not_hold_is_named(
+    storage: cachelayer.Storage, tmp_path: Path, suffix: str, data: bytes
+) -> None:
+    rows = [{"__key__": "a", suffix: sample(1)[suffix]}, {"__key__": "b", suffix: data}]
+    if suffix == "npy":
+        rows[0]["npy"] = np.arange(3)
+    write(tmp_path / "a.tar", rows)
+    match = rf"record 1, leaf \['{suffix}'\]: .*It is of sample 'b' in .*a\.tar"
+    with pytest.raises(ElementError, match=match):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+
+
+def test_a_tar_file_cut_short_is_named_with_the_record(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    for name in ("a.tar", "b.tar", "b.tar.gz"):
+        write(tmp_path / name, map(sample, range(5)))
+    # A sample takes 10 KiB here: within the data of a file, within a header, and between two samples.
+    for name, end, reason in (
+        ("b.tar", 7 * 1024 + 600, r"failed at record 5 or the next: ReadError: unexpected end of data"),
+        ("b.tar", 7 * 1024 + 100, r"failed at record 5 or the next: ReadError: truncated header"),
+        ("b.tar", 10 * 1024, r"is cut short, at record 5 or after it"),
+        ("b.tar.gz", 600, r"failed at record \d or the next: ReadError|is cut short, at record \d"),
+    ):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / "cut").write_bytes(whole[:end])
+        with pytest.raises(SourceError, match=rf"cut ({reason})"):
+            storage.cache(from_webdataset([tmp_path / "a.tar", tmp_path / "cut"]), "d", "v1")
+    (tmp_path / "cut").write_bytes(b"no tar file" * 100)
+    with pytest.raises(SourceError, match=r"cut failed at record 0 or the next: ReadError"):
+        storage.cache(from_webdataset(tmp_path / "cut"), "d", "v1")
+    assert storage.datasets() == []
+
+
+def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    (tmp_path / "0.tar").touch()
+    with pytest.raises(InvalidArgumentError, match=r"there is no file .*1\.tar"):
+        storage.cache(from_webdataset(str(tmp_path / "{0..1}.tar")), "d", "v1")
