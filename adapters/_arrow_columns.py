@@ -5,7 +5,7 @@ What the adapters of packages that speak Arrow share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -139,7 +139,7 @@ def column(path: str, spec: LeafSpec, lists: Lists) -> Column:
         return Column((_numbers(lists.values, np.dtype(spec.dtype)),), (), nulls)
     lists.check_whole(path)
     _check_lengths(path, spec, lists)
-    made = _ragged(spec, lists) if isinstance(spec, RaggedSpec) else _dense(spec, lists)
+    made = _string_lists(spec, lists) if dtypes.is_string(spec.dtype) else _number_lists(spec, lists)
     return Column(made.fixed, made.variable, lists.nulls)
 
 
@@ -154,12 +154,28 @@ def _check_lengths(path: str, spec: LeafSpec, lists: Lists) -> None:
             raise ElementError(spec.describe(), got, path=path, record=lists.row_of(place, depth))
 
 
+def _number_lists(spec: LeafSpec, lists: Lists) -> Column:
+    return _ragged(spec, lists) if isinstance(spec, RaggedSpec) else _dense(spec, lists)
+
+
+def _string_lists(spec: LeafSpec, lists: Lists) -> Column:
+    """Strings are kept as their lengths, laid out as numbers are, and the bytes of all."""
+    strings = _strings(lists.values)
+    numbers = replace(spec, dtype=np.dtype(np.uint32))
+    made = _number_lists(numbers, replace(lists, values=pa.array(strings.lengths.astype(np.uint32))))
+    if numbers.is_static:
+        lengths = made.fixed[0]
+        made = Column((), (Flat(lengths.reshape(-1), np.arange(len(lengths) + 1) * prod(lengths.shape[1:])),))
+    counts = made.variable[-1]
+    return Column(made.fixed, (*made.variable, Flat(strings.values, splits_of(counts.values)[counts.splits])))
+
+
 def _dense(spec: LeafSpec, lists: Lists) -> Column:
     lengths, inner = lists.levels[0], [dim or 0 for dim in spec.shape[1:]]
-    rows, values = len(lengths), _values(lists.values, spec)
+    rows, values = len(lengths), _numbers(lists.values, np.dtype(spec.dtype))
     if spec.shape[0] is not None and lists.nulls is not None:
         # A null row of known shape holds zeros, or empty strings.
-        filled = np.full((rows, prod(spec.shape)), spec.dtype() if values.dtype == object else 0, values.dtype)  # type: ignore[operator,arg-type]
+        filled = np.zeros((rows, prod(dim or 0 for dim in spec.shape)), values.dtype)
         filled[~lists.nulls] = values.reshape(-1, filled.shape[1])
         values, lengths = filled.reshape(-1), np.full(rows, spec.shape[0])
     if spec.is_static:
@@ -176,14 +192,8 @@ def _ragged(spec: RaggedSpec, lists: Lists) -> Column:
         splits = splits_of(lengths)[splits]
     inner = np.array(spec.shape[spec.ragged_rank + 1 :], np.int64)
     rows = np.broadcast_to(inner, (len(lists.levels[0]), len(inner)))
-    return RaggedLeaf(spec).from_parts(levels, rows, Flat(_values(lists.values, spec), splits))
-
-
-def _values(array: pa.Array, spec: LeafSpec) -> NDArray[Any]:
-    if not dtypes.is_string(spec.dtype):
-        return _numbers(array, np.dtype(spec.dtype))
-    strings: NDArray[Any] = np.fromiter(_storage(array).to_pylist(), dtype=object, count=len(array))
-    return strings
+    values = _numbers(lists.values, np.dtype(spec.dtype))
+    return RaggedLeaf(spec).from_parts(levels, rows, Flat(values, splits))
 
 
 def _storage(array: pa.Array) -> pa.Array:
