@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cachelayer import Storage
+from cachelayer import Ragged, Storage
 from cachelayer.elements import tree
 
 
@@ -20,10 +20,17 @@ def same(mine: Any, theirs: Any) -> bool:
         return mine is theirs
     if isinstance(theirs, (str, bytes)):
         return type(mine) is type(theirs) and bool(mine == theirs)
+    if isinstance(theirs, Ragged):
+        left, right = _arrays_of(mine), _arrays_of(theirs)
+        return len(left) == len(right) and all(map(same, left, right))
     left, right = np.asarray(mine), np.asarray(theirs)
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     return bool(np.array_equal(left, right, equal_nan=left.dtype.kind in "fc"))
+
+
+def _arrays_of(value: Any) -> list[Any]:
+    return [value.flat_values, *value.nested_row_splits] if isinstance(value, Ragged) else []
 
 
 class SourceConformance:

@@ -1,0 +1,192 @@
+"""TensorFlow Datasets in: builders, and what ``tfds.data_source`` gives, which needs no TensorFlow to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cachelayer.building.source import Batch, IterableSource, Source, Splits
+from cachelayer.elements import tree
+from cachelayer.elements.infer import leaf_spec
+from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.elements.values import Ragged
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+
+try:
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.data_sources.base import BaseDataSource
+    from tensorflow_datasets.core.decode import DeserializeMethod
+except ImportError as error:
+    raise MissingDependencyError("this needs TensorFlow Datasets: pip install 'cachelayer[tfds]'") from error
+
+METADATA = "tfds"
+_RECORDS_AT_ONCE = 64
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | Splits | None:
+    """The source that a prepared builder of one split, or a data source, is; None for anything else.
+
+    A dict of data sources, as ``builder.as_data_source()`` gives it, is one source for each split.
+
+    Raises:
+        InvalidArgumentError: where a builder has no data yet.
+        InvalidTypeError: where a builder has several splits, or for a feature that cannot be stored.
+    """
+    if isinstance(obj, Mapping) and obj and all(isinstance(part, BaseDataSource) for part in obj.values()):
+        return Splits({str(name): part for name, part in obj.items()})
+    if not isinstance(obj, (tfds.core.DatasetBuilder, BaseDataSource)):
+        return None
+    if unbatch:
+        raise InvalidArgumentError("unbatch=True: the examples of TFDS are elements already; leave it out")
+    found = _only_split(obj) if isinstance(obj, tfds.core.DatasetBuilder) else obj
+    if isinstance(found, BaseDataSource):
+        return TfdsSource(found, element_spec)
+    from cachelayer.adapters.tensorflow import as_source as tf_source
+
+    return tf_source(found, element_spec=element_spec)
+
+
+def _only_split(builder: Any) -> Any:
+    """The split of a builder, from files with random access where it has such, else as a ``tf.data.Dataset``."""
+    splits = list(builder.info.splits)
+    if not splits:
+        raise InvalidArgumentError(f"{builder.info.full_name} has no data yet: call download_and_prepare() first")
+    if len(splits) > 1:
+        raise InvalidTypeError(
+            f"{builder.info.full_name} has the splits {', '.join(splits)}, each a dataset of its own: pass "
+            f"builder.as_data_source({splits[0]!r}) or builder.as_dataset(split={splits[0]!r}) for one of them, or "
+            "builder.as_data_source() for all"
+        )
+    try:
+        return builder.as_data_source(splits[0])
+    except NotImplementedError:
+        # Without interleaving, examples come in the order in which they lie in the files.
+        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        return builder.as_dataset(split=splits[0], read_config=config)
+
+
+class TfdsSource:
+    """The examples of a data source, many at once.
+
+    Args:
+        source: the data source, with decoders or without.
+        declared: the element spec that the user declares, in place of that of the features.
+    """
+
+    kind = "tfds"
+
+    def __init__(self, source: Any, declared: Tree | None = None) -> None:
+        self._source = source
+        self._declared = declared
+
+    def with_element_spec(self, spec: Tree) -> TfdsSource:
+        """The same source, of a spec that a user declares."""
+        return TfdsSource(self._source, spec)
+
+    @property
+    def length(self) -> int | None:
+        """Number of examples."""
+        return len(self._source)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The name of the dataset and the split, and the names of its classes by the path of their leaf."""
+        info = self._source.dataset_info
+        names = dict(_class_names(info.features, ""))
+        return {METADATA: {"dataset": info.full_name, "split": str(self._source.split), "class_names": names}}
+
+    @cached_property
+    def element_spec(self) -> Tree | None:
+        """The spec of the features; leaves with a decoder of their own have that of the first example.
+
+        Raises:
+            InvalidTypeError: for a feature that cannot be stored, with its path.
+        """
+        if self._declared is not None:
+            return self._declared
+        if self._source.deserialize_method != DeserializeMethod.DESERIALIZE_AND_DECODE:
+            return None
+        spec = _spec(self._source.dataset_info.features.get_tensor_info(), "")
+        if not self._source.decoders or not len(self._source):
+            return spec
+        return _with_decoded(spec, self._source.decoders, self._source[0])
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The examples.
+
+        Raises:
+            SourceError: where an example cannot be read or decoded, with its number.
+        """
+        spec = self.element_spec
+        found = self._examples()
+        elements = found if spec is None else (_shaped(spec, example) for example in found)
+        return IterableSource(elements, self.kind, None).batches(limit)
+
+    def _examples(self) -> Iterator[Any]:
+        for start in range(0, len(self._source), _RECORDS_AT_ONCE):
+            numbers = range(start, min(start + _RECORDS_AT_ONCE, len(self._source)))
+            try:
+                yield from self._source.__getitems__(list(numbers))
+            except Exception:  # noqa: BLE001
+                # Asked for one by one, the example that fails is the one that raises.
+                yield from (self._source[number] for number in numbers)
+
+
+def _spec(info: Any, path: str) -> Tree:
+    """The spec of features, with keys in the order that TFDS hands examples out."""
+    if isinstance(info, Mapping):
+        return {name: _spec(info[name], f"{path}[{name!r}]") for name in sorted(info)}
+    if info.dataset_lvl:
+        raise InvalidTypeError(f"leaf {path} is a dataset within an example, which is not stored: use a Sequence")
+    dtype = bytes if np.dtype(info.np_dtype).kind in "OSU" else np.dtype(info.np_dtype)
+    unknown = max((axis for axis, dim in enumerate(info.shape) if dim is None), default=0)
+    if unknown and info.sequence_rank:
+        return RaggedSpec(dtype, (None,) * (unknown + 1) + tuple(info.shape[unknown + 1 :]), ragged_rank=unknown)
+    return ArraySpec(dtype, tuple(info.shape))
+
+
+def _with_decoded(spec: Tree, decoders: Any, example: Any) -> Tree:
+    if isinstance(decoders, Mapping) and isinstance(spec, dict):
+        own = {name: _with_decoded(spec[name], decoder, example[name]) for name, decoder in decoders.items()}
+        return {**spec, **own}
+    return tree.map_structure(example, lambda _, value: leaf_spec(value))
+
+
+def _shaped(spec: Tree, value: Any) -> Any:
+    """The example with the nested lists of its sequences as arrays."""
+    if isinstance(spec, LeafSpec):
+        return _array(spec, value) if isinstance(value, list) else value
+    if isinstance(spec, dict) and isinstance(value, Mapping):
+        # What is missing, or too much, is left to the encoder, which names it.
+        return {name: _shaped(spec.get(name), child) for name, child in value.items()}
+    return value
+
+
+def _array(spec: LeafSpec, rows: list[Any]) -> Any:
+    dtype = spec.dtype if isinstance(spec.dtype, np.dtype) else object
+    if not isinstance(spec, RaggedSpec):
+        return _stacked(rows, dtype, spec.shape[1:])
+    splits = []
+    for _ in range(spec.ragged_rank):
+        splits.append(np.cumsum([0, *map(len, rows)]).astype(spec.splits_dtype))
+        rows = [item for row in rows for item in row]
+    return Ragged.from_nested(_stacked(rows, dtype, spec.shape[spec.ragged_rank + 1 :]), tuple(splits))
+
+
+def _stacked(rows: list[Any], dtype: Any, inner: tuple[int | None, ...]) -> Any:
+    return np.array(rows, dtype) if rows else np.empty((0, *(dim or 0 for dim in inner)), dtype)
+
+
+def _class_names(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
+    if isinstance(feature, tfds.features.ClassLabel):
+        if feature.num_classes is not None:
+            yield path, list(feature.names)
+    elif isinstance(feature, tfds.features.FeaturesDict):
+        for name, child in feature.items():
+            yield from _class_names(child, f"{path}[{name!r}]")
+    elif isinstance(feature, tfds.features.Sequence):
+        yield from _class_names(feature.feature, path)
