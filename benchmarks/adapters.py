@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,40 @@ def huggingface(folder: Path) -> list[Row]:
     return rows
 
 
+def parquet(folder: Path) -> list[Row]:
+    """Builds from a Parquet file of rows of 3 KB."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from cachelayer.adapters.pyarrow import from_parquet
+
+    pixels = np.random.default_rng(0).integers(0, 256, RECORDS * 3072, np.uint8)
+    data = pa.FixedSizeBinaryArray.from_buffers(pa.binary(3072), RECORDS, [None, pa.py_buffer(pixels)])
+    columns = {
+        "bytes": data.cast(pa.binary()),
+        "a list of numbers": pa.FixedSizeListArray.from_arrays(pa.array(pixels), 3072),
+    }
+    rows: list[Row] = []
+    for name, column in columns.items():
+        file = folder / f"{name}.parquet"
+        pq.write_table(pa.table({"image": column, "label": np.arange(RECORDS)}), file, row_group_size=10_000)
+        # A row of numbers takes the loop milliseconds: fewer of them tell its rate.
+        count = RECORDS if name == "bytes" else RECORDS // 50
+
+        def ours(file: Path = file) -> int:
+            return _built(folder, from_parquet(file))
+
+        def loop(file: Path = file, count: int = count, numbers: bool = name != "bytes") -> int:
+            batches = pq.ParquetFile(file).iter_batches(batch_size=1024)
+            few = islice((row for batch in batches for row in batch.to_pylist()), count)
+            kind = (lambda row: {**row, "image": np.array(row["image"], np.uint8)}) if numbers else (lambda row: row)
+            return _built(folder, (kind(row) for row in few))
+
+        rates = medians({"ours": ours, "loop": loop})
+        rows.append((f"build of Parquet with {name}", rates["ours"], rates["loop"], "a loop over its rows"))
+    return rows
+
+
 def _built(folder: Path, source: object, **options: Any) -> int:
     shutil.rmtree(folder / "storage", ignore_errors=True)
     return len(cachelayer.Storage(folder / "storage").submit(source, "d", "v1", **options))
@@ -109,7 +144,7 @@ def torch_loader(folder: Path) -> list[Row]:
     return [(what[a], rates[a], rates[b], others[b]) for a in what for b in others]
 
 
-ROWS: dict[str, Callable[[Path], list[Row]]] = {"huggingface": huggingface, "torch": torch_loader}
+ROWS: dict[str, Callable[[Path], list[Row]]] = {"huggingface": huggingface, "parquet": parquet, "torch": torch_loader}
 
 
 def main(names: list[str]) -> None:
