@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,17 @@ class DecodingCodec:
     def element(self, record: bytearray) -> Any:
         """The element of one record."""
         return self.elements(self.decode(RecordBuffer.of([bytes(record)])), 1)[0]
+
+
+def check_files(spec: Tree, columns: Sequence[Column]) -> None:
+    """Whether every image and sound of columns decodes.
+
+    Raises:
+        ElementError: where one does not, with its row as its record.
+    """
+    for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
+        if isinstance(leaf, EncodedSpec):
+            _decoded(path, leaf, column)
 
 
 def _decoded(path: str, spec: EncodedSpec, column: Column) -> Column:

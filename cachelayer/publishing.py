@@ -140,7 +140,7 @@ class Publisher:
                 built = build(source, stage.folder, attempt, options, self._progress, stage.deliver)
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
                 kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
-                return self._publish(attempt, built, {**kept, **self._call, **made, **environment()})
+                return self._publish(attempt, built, {**kept, **built.left_out, **self._call, **made, **environment()})
         except BaseException as error:
             if self._abandon(attempt) and isinstance(error, StorageError | CorruptionError):
                 raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error

@@ -14,6 +14,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.published import Published
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
+from cachelayer.building.encode import OnError
 from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
 from cachelayer.building.source import each_split
 from cachelayer.check import Report, check
@@ -108,6 +109,7 @@ class Storage:
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         max_records: int | None = None,
         unbatch: bool = False,
+        on_error: OnError = "raise",
         progress: bool | None = None,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -124,6 +126,8 @@ class Storage:
             shard_bytes: about the size of a shard file, in bytes.
             max_records: take no more than these.
             unbatch: each element of the source is a batch: take it apart along the leading axis.
+            on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
+                does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
             progress: None shows a line where stderr is a terminal.
             description: a text that is kept with the version.
             metadata: a dict that JSON can hold, kept with the version.
@@ -144,6 +148,7 @@ class Storage:
             shard_bytes=shard_bytes,
             max_records=max_records,
             unbatch=unbatch,
+            on_error=on_error,
             progress=progress,
             description=description,
             metadata=metadata,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,12 +13,11 @@ from typing import Any
 
 from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
 from cachelayer.building.cuts import ShardCutter
+from cachelayer.building.encode import Encoder
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.source import Batch, Elements, Source
-from cachelayer.codec import Codec, Frames, codec_for
-from cachelayer.elements import tree
+from cachelayer.codec import Frames, codec_for
 from cachelayer.elements.infer import from_elements
-from cachelayer.elements.spec import LeafSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError
 from cachelayer.objects import paths
@@ -43,11 +42,13 @@ class Built:
         codec: name of the codec.
         element_spec: the spec of the elements, with leaves marked nullable that are None in some.
         shards: the shards, durable on disk.
+        left_out: for the provenance, what was left out.
     """
 
     codec: str
     element_spec: Tree
     shards: list[ShardFile]
+    left_out: Mapping[str, Any]
 
 
 def build(
@@ -78,14 +79,13 @@ def build(
     if spec is None:
         spec, batches = _inferred(batches)
     codec = codec_for(spec)
-    nullable: set[int] = set()
+    encoder = Encoder(codec, options.on_error)
     with _ShardPipeline(folder, attempt, options, progress, deliver) as pipeline:
-        first_record = 0
         for batch in batches:
-            pipeline.write(_encoded(codec, batch, first_record, nullable))
-            first_record += len(batch)
+            pipeline.write(encoder.encode(batch))
         shards = pipeline.finish()
-    return Built(codec.name, _with_nullable(codec.spec, nullable), shards)
+    encoder.warn_of_left_out()
+    return Built(codec.name, encoder.element_spec, shards, encoder.left_out)
 
 
 def _inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
@@ -104,28 +104,6 @@ def _inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
             if error.record is not None or len(elements) >= _LOOK_AHEAD:
                 raise
     return (from_elements(elements) if elements else None), iter(seen)
-
-
-def _encoded(codec: Codec, batch: Batch, first_record: int, nullable: set[int]) -> Frames:
-    try:
-        columns = batch.columns(codec)
-        frames = codec.encode(columns, len(batch))
-    except ElementError as error:
-        raise error.at(record=first_record + (error.record or 0)) from error.__cause__
-    nullable.update(index for index, column in enumerate(columns) if column.nulls is not None)
-    return frames
-
-
-def _with_nullable(spec: Tree, nullable: set[int]) -> Tree:
-    """The spec with the leaves of these numbers marked nullable."""
-    numbers = iter(range(len(tree.leaves(spec))))
-
-    def mark(_path: str, leaf: LeafSpec | None) -> LeafSpec | None:
-        if leaf is None:
-            return None
-        return leaf.as_nullable() if next(numbers) in nullable else leaf
-
-    return tree.map_structure(spec, mark)
 
 
 def _deliver(deliver: Deliver, shard: Path, finished: Future[ShardStats]) -> None:

@@ -8,8 +8,10 @@ from typing import Any, Self
 
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.compression import Compression
+from cachelayer.building.encode import ON_ERROR, OnError
 from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.versions.provenance import checked_metadata
 
 DEFAULT_SHARD_BYTES = 256 << 20
@@ -28,6 +30,7 @@ class BuildOptions:
     shard_bytes: int
     max_records: int | None
     unbatch: bool
+    on_error: OnError
     progress: bool | None
     kept: Mapping[str, Any]
 
@@ -40,6 +43,7 @@ class BuildOptions:
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         max_records: int | None = None,
         unbatch: bool = False,
+        on_error: OnError = "raise",
         progress: bool | None = None,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -49,12 +53,15 @@ class BuildOptions:
         Raises:
             InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
         """
+        if on_error not in ON_ERROR:
+            raise InvalidArgumentError(f"on_error {on_error!r}: it is one of {', '.join(map(repr, ON_ERROR))}")
         return cls(
             element_spec=None if element_spec is None else declared(element_spec),
             compression=Compression.parse(compression),
             shard_bytes=integer("shard_bytes", shard_bytes, 1),
             max_records=None if max_records is None else integer("max_records", max_records, 0),
             unbatch=bool(unbatch),
+            on_error=on_error,
             progress=progress,
             kept={"description": description, "metadata": checked_metadata(metadata)},
         )

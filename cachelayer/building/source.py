@@ -16,7 +16,7 @@ from cachelayer.elements import tree
 from cachelayer.elements.infer import from_element
 from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 
 R = TypeVar("R")
 ENTRY_POINTS = "cachelayer.sources"
@@ -148,10 +148,13 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
     Raises:
         InvalidTypeError: where it is none of these.
+        InvalidArgumentError: where ``unbatch`` has no meaning for it.
     """
     if element_spec is not None and isinstance(obj, Declarable):
-        return obj.with_element_spec(element_spec)
+        obj = obj.with_element_spec(element_spec)
     if isinstance(obj, Source):
+        if unbatch:
+            raise InvalidArgumentError(f"unbatch=True: a source of {obj.kind} gives elements already: leave it out")
         return obj
     adapted = _adapted(obj, unbatch=unbatch, element_spec=element_spec)
     if isinstance(adapted, Splits):

@@ -1,0 +1,115 @@
+"""Batches of a source as records; elements that cannot be kept are an error, or left out and counted."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+from cachelayer.building.source import Batch, Elements
+from cachelayer.codec import Codec, Column, Frames
+from cachelayer.decoding import check_files
+from cachelayer.elements import tree
+from cachelayer.elements.spec import LeafSpec
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import CacheLayerWarning, ElementError
+
+OnError = Literal["raise", "skip"]
+ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
+_SHOWN = 10
+
+
+class Encoder:
+    """Encodes the batches of a source one after another.
+
+    Args:
+        codec: encodes them.
+        on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that does
+            not decode; ``"raise"`` raises an error for the former.
+    """
+
+    def __init__(self, codec: Codec, on_error: OnError) -> None:
+        self._codec = codec
+        self._skips = on_error == "skip"
+        self._records = 0
+        self._nullable: set[int] = set()
+        self._left_out: list[ElementError] = []
+        self._left_out_count = 0
+
+    def encode(self, batch: Batch) -> Frames:
+        """The records of a batch.
+
+        Raises:
+            ElementError: for an element that does not fit, with its record number in the source.
+        """
+        try:
+            frames = self._encoded(batch)
+        except ElementError as error:
+            if not self._skips:
+                raise error.at(record=self._records + (error.record or 0)) from error.__cause__
+            frames = self._encoded(self._good(batch))
+        self._records += len(batch)
+        return frames
+
+    def _encoded(self, batch: Batch) -> Frames:
+        columns = batch.columns(self._codec)
+        if self._skips:
+            check_files(self._codec.spec, columns)
+        frames = self._codec.encode(columns, len(batch))
+        self._nullable.update(index for index, column in enumerate(columns) if column.nulls is not None)
+        return frames
+
+    def _good(self, batch: Batch) -> Elements:
+        """The elements of a batch that can be kept; the others are noted."""
+        good = []
+        for row, item in enumerate(self._items(batch)):
+            try:
+                columns: list[Column] = self._codec.columns([item])
+                check_files(self._codec.spec, columns)
+                self._codec.encode(columns, 1)
+                good.append(item)
+            except ElementError as error:
+                self._left_out_count += 1
+                if len(self._left_out) < _SHOWN:
+                    self._left_out.append(error.at(record=self._records + row))
+        return Elements(good)
+
+    def _items(self, batch: Batch) -> list[Any]:
+        """The elements of a batch, one by one.
+
+        Raises:
+            ElementError: where the batch is no stack of elements, whichever of them is to blame.
+        """
+        if isinstance(batch, Elements):
+            return list(batch.items)
+        try:
+            return self._codec.elements(batch.columns(self._codec), len(batch))
+        except ElementError as error:
+            raise error.at(record=self._records + (error.record or 0)) from error.__cause__
+
+    @property
+    def left_out(self) -> dict[str, Any]:
+        """What was left out, for the provenance: how many, and the first of them; empty where nothing was."""
+        if not self._left_out_count:
+            return {}
+        return {"left_out": {"records": self._left_out_count, "first": [str(error) for error in self._left_out]}}
+
+    def warn_of_left_out(self) -> None:
+        """Say so if elements were left out."""
+        if self._left_out_count:
+            warnings.warn(
+                f"{self._left_out_count} of {self._records} records were left out. The first: {self._left_out[0]}",
+                CacheLayerWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of what was encoded, with leaves marked nullable that were None in some elements."""
+        numbers = iter(range(len(tree.leaves(self._codec.spec))))
+
+        def mark(_path: str, leaf: LeafSpec | None) -> LeafSpec | None:
+            if leaf is None:
+                return None
+            return leaf.as_nullable() if next(numbers) in self._nullable else leaf
+
+        return tree.map_structure(self._codec.spec, mark)

@@ -1,0 +1,81 @@
+"""Elements that cannot be kept: an error, or left out and counted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+import cachelayer
+from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidArgumentError, Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def rows(count: int, bad: set[int]) -> list[dict[str, Any]]:
+    return [{"n": n, "x": np.zeros(4 if n in bad else 3, np.float32)} for n in range(count)]
+
+
+SPEC = {"n": ArraySpec("int64"), "x": ArraySpec("float32", (3,))}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [{0}, {5, 6}, {1499, 1500, 2999}, set(range(3000))])
+def test_what_does_not_fit_is_left_out_and_counted(storage: Storage, bad: set[int]) -> None:
+    first = min(bad)
+    with pytest.warns(CacheLayerWarning, match=rf"^{len(bad)} of 3000 records were left out\. .*record {first}, .*'x'"):
+        ref = storage.submit(rows(3000, bad), "d", "v1", element_spec=SPEC, on_error="skip")
+    assert [int(row["n"]) for row in ref.stream()] == sorted(set(range(3000)) - bad)
+    left_out = ref.provenance["left_out"]
+    assert left_out["records"] == len(bad)
+    assert len(left_out["first"]) == min(10, len(bad))
+    assert left_out["first"][0].startswith(f"record {first}, leaf ['x']: expected float32[3], got float32[4]")
+    assert storage.verify("d", "v1")
+
+
+def test_where_nothing_is_left_out_nothing_is_said(storage: Storage) -> None:
+    ref = storage.submit(rows(50, set()), "d", "v1", on_error="skip")
+    assert "left_out" not in ref.provenance
+    assert ref.digest == storage.submit(rows(50, set()), "d", "v2").digest
+
+
+def test_by_default_it_is_an_error(storage: Storage) -> None:
+    with pytest.raises(ElementError, match="record 1500, leaf"):
+        storage.submit(rows(3000, {1500}), "d", "v1", element_spec=SPEC)
+    with pytest.raises(InvalidArgumentError, match="on_error 'ignore': it is one of 'raise', 'skip'"):
+        storage.submit([1], "d", "v1", on_error="ignore")  # type: ignore[arg-type]
+
+
+def test_a_source_that_fails_is_an_error_whatever_is_left_out(storage: Storage) -> None:
+    def source() -> Any:
+        yield 1
+        raise OSError("gone")
+
+    with pytest.raises(cachelayer.SourceError, match="record 1: OSError: gone"):
+        storage.submit(source, "d", "v1", on_error="skip")
+
+
+def png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (3, 2), (number, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_images_that_do_not_decode_are_left_out(storage: Storage, bulk: bool) -> None:
+    files = [png(number) for number in range(30)]
+    files[7], files[20] = files[7][:20], b"no image"
+    columns = pa.table({"image": pa.array(files, pa.binary()), "n": np.arange(30)})
+    source: Any = columns if bulk else [{"image": file, "n": np.int64(n)} for n, file in enumerate(files)]
+    spec = {"image": ImageSpec(), "n": ArraySpec("int64")}  # type: ignore[arg-type]
+    with pytest.warns(CacheLayerWarning, match="2 of 30 records were left out.*record 7, leaf .'image'"):
+        ref = storage.submit(source, "d", "v1", element_spec=spec, on_error="skip")
+    assert [int(element["n"]) for element in ref.stream()] == sorted(set(range(30)) - {7, 20})
+    assert [int(element["image"][0, 0, 0]) for element in ref.stream()] == sorted(set(range(30)) - {7, 20})
