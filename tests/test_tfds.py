@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
+from contextlib import redirect_stdout
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -223,3 +225,16 @@ def test_examples_are_no_batches(tiny: Any) -> None:
     assert as_source({"train": 1}) is None
     assert as_source({}) is None
     assert as_source([1]) is None
+
+
+def test_the_page_is_right() -> None:
+    page = Path(__file__).parents[1] / "docs" / "loaders.md"
+    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {"__name__": "page"}
+    for code, output in blocks:
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code, str(page), "exec"), names)
+        # TFDS says on the same way that it prepares a dataset.
+        assert printed.getvalue().endswith(output)
