@@ -421,9 +421,12 @@ def test_a_declared_spec_of_other_columns_is_refused(storage: cachelayer.Storage
         cached(storage, pa.array([[1]]), element_spec=spec)
 
 
-def test_rows_are_elements_already(storage: cachelayer.Storage) -> None:
+def test_rows_are_elements_already(storage: cachelayer.Storage, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="unbatch=True: rows are elements already"):
         storage.cache(table(0, 3), "d", "v1", unbatch=True)
+    pq.write_table(table(0, 3), tmp_path / "a.parquet")
+    with pytest.raises(InvalidArgumentError, match="unbatch=True: a source of parquet gives elements already"):
+        storage.cache(from_parquet(tmp_path / "a.parquet"), "d", "v1", unbatch=True)
 
 
 def test_an_empty_table_is_an_empty_dataset(storage: cachelayer.Storage) -> None:

@@ -161,6 +161,15 @@ def test_a_tar_file_cut_short_is_named_with_the_record(storage: cachelayer.Stora
     assert storage.datasets() == []
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_pipelines_of_webdataset_itself_are_sources(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", map(sample, range(5)))
+    pipeline = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode().to_tuple("npy", "cls")
+    ref = storage.cache(pipeline, "d", "v1")
+    assert [int(number) for _, number in ref] == list(range(5))
+    assert ref.element_spec[0] == ArraySpec("float32", (2, 2))
+
+
 def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path) -> None:
     (tmp_path / "0.tar").touch()
     with pytest.raises(InvalidArgumentError, match=r"there is no file .*1\.tar"):
