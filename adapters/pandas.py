@@ -108,6 +108,8 @@ def _table(frame: pd.DataFrame) -> pa.Table:
 
 def _check_names(frame: pd.DataFrame) -> None:
     index = frame.index
+    if not len(frame.columns):
+        raise InvalidArgumentError("the frame has no columns: an element is a dict with one key at least")
     if index.nlevels > 1 or index.name is not None or index.dtype.kind != "i":
         raise InvalidArgumentError(
             f"the frame has an index {list(index.names)} of {index.dtype}, which is no column: reset_index() makes it "
@@ -163,11 +165,15 @@ def _of_one_type(name: str, series: pd.Series[Any]) -> NDArray[Any]:
     """The objects, where all but those that are missing are of one type."""
     values: NDArray[Any] = series.to_numpy()
     present = series.notna().to_numpy()
-    kinds = list(map(type, values[present]))
+    kinds: list[Any] = list(map(type, values[present]))
+    if set(kinds) == {np.ndarray}:
+        kinds = [array.dtype for array in values[present]]
     if len(set(kinds)) > 1:
         place = next(place for place, kind in enumerate(kinds) if kind is not kinds[0])
         record = int(np.flatnonzero(present)[place])
         hint = "A column is of one type: convert it with astype(), or split it."
         got = tree.describe(values[record])
-        raise ElementError(f"{kinds[0].__name__}, as above", got, record=record, path=f"[{name!r}]", hint=hint)
+        raise ElementError(
+            f"{getattr(kinds[0], '__name__', kinds[0])}, as above", got, record=record, path=f"[{name!r}]", hint=hint
+        )
     return values

@@ -69,6 +69,8 @@ def _part(frame: pl.DataFrame | pl.LazyFrame) -> Part:
         schema = frame.collect_schema()
     except pl.exceptions.PolarsError as error:
         raise SourceError(f"the LazyFrame has no schema: {type(error).__name__}: {error}") from error
+    if not schema:
+        raise InvalidArgumentError("the frame has no columns: an element is a dict with one key at least")
     for name, dtype in schema.items():
         _check(dtype, f"column {name!r}")
     rows = frame.height if isinstance(frame, pl.DataFrame) else None

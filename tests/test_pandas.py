@@ -174,6 +174,17 @@ def test_columns_that_would_not_come_back_are_refused_by_name(column: pd.Series[
         as_source(pd.DataFrame({"ok": 1, "bad": column}))
 
 
+def test_arrays_of_several_dtypes_are_refused_by_record_and_column() -> None:
+    column = pd.Series([np.array([1])] * 3 + [np.array([1.5])])
+    with pytest.raises(ElementError, match=r"record 3, leaf \['x'\]: expected int64, as above, got float64\[1\]"):
+        as_source(pd.DataFrame({"x": column}))
+
+
+def test_a_frame_without_columns_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="the frame has no columns"):
+        as_source(pd.DataFrame(index=range(3)))
+
+
 def test_a_null_within_a_list_is_refused_by_its_record(tmp_path: Path) -> None:
     column = pd.Series([[1, None] if n == 1500 else [1] for n in range(3000)], dtype=object)
     with pytest.raises(ElementError, match=r"record 1500, leaf \['x'\]: expected values in every place of a list"):

@@ -189,6 +189,12 @@ def test_types_that_would_not_come_back_are_refused_by_name(column: pl.Series, s
         as_source(frame.lazy() if lazy else frame)
 
 
+@pytest.mark.parametrize("frame", [pl.DataFrame(), pl.LazyFrame()])
+def test_a_frame_without_columns_is_refused(frame: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="the frame has no columns"):
+        as_source(frame)
+
+
 def test_a_null_within_a_list_is_refused_by_its_record(tmp_path: Path) -> None:
     column = [[1, None] if n == 1500 else [1] for n in range(3000)]
     with pytest.raises(ElementError, match=r"record 1500, leaf \['x'\]: expected values in every place of a list"):
