@@ -210,6 +210,35 @@ def test_every_field_of_a_null_struct_is_none(storage: cachelayer.Storage) -> No
     assert ref[0]["x"]["b"].tolist() == [1]
 
 
+def test_dictionaries_that_differ_between_chunks_and_row_groups_are_joined(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    def chunk(words: list[str]) -> pa.Table:
+        encoded = pa.array(words).dictionary_encode()
+        offsets = pa.array(range(len(words) + 1), pa.int32())
+        return pa.table(
+            {
+                "struct": pa.StructArray.from_arrays([encoded], ["word"]),
+                "list": pa.ListArray.from_arrays(offsets, encoded),
+            }
+        )
+
+    words = [["a", "b"], ["c", "a", "d"], ["b", "z"]]
+    whole = pa.concat_tables(map(chunk, words))
+    pq.write_table(whole, tmp_path / "a.parquet", row_group_size=2)
+    for version, source in (("v1", whole), ("v2", from_parquet(tmp_path / "a.parquet"))):
+        ref = storage.cache(source, "d", version)
+        assert [row["struct"]["word"] for row in ref] == list("abcadbz")
+        assert [row["list"].tolist() for row in ref] == [[word] for word in "abcadbz"]
+
+
+def test_tensors_may_be_null(storage: cachelayer.Storage) -> None:
+    kind = pa.fixed_shape_tensor(pa.int8(), [2, 2])
+    ref = cached(storage, pa.ExtensionArray.from_storage(kind, pa.array([[1, 2, 3, 4], None], kind.storage_type)))
+    assert ref[0]["x"].tolist() == [[1, 2], [3, 4]]
+    assert ref[1]["x"] is None
+
+
 def test_a_slice_of_a_table_is_cached_as_the_slice(storage: cachelayer.Storage) -> None:
     ref = storage.cache(table(0, 100).slice(13, 40), "d", "v1")
     assert [row["text"] for row in ref] == [element(number)["text"] for number in range(13, 53)]
