@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from itertools import count
@@ -167,3 +168,8 @@ def test_a_function_that_fails_before_it_returns_a_source_is_named() -> None:
     with pytest.raises(SourceError, match=r"load\(\) failed before it returned a source: .*no train.csv") as caught:
         as_source(load)
     assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_a_framework_that_is_blocked_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    assert as_source([1, 2]).length == 2

@@ -197,7 +197,7 @@ def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | 
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=ENTRY_POINTS):
-        if entry.name in sys.modules:
+        if sys.modules.get(entry.name) is not None:
             adapter: Callable[..., Source | Splits | None] = entry.load()
             source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
             if source is not None:
