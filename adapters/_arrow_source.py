@@ -171,7 +171,7 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of the size that the build takes: large ones cut without a copy, small ones joined."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        size = batch_records(batch.nbytes / max(1, len(batch)))
+        size = batch_records(_nbytes(batch) / max(1, len(batch)))
         for start in range(0, len(batch), size):
             pending.append(batch.slice(start, size))
             if sum(map(len, pending)) >= size:
@@ -179,6 +179,14 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 pending = []
     if pending:
         yield _joined(pending)
+
+
+def _nbytes(batch: pa.RecordBatch) -> int:
+    try:
+        return int(batch.nbytes)
+    except pa.ArrowTypeError:
+        # Older releases count no string views, but for the buffers of all rows.
+        return int(batch.get_total_buffer_size())
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
