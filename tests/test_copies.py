@@ -37,7 +37,10 @@ def child(what: str, folder: CacheFolder, *arguments: object) -> Iterator[subpro
 
 def filler(data: bytes) -> Callable[[Path], None]:
     def fill(path: Path) -> None:
-        path.write_bytes(data)
+        # In place, as downloads write: a file that is emptied first would count as nothing for a moment.
+        with path.open("rb+") as file:
+            file.write(data)
+            file.truncate(len(data))
 
     return fill
 

@@ -24,8 +24,13 @@ from cachelayer.sequential.prefetch import Chunk, Prefetcher
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
 
+FOREIGN: set[threading.Thread] = set()
+"""Threads of iterators that other tests still hold."""
+
+
 def prefetch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("cachelayer-prefetch")]
+    found = {thread for thread in threading.enumerate() if thread.name.startswith("cachelayer-prefetch")}
+    return sorted(found - FOREIGN, key=lambda thread: thread.name)
 
 
 def assert_they_end(threads: list[threading.Thread]) -> None:
@@ -38,8 +43,8 @@ def assert_they_end(threads: list[threading.Thread]) -> None:
 @pytest.fixture(autouse=True)
 def _only_own_threads() -> None:
     gc.collect()
-    for thread in prefetch_threads():
-        thread.join(60)
+    FOREIGN.clear()
+    FOREIGN.update(prefetch_threads())
 
 
 class Records:
