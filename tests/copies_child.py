@@ -63,7 +63,9 @@ def make_all(folder: CacheFolder, url: str, count: str, nbytes: str) -> None:
 
         def fill(path: Path, name: str = name) -> None:
             made.append(name)
-            path.write_bytes(name.encode().ljust(int(nbytes), b"."))
+            # In place: a file that is emptied first would count as nothing for a moment.
+            with path.open("rb+") as file:
+                file.write(name.encode().ljust(int(nbytes), b"."))
 
         if group.make(name, int(nbytes), fill) is None:
             wanted.append(name)
