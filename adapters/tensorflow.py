@@ -20,7 +20,6 @@ from cachelayer.codec.strings import encode_strings
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree
-from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import (
     CacheLayerError,
     InvalidArgumentError,
@@ -28,17 +27,17 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
-from cachelayer.sequential.stream import Stream
 
 try:
     import tensorflow as tf
+
+    from cachelayer.adapters._tensorflow_out import to_tf as to_tf
 except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 
 _DYNAMIC_BATCH = 256
 # Finding the record that failed means running the pipeline up to it once more.
 _LOCATE_SECONDS = 60.0
-_BLOCK_RECORDS = 512
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TfDataSource | None:
@@ -267,138 +266,3 @@ def _check_declared(own: Tree, declared: Tree) -> None:
         )
         if not same:
             raise InvalidArgumentError(f"element_spec{path} is {other!r}, but the tf.data.Dataset has {leaf!r}")
-
-
-def to_tf(stream: Stream[Any]) -> tf.data.Dataset:
-    """A ``tf.data.Dataset`` of what a stream hands out; each iteration of it runs the stream from its start.
-
-    Args:
-        stream: batches come out as batches; without batches the elements come out, read in blocks all the same.
-
-    Returns:
-        A dataset of the element spec that was cached: str leaves as UTF-8 ``tf.string``; in batches, leaves with
-        unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its elements are ``(batch, mask)``.
-
-    Raises:
-        InvalidTypeError: for leaves that TensorFlow has no type for, or that are None in some elements.
-        InvalidArgumentError: where functions were mapped over the stream: what they return has no spec.
-    """
-    if stream.is_mapped:
-        raise InvalidArgumentError("to_tf() of a mapped stream: call it on the stream, and map() the tf.data.Dataset")
-    spec = stream.source.element_spec
-    _check_outward(spec)
-    if stream.options.batched:
-        return _batched_dataset(stream, spec)
-    # Without 0 in a shape: TensorFlow's unbatch() crashes the process over tensors that hold nothing.
-    if all(isinstance(leaf, ArraySpec) and all(leaf.shape) for _, leaf in tree.leaves(spec)):
-        blocks = _generated(lambda: _blocks(stream, spec), tree.map_structure(spec, _batch_signature(None)))
-        return _with_length(blocks.unbatch(), stream)
-    signature = tree.map_structure(spec, _element_signature)
-    elements = _generated(lambda: (_outward(spec, element) for element in stream), signature)
-    return _with_length(elements, stream)
-
-
-def _batched_dataset(stream: Stream[Any], spec: Tree) -> tf.data.Dataset:
-    steps, start = stream.options.steps, stream.options.start
-    share = steps.global_batch // steps.shard_count
-    even = steps.remainder != "keep" or steps.records % steps.global_batch == start % steps.global_batch == 0
-    signature = tree.map_structure(spec, _batch_signature(share if even else None))
-    if steps.remainder != "pad":
-        return _with_length(_generated(lambda: (_outward(spec, batch) for batch in stream), signature), stream)
-    mask = tf.TensorSpec((share,), tf.bool)
-    pairs = _generated(lambda: ((_outward(spec, batch), mask) for batch, mask in stream), (signature, mask))
-    return _with_length(pairs, stream)
-
-
-def _generated(generate: Callable[[], Iterator[Any]], signature: Any) -> tf.data.Dataset:
-    return tf.data.Dataset.from_generator(generate, output_signature=signature)
-
-
-def _with_length(dataset: Any, stream: Stream[Any]) -> tf.data.Dataset:
-    endless = stream.options.steps.end is None
-    length = tf.data.INFINITE_CARDINALITY if endless else len(stream)
-    return dataset.apply(tf.data.experimental.assert_cardinality(length)).prefetch(tf.data.AUTOTUNE)
-
-
-def _blocks(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
-    """What an unbatched stream hands out, stacked."""
-    elements = iter(stream)
-    leaves = [leaf for _, leaf in tree.leaves(spec)]
-    pack = tree.packer(spec)
-    while True:
-        rows = [tree.flatten_like(spec, element) for _, element in zip(range(_BLOCK_RECORDS), elements, strict=False)]
-        if not rows:
-            return
-        yield pack(iter([_stack(leaf, column) for leaf, column in zip(leaves, zip(*rows, strict=True), strict=True)]))
-
-
-def _stack(leaf: LeafSpec, values: tuple[Any, ...]) -> Any:
-    if isinstance(leaf.dtype, np.dtype):
-        return _tf_array(np.stack(values))
-    return np.stack([np.asarray(value, object) for value in values])
-
-
-def _check_outward(spec: Tree) -> None:
-    for path, leaf in tree.leaves(spec):
-        where = f"leaf {path}" if path else "the element"
-        if leaf.nullable:
-            raise InvalidTypeError(
-                f"{where} is None in some elements, and TensorFlow has no null: use the stream itself"
-            )
-        try:
-            _tf_dtype(leaf)
-        except TypeError as error:
-            raise InvalidTypeError(f"{where}: TensorFlow has no {leaf.describe()}") from error
-
-
-def _tf_dtype(leaf: LeafSpec) -> Any:
-    if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
-        return tf.string
-    return tf.as_dtype(leaf.dtype)
-
-
-def _batch_signature(rows: int | None) -> Callable[[str, Any], Any]:
-    def signature(_path: str, leaf: LeafSpec | None) -> Any:
-        if leaf is None:
-            return None
-        dtype = _tf_dtype(leaf)
-        if isinstance(leaf, SparseSpec):
-            return tf.SparseTensorSpec((None, *(None,) * len(leaf.shape)), dtype)
-        if isinstance(leaf, RaggedSpec):
-            return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, leaf.ragged_rank + 1, tf.int64)
-        if None in leaf.shape:
-            levels = len(leaf.shape) - leaf.shape[::-1].index(None)
-            return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, levels, tf.int64)
-        return tf.TensorSpec((rows, *leaf.shape), dtype)
-
-    return signature
-
-
-def _element_signature(_path: str, leaf: LeafSpec | None) -> Any:
-    if leaf is None:
-        return None
-    dtype = _tf_dtype(leaf)
-    if isinstance(leaf, SparseSpec):
-        return tf.SparseTensorSpec(leaf.shape, dtype)
-    if isinstance(leaf, RaggedSpec):
-        return tf.RaggedTensorSpec(leaf.shape, dtype, leaf.ragged_rank, leaf.splits_dtype)
-    return tf.TensorSpec(leaf.shape, dtype)
-
-
-def _outward(spec: Tree, value: Any) -> Any:
-    """An element or a batch with its ragged and sparse leaves in TensorFlow's form."""
-    return tree.packer(spec)(map(_outward_leaf, tree.flatten_like(spec, value)))
-
-
-def _outward_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, Ragged):
-        splits = [np.asarray(level) for level in leaf.nested_row_splits]
-        return tf.RaggedTensor.from_nested_row_splits(_tf_array(leaf.flat_values), splits, validate=False)
-    if isinstance(leaf, Sparse):
-        return tf.SparseTensor(leaf.indices, _tf_array(leaf.values), leaf.dense_shape)
-    return _tf_array(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-
-def _tf_array(array: Any) -> Any:
-    """Fixed-width text as object arrays of str, which TensorFlow takes for strings."""
-    return array.astype(object) if array.dtype.kind == "U" else array

@@ -144,7 +144,40 @@ def torch_loader(folder: Path) -> list[Row]:
     return [(what[a], rates[a], rates[b], others[b]) for a in what for b in others]
 
 
-ROWS: dict[str, Callable[[Path], list[Row]]] = {"huggingface": huggingface, "parquet": parquet, "torch": torch_loader}
+def tensorflow(folder: Path) -> list[Row]:
+    """Shuffled elements and batches of 50k records of 3 KB as a ``tf.data.Dataset``."""
+    import tensorflow as tf
+
+    from cachelayer.adapters.tensorflow import to_tf
+
+    count = RECORDS // 2
+    images = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), np.uint8)
+    ref = cachelayer.Storage(folder / "storage").submit({"image": images, "label": np.arange(count)}, "d", "v1")
+    signature = {"image": tf.TensorSpec((32, 32, 3), tf.uint8), "label": tf.TensorSpec((), tf.int64)}
+    few = count // 10
+
+    def generated() -> int:
+        stream = ref[:few].stream(shuffle=True, seed=5)
+        dataset = tf.data.Dataset.from_generator(lambda: iter(stream), output_signature=signature)
+        return sum(len(batch["label"]) for batch in dataset.batch(256))
+
+    def elements() -> int:
+        return sum(len(batch["label"]) for batch in to_tf(ref.stream(shuffle=True, seed=5)).batch(256))
+
+    def batches() -> int:
+        return sum(len(batch["label"]) for batch in to_tf(ref.stream(256, shuffle=True, seed=5)))
+
+    rates = medians({"elements": elements, "batches": batches, "generated": generated}, rounds=3)
+    what = {"elements": "to_tf of elements, .batch(256)", "batches": "to_tf of batches of 256"}
+    return [(what[name], rates[name], rates["generated"], "from_generator, .batch(256)") for name in what]
+
+
+ROWS: dict[str, Callable[[Path], list[Row]]] = {
+    "huggingface": huggingface,
+    "parquet": parquet,
+    "tensorflow": tensorflow,
+    "torch": torch_loader,
+}
 
 
 def main(names: list[str]) -> None:

@@ -272,3 +272,32 @@ def test_leaves_without_a_tensorflow_type_are_refused(storage: cachelayer.Storag
 def test_to_tf_of_a_stream_that_starts_within_a_batch(storage: cachelayer.Storage) -> None:
     stream = storage.cache(PIPELINES["images"](), "d", "v1").stream(100, start=50, num_epochs=2)
     assert [len(batch["label"]) for batch in to_tf(stream)] == [100] * 29 + [50] + [100] * 30
+
+
+@pytest.mark.parametrize("batch", [None, 100])
+@pytest.mark.parametrize("name", ["images", "words"])
+def test_to_tf_tells_where_training_is_whatever_was_read_ahead(
+    storage: cachelayer.Storage, batch: int | None, name: str
+) -> None:
+    rows = [{"n": np.int64(n), **({"text": "x" * (n % 5)} if name == "words" else {})} for n in range(450)]
+    ref: Any = storage.cache(rows, "d", "v1")
+    seen: list[int] = []
+    position = 0
+    for items, after in to_tf(ref.stream(batch, shuffle=True, seed=5), positions=True):
+        seen += np.ravel(items["n"]).tolist()
+        position = int(after)
+        if len(seen) >= 250:
+            break
+    assert position == len(seen) < 450
+    for items in to_tf(ref.stream(batch, shuffle=True, seed=5, start=position)):
+        seen += np.ravel(items["n"]).tolist()
+    assert seen == ref.stream(450, shuffle=True, seed=5).records(0).tolist()
+
+
+def test_positions_stand_beside_batches_and_masks(storage: cachelayer.Storage) -> None:
+    ref: Any = storage.cache({"n": np.arange(10)}, "d", "v1")
+    found = [
+        (batch["n"].numpy().tolist(), mask.numpy().tolist(), int(after))
+        for (batch, mask), after in to_tf(ref.stream(4, remainder="pad"), positions=True)
+    ]
+    assert found[-1] == ([8, 9, 9, 9], [True, True, False, False], 10)

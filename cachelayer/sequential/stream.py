@@ -264,6 +264,11 @@ class StreamIterator(Iterator[T]):
     def __reduce__(self) -> tuple[Callable[..., StreamIterator[T]], tuple[Stream[T], dict[str, Any]]]:
         return _restored, (self._stream, self.get_state())
 
+    @property
+    def position(self) -> int:
+        """The global position after what was handed out: ``stream(start=position)`` goes on there."""
+        return self._position
+
     def get_state(self) -> dict[str, Any]:
         """The state after what was handed out: small, JSON, the same on every shard after the same number of steps."""
         return self._identity.state(self._position)
