@@ -26,8 +26,8 @@ from cachelayer.versions.manifest import ShardFile
 
 _BATCHES_IN_FLIGHT = 4
 _LOOK_AHEAD = 10_000
-_DELIVERIES = 2
-_SHARDS_IN_FLIGHT = 4
+_DELIVERIES = 4
+_SHARDS_IN_FLIGHT = 6
 
 
 Deliver = Callable[[Path], None]
