@@ -21,7 +21,8 @@ from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.objects import paths
 from cachelayer.versions.log import Snapshot, VersionInfo
-from cachelayer.versions.manifest import Manifest, ShardFile
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 SPEC = {"tokens": ArraySpec("int32", (None,)), "label": ArraySpec("int64")}
 ATTEMPT = "20260101T000000-0123456789ab"
@@ -42,7 +43,7 @@ def a_manifest(shards: int, records: int) -> Manifest:
         for number in range(shards)
         for digest in [hashlib.sha256(number.to_bytes(8, "little")).hexdigest()]
     ]
-    return Manifest("typed/1", SPEC, [ShardFile(ATTEMPT, number, stat) for number, stat in enumerate(stats)])
+    return Manifest("typed/1", SPEC, ShardTable.of(ShardFile(ATTEMPT, number, stat) for number, stat in enumerate(stats)))
 
 
 def seconds(work: Callable[[], Any], rounds: int = 5) -> float:

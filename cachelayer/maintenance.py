@@ -123,7 +123,8 @@ def _named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[
 
 def _attempts_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
     manifest = Published(store, dataset_id, info).manifest
-    return {paths.attempt_of(info.manifest), *(shard.attempt for shard in manifest.shards)}
+    files = [info.manifest] if manifest.kept is None or manifest.kept.file is None else [info.manifest, manifest.kept.file]
+    return {*map(paths.attempt_of, files), *manifest.shards.attempts}
 
 
 def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: _Clock, age: float) -> None:

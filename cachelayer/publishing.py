@@ -35,6 +35,7 @@ from cachelayer.versions.attempts import attempts_of, new_attempt
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.provenance import environment, event, now
+from cachelayer.versions.shard_table import ShardTable
 
 R = TypeVar("R")
 
@@ -147,7 +148,7 @@ class Publisher:
             raise
 
     def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> VersionInfo:
-        manifest = Manifest(built.codec, built.element_spec, built.shards, provenance, uuid.uuid4().hex)
+        manifest = Manifest(built.codec, built.element_spec, ShardTable.of(built.shards), provenance, uuid.uuid4().hex)
         raw = manifest.encode()
         name = paths.manifest(attempt)
         # On a local disk this brings the names of the shards to the disk as well: they lie in the same folder.

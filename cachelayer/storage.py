@@ -186,12 +186,11 @@ class Storage:
         published = Published(self._store, dataset_id, info, self._verify, self._copies)
         try:
             # Reading the manifest now finds a damaged version here, not in the first batch.
-            published.manifest  # noqa: B018
+            return DataRef(published, published.kept)
         except CorruptionError as error:
             if Log(self._store, dataset_id).head().versions.get(info.version) != info:
                 raise VersionNotFoundError(f"{dataset_id}@{info.version} was deleted just now") from error
             raise
-        return DataRef(published)
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """The newest snapshot of a dataset that exists."""

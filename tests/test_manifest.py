@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.versions.manifest import Manifest, ShardFile
+from cachelayer.versions.manifest import Kept, Manifest
+from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 SPEC = {"x": ArraySpec("float32", (2, None)), "y": [ArraySpec("bool")]}
 STATS = st.builds(
@@ -23,38 +24,44 @@ STATS = st.builds(
     sha256=st.binary(min_size=32, max_size=32).map(bytes.hex),
     index_nbytes=st.integers(0, 2**40),
 )
+KEPT = st.sampled_from([None, Kept(3, "cd" * 32, 9, -2), Kept(0, "ef" * 32, file="_builds/a/kept.i64")])
 SHARDS = st.lists(st.builds(ShardFile, st.sampled_from(["a1", "a2"]), st.integers(0, 5), STATS), max_size=8)
 STAT = ShardStats(3, 100, 7, "ab" * 32, 112, 9)
 
 
 def manifest(count: int = 3) -> Manifest:
     shards = [ShardFile("a1", number, STAT) for number in range(count)]
-    return Manifest("typed/1", SPEC, shards, {"time": "now"}, "token")
+    return Manifest("typed/1", SPEC, ShardTable.of(shards), {"time": "now"}, "token")
 
 
-@given(shards=SHARDS)
-def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile]) -> None:
-    written = Manifest("typed/1", SPEC, shards, {"a": [1, None]}, "token")
+@given(shards=SHARDS, kept=KEPT)
+def test_a_manifest_is_read_as_it_was_written(shards: list[ShardFile], kept: Kept | None) -> None:
+    table = ShardTable.of(shards)
+    assert list(table) == shards
+    records = int(table.records.sum())
+    written = Manifest("typed/1", SPEC, table, {"a": [1, None]}, "token", (records - 1, 1) if records else (), kept)
     again = Manifest.decode(written.encode(), "m")
     assert again == written
-    assert (again.digest, again.records) == (written.digest, sum(shard.stats.records for shard in shards))
+    assert (again.digest, again.shard_records) == (written.digest, records)
+    assert again.records == (records if kept is None else kept.records)
 
 
 def test_the_digest_is_of_the_data_alone() -> None:
     base = manifest()
 
     def with_stats(**changes: Any) -> Manifest:
-        return replace(base, shards=[*base.shards[:2], replace(base.shards[2], stats=replace(STAT, **changes))])
+        changed = replace(base.shards[2], stats=replace(STAT, **changes))
+        return replace(base, shards=ShardTable.of([*base.shards[:2], changed]))
 
     same = [
         replace(base, provenance={}, token="other"),
-        replace(base, shards=[replace(shard, attempt="a9") for shard in base.shards]),
+        replace(base, shards=ShardTable.of(replace(shard, attempt="a9") for shard in base.shards)),
         with_stats(nbytes=1, crc32c=1, index_nbytes=1),
     ]
     other = [
         replace(base, codec="bytes/1"),
         replace(base, element_spec=ArraySpec("int8")),
-        replace(base, shards=base.shards[:2]),
+        replace(base, shards=ShardTable.of(base.shards[:2])),
         with_stats(records=4),
         with_stats(sha256="cd" * 32),
     ]
@@ -79,6 +86,12 @@ DAMAGE = {
     "files for more shards": lambda document: shards_of(document).update(files=[["a1", 0, 10**15]]),
     "files for fewer shards": lambda document: shards_of(document).update(files=[["a1", 0, 1]]),
     "files of another kind": lambda document: shards_of(document).update(files=3),
+    "files of no shard": lambda document: shards_of(document)["files"].append(["a1", 9, 0]),
+    "records that are no numbers": lambda document: shards_of(document).update(records=["a", "b", "c"]),
+    "segments of other records": lambda document: document["data"].update(segments=[3, 3]),
+    "records kept without a digest": lambda document: document["data"].update(
+        kept={"records": 3, "start": 0, "step": 1}
+    ),
     "no data": lambda document: document.pop("data"),
     "data of another kind": lambda document: document.update(data=[]),
     "no spec": lambda document: document["data"].pop("element_spec"),

@@ -38,7 +38,7 @@ class DataRef(View[T], Generic[T]):
     @property
     def reference(self) -> str:
         """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
-        return f"{self._base.store.url}/{self.dataset_id}@{self.dataset_version}@sha256:{self._base.digest}"
+        return f"{self._base.store.url}/{self.dataset_id}@{self.dataset_version}@sha256:{self._base.info.digest}"
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder, CopyGroup
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.manifest import ShardFile
+from cachelayer.versions.shard_table import ShardFile
 
 
 class LocalCopies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cachelayer.access.local_copies import LocalCopies
 from cachelayer.access.records import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
+from cachelayer.access.selection import Selection
 from cachelayer.access.shards import ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
@@ -28,6 +29,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import VersionInfo
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.shard_table import ShardFile
 
 # From memory, so many that a call costs little beside its records; over the network, no more than a round trip takes.
 _NEAR = 1024
@@ -59,18 +61,19 @@ class Published(RecordBase):
 
     @property
     def digest(self) -> str:
-        return self.info.digest
+        """Of all records of the shards."""
+        return self.manifest.shards_digest
 
     @property
     def name(self) -> str:
         return f"{self.dataset_id}@{self.info.version}"
 
     def __len__(self) -> int:
-        return self.info.records
+        return self.manifest.shard_records
 
     @property
     def record_nbytes(self) -> int:
-        return self.info.nbytes // max(1, self.info.records)
+        return self.info.nbytes // max(1, len(self))
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -102,24 +105,40 @@ class Published(RecordBase):
 
     @property
     def segments(self) -> tuple[int, ...]:
-        return (len(self),)
+        return self.manifest.segments or (len(self),)
+
+    @cached_property
+    def kept(self) -> Selection:
+        """The records of the shards that the version has.
+
+        Raises:
+            CorruptionError: where they are not those that were published.
+        """
+        kept = self.manifest.kept
+        if kept is None:
+            return Selection.all(len(self))
+        if kept.file is None:
+            selection = Selection(range(kept.start, kept.start + kept.step * kept.records, kept.step))
+        else:
+            name = f"{self.dataset_id}/{kept.file}"
+            raw = self.store.read(name)
+            if raw is None or len(raw) != 8 * kept.records:
+                raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
+            selection = Selection(np.frombuffer(raw, "<i8").astype(np.int64, copy=False))
+        if selection.digest(self.digest, len(self)) != kept.digest:
+            raise CorruptionError(f"{self.store.url}/{self.dataset_id}: {self.name} does not keep what was published")
+        return selection
 
     @cached_property
     def shards(self) -> ShardSet | RemoteShards:
         shards = self.manifest.shards
-        records = [shard.stats.records for shard in shards]
+        records = shards.records.tolist()
         if isinstance(self.store, LocalStore):
             return ShardSet(records, self.open_shard)
-        objects = [
-            ShardObject(
-                f"{self.dataset_id}/{shard.name}", f"{self.dataset_id}/{paths.index_of(shard.name)}", shard.stats
-            )
-            for shard in shards
-        ]
         copies = None
         if self.copies is not None:
             copies = LocalCopies(self.copies, self.store, self.dataset_id, shards, self.verify)
-        return RemoteShards(records, RangedShards(self.store.read_ranges, objects), copies)
+        return RemoteShards(records, RangedShards(self.store.read_ranges, _Objects(self.dataset_id, shards)), copies)
 
     def open_shard(self, number: int) -> ShardReader:
         """A reader of a shard in a local store.
@@ -150,3 +169,17 @@ class Published(RecordBase):
 
     def records(self, numbers: NDArray[np.int64]) -> Records:
         return self.shards.records(numbers)
+
+
+class _Objects(dict[int, ShardObject]):
+    """The objects of shards, made at first use: a version may have very many."""
+
+    def __init__(self, dataset_id: str, shards: Sequence[ShardFile]) -> None:
+        self._dataset_id = dataset_id
+        self._shards = shards
+
+    def __missing__(self, number: int) -> ShardObject:
+        shard = self._shards[number]
+        name = f"{self._dataset_id}/{shard.name}"
+        self[number] = made = ShardObject(name, paths.index_of(name), shard.stats)
+        return made

@@ -72,11 +72,16 @@ class RangedShards:
 
     Args:
         read_ranges: reads them.
-        shards: the shards.
+        shards: the shards, by their numbers.
         kept_nbytes: bytes of indices that are kept in memory.
     """
 
-    def __init__(self, read_ranges: ReadRanges, shards: Sequence[ShardObject], kept_nbytes: int = _KEPT_NBYTES) -> None:
+    def __init__(
+        self,
+        read_ranges: ReadRanges,
+        shards: Sequence[ShardObject] | Mapping[int, ShardObject],
+        kept_nbytes: int = _KEPT_NBYTES,
+    ) -> None:
         self._read_ranges = read_ranges
         self._shards = shards
         self._headers: dict[int, index.IndexHeader] = {}

@@ -22,7 +22,7 @@ from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
-from cachelayer.versions.manifest import ShardFile
+from cachelayer.versions.shard_table import ShardFile
 
 _BATCHES_IN_FLIGHT = 4
 _LOOK_AHEAD = 10_000

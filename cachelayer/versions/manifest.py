@@ -1,61 +1,59 @@
-"""What a version consists of: its codec, element spec and shards, in columns.
+"""Manifests: what a version consists of.
 
-::
-
-    {"format": 1,
-     "data": {"codec": "typed/1", "element_spec": {...},
-              "shards": {"files": [[attempt, first number, count], ...], "records": [...], "bytes": [...],
-                         "crc32c": [...], "sha256": [...], "index_bytes": [...], "index_crc32c": [...]}},
-     "provenance": {...}, "token": "..."}
-
-The digest of a version is the SHA-256 of the canonical JSON (sorted keys, no spaces, ASCII) of codec, element spec and
-the columns ``records`` and ``sha256``: the same records in the same shard cuts have it anywhere.
+A manifest is ``{format, data, provenance, token}``. ``data`` holds codec, element spec and a column for each fact about
+the shards; ``data`` alone decides the digest. The digest of the shards is the SHA-256 of the canonical JSON (sorted
+keys, no spaces, ASCII) of codec, element spec and the columns ``records`` and ``sha256``: the same records in the same
+shard cuts have it anywhere. It is the version's, unless the version keeps only some of the records.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CorruptionError, FormatError
-from cachelayer.objects import paths
+from cachelayer.versions.shard_table import ShardTable
 
 FORMAT = 1
-_COLUMNS = {
-    "records": "records",
-    "bytes": "nbytes",
-    "crc32c": "crc32c",
-    "sha256": "sha256",
-    "index_bytes": "index_nbytes",
-    "index_crc32c": "index_crc32c",
-}
 
 
 @dataclass(frozen=True)
-class ShardFile:
-    """A shard and where it lies.
+class Kept:
+    """Which of the records of its shards a version has, in its order.
 
     Args:
-        attempt: the build attempt that wrote it.
-        number: its number within the attempt.
-        stats: what it holds.
+        records: how many.
+        digest: the version's digest, which is over the numbers of these records too.
+        start, step: the first number, and from each to the next, where they form an arithmetic progression.
+        file: otherwise the object of their numbers, little-endian int64; its name relative to the dataset.
     """
 
-    attempt: str
-    number: int
-    stats: ShardStats
+    records: int
+    digest: str
+    start: int = 0
+    step: int = 1
+    file: str | None = None
 
-    @property
-    def name(self) -> str:
-        """Its name, relative to the dataset."""
-        return paths.shard(self.attempt, self.number)
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Kept:
+        """What :meth:`to_json` gave.
+
+        Raises:
+            ValueError, KeyError, TypeError: where it is something else.
+        """
+        if "file" in document:
+            return cls(int(document["records"]), str(document["digest"]), file=str(document["file"]))
+        return cls(int(document["records"]), str(document["digest"]), int(document["start"]), int(document["step"]))
+
+    def to_json(self) -> dict[str, Any]:
+        where = {"start": self.start, "step": self.step} if self.file is None else {"file": self.file}
+        return {"records": self.records, "digest": self.digest, **where}
 
 
 @dataclass(frozen=True)
@@ -68,41 +66,60 @@ class Manifest:
         shards: the shards, in the order of their records.
         provenance: how the version came to be; JSON values. No part of the digest.
         token: unique to this manifest.
+        segments: where records were appended, how many the shards held at first and how many came each time.
+        kept: which records of the shards the version has; None for all.
     """
 
     codec: str
     element_spec: Tree
-    shards: Sequence[ShardFile]
+    shards: ShardTable
     provenance: dict[str, Any] = field(default_factory=dict)
     token: str = ""
+    segments: tuple[int, ...] = ()
+    kept: Kept | None = None
+
+    @cached_property
+    def shard_records(self) -> int:
+        """Number of records in all shards."""
+        return int(self.shards.records.sum())
 
     @property
     def records(self) -> int:
         """Number of records."""
-        return sum(shard.stats.records for shard in self.shards)
+        return self.shard_records if self.kept is None else self.kept.records
 
     @property
     def nbytes(self) -> int:
         """Bytes of all shards, without indices."""
-        return sum(shard.stats.nbytes for shard in self.shards)
+        return self.shards.nbytes
 
     @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the data, in hexadecimal."""
+    def shards_digest(self) -> str:
+        """SHA-256 of the records of all shards, in hexadecimal."""
         identity = {
             "codec": self.codec,
             "element_spec": spec_json.to_json(self.element_spec),
-            "records": [shard.stats.records for shard in self.shards],
-            "sha256": [shard.stats.sha256 for shard in self.shards],
+            "records": self.shards.records.tolist(),
+            "sha256": self.shards.sha256,
         }
         return hashlib.sha256(canonical_json(identity)).hexdigest()
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the data, in hexadecimal."""
+        return self.shards_digest if self.kept is None else self.kept.digest
+
     def encode(self) -> bytes:
         """The bytes of ``manifest.json``."""
-        columns: dict[str, Any] = {"files": _runs(self.shards)}
-        for name, attribute in _COLUMNS.items():
-            columns[name] = [getattr(shard.stats, attribute) for shard in self.shards]
-        data = {"codec": self.codec, "element_spec": spec_json.to_json(self.element_spec), "shards": columns}
+        data: dict[str, Any] = {
+            "codec": self.codec,
+            "element_spec": spec_json.to_json(self.element_spec),
+            "shards": self.shards.to_json(),
+        }
+        if self.segments:
+            data["segments"] = list(self.segments)
+        if self.kept is not None:
+            data["kept"] = self.kept.to_json()
         document = {"format": FORMAT, "data": data, "provenance": self.provenance, "token": self.token}
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -120,28 +137,24 @@ class Manifest:
             if isinstance(version, int) and version > FORMAT:
                 raise FormatError(f"manifest of format {version}; this release reads up to {FORMAT}: update cachelayer")
             data = document["data"]
-            columns = data["shards"]
-            files = ((run[0], run[1] + offset) for run in columns["files"] for offset in range(run[2]))
-            stats = [ShardStats(*row) for row in zip(*(columns[column] for column in _COLUMNS), strict=True)]
-            shards = [ShardFile(*file, stat) for file, stat in zip(files, stats, strict=True)]
-            spec = spec_json.from_json(data["element_spec"])
-            return cls(data["codec"], spec, shards, document["provenance"], document["token"])
+            manifest = cls(
+                codec=data["codec"],
+                element_spec=spec_json.from_json(data["element_spec"]),
+                shards=ShardTable.from_json(data["shards"]),
+                provenance=document["provenance"],
+                token=document["token"],
+                segments=tuple(int(records) for records in data.get("segments", ())),
+                kept=Kept.from_json(data["kept"]) if "kept" in data else None,
+            )
+            if manifest.segments and sum(manifest.segments) != manifest.shard_records:
+                raise ValueError(f"segments of {sum(manifest.segments)} records, shards of {manifest.shard_records}")
         except FormatError as error:
             raise FormatError(f"{name}: {error}") from error
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
             raise CorruptionError(f"{name}: not a whole manifest: {error!r}") from error
+        return manifest
 
 
 def canonical_json(value: Any) -> bytes:
     """JSON that is the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
-
-
-def _runs(shards: Sequence[ShardFile]) -> list[list[Any]]:
-    runs: list[list[Any]] = []
-    for shard in shards:
-        if runs and runs[-1][0] == shard.attempt and runs[-1][1] + runs[-1][2] == shard.number:
-            runs[-1][2] += 1
-        else:
-            runs.append([shard.attempt, shard.number, 1])
-    return runs
