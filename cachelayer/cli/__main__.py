@@ -1,0 +1,5 @@
+"""``python -m cachelayer.cli`` is the script ``cachelayer``."""
+
+from cachelayer.cli import main
+
+main()

@@ -1,0 +1,45 @@
+"""The application: every command, in the order in which ``--help`` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from cachelayer.cli import listing
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "ls": listing.ls,
+}
+
+for _name, _function in _COMMANDS.items():
+    app.command(_name)(_function)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import cachelayer
+
+        typer.echo(f"cachelayer {cachelayer.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Versioned, random-access datasets out of any sequential source.
+
+    Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is
+    damaged, 4 a mistake in cachelayer, 130 interrupted.
+    """

@@ -1,0 +1,115 @@
+"""What all commands share: ``--json``, ``--traceback``, examples in their help, and errors as exit codes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from cachelayer.cli import output
+from cachelayer.cli.blame import users_line
+from cachelayer.cli.output import Answer
+from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, FormatError, StorageError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for scripts.")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where in the code an error was raised.")]
+_SHARED = {"as_json": Json, "show_traceback": Traceback}
+
+
+def command(*examples: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
+    """Make a function that returns an answer a command, with the options that all have.
+
+    Whatever is printed while it runs goes to stderr, so that stdout holds the answer alone.
+
+    Args:
+        examples: lines for its ``--help``.
+    """
+
+    def decorate(function: Callable[..., Answer]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*args: Any, as_json: bool, show_traceback: bool, **kwargs: Any) -> None:
+            with _exit_codes(show_traceback=show_traceback):
+                with redirect_stdout(sys.stderr):
+                    answer = function(*args, **kwargs)
+                output.write(answer, as_json=as_json)
+            raise typer.Exit(answer.code)
+
+        run.__doc__ = _help(function.__doc__ or "", examples)
+        _add_parameters(run, function)
+        return run
+
+    return decorate
+
+
+def _help(text: str, examples: tuple[str, ...]) -> str:
+    lines = "\n".join(f"  $ {example}" for example in examples)
+    return f"{inspect.cleandoc(text)}\n\n\b\nExamples:\n{lines}"
+
+
+def _add_parameters(run: Callable[..., None], function: Callable[..., Answer]) -> None:
+    """Give a wrapper the parameters of its function, with resolved annotations, and the shared ones behind them."""
+    hints = get_type_hints(function, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name]) for name, parameter in inspect.signature(function).parameters.items()
+    ]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in _SHARED.items()
+    ]
+    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {**hints, **_SHARED, "return": None}
+
+
+@contextmanager
+def _exit_codes(*, show_traceback: bool) -> Iterator[None]:
+    """Failures within are a line on stderr and an exit code."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
+    except (KeyboardInterrupt, typer.Abort) as error:
+        output.problem("interrupted", str(error) or "nothing more was done")
+        raise typer.Exit(output.INTERRUPTED) from None
+    except CacheLayerError as error:
+        if show_traceback:
+            traceback.print_exc()
+        output.problem("error", str(error))
+        line = None if show_traceback else users_line(error)
+        if line is not None:
+            sys.stderr.write(f"{line}\n")
+        raise typer.Exit(_code(error)) from None
+    except (typer.Exit, BrokenPipeError):
+        raise
+    except Exception as error:
+        if not _is_usage(error):
+            traceback.print_exc()
+            output.problem("error", "this is a mistake in cachelayer: please report it with the lines above")
+            raise typer.Exit(output.BUG) from None
+        raise
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether Typer itself shows it, as it does what was typed wrongly."""
+    return isinstance(error, typer.BadParameter)
+
+
+def _code(error: CacheLayerError) -> int:
+    failed = isinstance(error, StorageError | CorruptionError | FormatError)
+    return output.FAILURE if failed else output.USAGE
+
+
+_plain_warning = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+    if issubclass(category, CacheLayerWarning):
+        output.problem("warning", str(message))
+    else:
+        _plain_warning(message, category, *place, **options)

@@ -1,0 +1,99 @@
+"""What commands print: tables for people, one JSON document for scripts; problems go to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+WELL = 0
+FINDING = 1
+USAGE = 2
+FAILURE = 3
+BUG = 4
+INTERRUPTED = 130
+
+_WIDE = 500
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found.
+
+    Args:
+        document: for scripts: what JSON can hold.
+        shown: for people: texts and renderables of rich, one under another.
+        code: the exit code.
+    """
+
+    document: Any
+    shown: Sequence[RenderableType] = ()
+    code: int = WELL
+
+
+def write(answer: Answer, *, as_json: bool) -> None:
+    """Print an answer on stdout."""
+    if as_json:
+        sys.stdout.write(json.dumps(answer.document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        return
+    console = console_of(stderr=False)
+    for renderable in answer.shown:
+        console.print(renderable)
+
+
+def problem(kind: str, text: str) -> None:
+    """A line on stderr: ``error: ...`` or ``warning: ...``."""
+    console_of(stderr=True).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
+
+
+def console_of(*, stderr: bool) -> Console:
+    """The console of a stream. What is no terminal is as wide as it takes: tables that are piped are not cut."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    # Texts are data, in which [brackets] and :words: stand for themselves.
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """An empty table.
+
+    Args:
+        columns: the headings.
+        right: those of them whose column is of numbers.
+    """
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in columns:
+        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and values, a line each."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, value)
+    return made
+
+
+def size(nbytes: int) -> str:
+    """Bytes as people read them: ``1.5 GB``, in powers of 1000."""
+    number, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if number < 999.5 or unit == "PB":
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
+
+
+def count(number: int) -> str:
+    """A number with thousands apart: ``60,000``."""
+    return f"{number:,}"
