@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cachelayer.versions import lease
 
 HOLD = """
 import sys
+import threading
 from pathlib import Path
 from cachelayer.versions import lease
 
@@ -91,3 +93,18 @@ def test_a_lease_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="folder"):
         lease.is_held(tmp_path / "folder")
+
+
+def test_who_waited_for_a_lease_that_was_removed_holds_one_that_others_see(tmp_path: Path) -> None:
+    path, waiting = tmp_path / "lease", threading.Event()
+
+    def wait_and_look() -> bool:
+        with lease.hold(path, on_wait=waiting.set, remove=True):
+            return lease.is_held(path)
+
+    with ThreadPoolExecutor(1) as threads:
+        with lease.hold(path, remove=True):
+            waiter = threads.submit(wait_and_look)
+            assert waiting.wait(60)
+        assert waiter.result()
+    assert not path.exists()

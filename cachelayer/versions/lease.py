@@ -23,27 +23,47 @@ def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool 
 
     Args:
         path: the file of the lease; it is made where it does not exist.
-        on_wait: called once before a wait.
-        remove: remove the file at the end; for a lease that nobody waits for.
+        on_wait: called before a wait.
+        remove: remove the file at the end.
 
     Raises:
         StorageError: where the file cannot be made.
     """
+    descriptor = _open_locked(path, on_wait)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise storage_error("open", path, error) from error
-    try:
-        if not _try_lock(descriptor):
-            if on_wait is not None:
-                on_wait()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         if remove:
             with suppress(OSError):
                 path.unlink()
         _release(descriptor)
+
+
+def _open_locked(path: Path, on_wait: Callable[[], None] | None) -> int:
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise storage_error("open", path, error) from error
+        try:
+            if not _try_lock(descriptor):
+                if on_wait is not None:
+                    on_wait()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Who held it before may have removed the file: nobody would see a lock of that.
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            _release(descriptor)
+            raise
+        _release(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_held(path: Path) -> bool:
