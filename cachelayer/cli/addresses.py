@@ -20,7 +20,7 @@ ReferenceArgument = Annotated[
     str,
     typer.Argument(
         metavar="REFERENCE",
-        help="STORAGE/ID@VERSION; the version a name, a tag, latest (the default) or sha256:PREFIX; [a:b] behind it.",
+        help="STORAGE/ID@VERSION; the version a name, a tag, latest (the default) or sha256:PREFIX; \\[a:b] behind it.",
     ),
 ]
 Options = Annotated[

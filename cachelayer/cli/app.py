@@ -9,19 +9,26 @@ import typer
 
 from cachelayer.cli import listing
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+_EXIT_CODES = (
+    "Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is "
+    "damaged, 4 a mistake in cachelayer, 130 interrupted."
 )
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "ls": listing.ls,
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=_EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "What there is": {"ls": listing.ls},
 }
 
-for _name, _function in _COMMANDS.items():
-    app.command(_name)(_function)
+for _panel, _commands in _PANELS.items():
+    for _name, _function in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_function)
 
 
 def _print_version(wanted: bool) -> None:
@@ -38,8 +45,4 @@ def about(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Versioned, random-access datasets out of any sequential source.
-
-    Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is
-    damaged, 4 a mistake in cachelayer, 130 interrupted.
-    """
+    """Versioned, random-access datasets out of any sequential source."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.markup import escape
 
 from cachelayer.cli import output
 from cachelayer.cli.blame import users_line
@@ -50,7 +51,8 @@ def command(*examples: str) -> Callable[[Callable[..., Answer]], Callable[..., N
 
 def _help(text: str, examples: tuple[str, ...]) -> str:
     lines = "\n".join(f"  $ {example}" for example in examples)
-    return f"{inspect.cleandoc(text)}\n\n\b\nExamples:\n{lines}"
+    paragraphs = " ".join(escape(text).split()), f"\b\nExamples:\n{escape(lines)}"
+    return "\n\n".join(paragraphs)
 
 
 def _add_parameters(run: Callable[..., None], function: Callable[..., Answer]) -> None:
