@@ -17,6 +17,7 @@ from cachelayer.errors import (
     CorruptionError,
     FormatError,
     InvalidArgumentError,
+    VersionNotFoundError,
 )
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -40,17 +41,33 @@ def tagged(head: Snapshot, version: str, tag: str, change: Mapping[str, Any]) ->
     return replace(head, tags={**head.tags, tag: version}, event={**change, "version": version})
 
 
-def without(head: Snapshot, version: str, change: Mapping[str, Any]) -> Snapshot:
-    """The snapshot without a version.
+def untagged(head: Snapshot, tag: str, change: Mapping[str, Any]) -> Snapshot:
+    """The snapshot without a tag.
 
     Raises:
-        InvalidArgumentError: where a tag names it.
+        VersionNotFoundError: where there is no such tag.
     """
-    tags = [tag for tag, named in head.tags.items() if named == version]
-    if tags:
-        raise InvalidArgumentError(f"version {version!r} has the tag {tags[0]!r}: move the tag first")
-    kept = {name: info for name, info in head.versions.items() if name != version}
-    return replace(head, versions=kept, event=change)
+    if tag not in head.tags:
+        hint = "it is a version" if tag in head.versions else f"there are {', '.join(head.tags) or 'none'}"
+        raise VersionNotFoundError(f"no tag {tag!r}: {hint}")
+    kept = {name: version for name, version in head.tags.items() if name != tag}
+    return replace(head, tags=kept, event={**change, "version": head.tags[tag]})
+
+
+def without(head: Snapshot, version: str, change: Mapping[str, Any], *, force: bool) -> Snapshot:
+    """The snapshot without a version; with ``force`` without its tags too.
+
+    Raises:
+        InvalidArgumentError: where a tag names it, without ``force``.
+    """
+    tags = {tag: named for tag, named in head.tags.items() if named == version}
+    if tags and not force:
+        raise InvalidArgumentError(
+            f"version {version!r} has the tag {', '.join(map(repr, tags))}: move it first, or delete it too: force=True"
+        )
+    versions = {name: info for name, info in head.versions.items() if name != version}
+    others = {tag: named for tag, named in head.tags.items() if tag not in tags}
+    return replace(head, versions=versions, tags=others, event={**change, "tags": list(tags)})
 
 
 def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
@@ -123,7 +140,9 @@ def _named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[
 
 def _attempts_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
     manifest = Published(store, dataset_id, info).manifest
-    files = [info.manifest] if manifest.kept is None or manifest.kept.file is None else [info.manifest, manifest.kept.file]
+    files = (
+        [info.manifest] if manifest.kept is None or manifest.kept.file is None else [info.manifest, manifest.kept.file]
+    )
     return {*map(paths.attempt_of, files), *manifest.shards.attempts}
 
 

@@ -316,18 +316,33 @@ class Storage:
         paths.check_name("tag", tag)
         self._commit(dataset_id, version, lambda head: maintenance.tagged(head, version, tag, event("tag", tag=tag)))
 
-    def delete(self, dataset_id: str, version: str) -> None:
+    def untag(self, dataset_id: str, tag: str) -> None:
+        """Remove a tag; the version that it names stays.
+
+        Raises:
+            VersionNotFoundError: where there is no such tag.
+        """
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("tag", tag)
+        self._snapshot(dataset_id)
+        Log(self._store, dataset_id).commit(lambda head: maintenance.untagged(head, tag, event("untag", tag=tag)))
+
+    def delete(self, dataset_id: str, version: str, *, force: bool = False) -> None:
         """Delete a version, and the files that no other version has. Readers go on with the shards they have open.
+
+        Args:
+            dataset_id, version: what is deleted; a tag does not do.
+            force: delete the version's tags too.
 
         Raises:
             VersionNotFoundError: where there is no such version.
-            InvalidArgumentError: where a tag names it.
+            InvalidArgumentError: where a tag names it, without ``force``.
         """
         deleted: list[VersionInfo] = []
 
         def change(head: Snapshot) -> Snapshot:
             deleted[:] = [head.versions[version]]
-            return maintenance.without(head, version, event("delete", version=version))
+            return maintenance.without(head, version, event("delete", version=version), force=force)
 
         self._commit(dataset_id, version, change)
         maintenance.collect_deleted(self._store, dataset_id, deleted[0])

@@ -212,6 +212,8 @@ def test_names_are_checked_before_anything_is_done(storage: Storage, name: Any) 
         lambda: storage.tag("d", name, "t"),
         lambda: storage.tag("d", "v1", name),
         lambda: storage.tags(name),
+        lambda: storage.untag(name, "t"),
+        lambda: storage.untag("d", name),
         lambda: storage.verify(name, "v1"),
     ):
         with pytest.raises(cachelayer.InvalidNameError):
@@ -229,6 +231,36 @@ def test_a_tag_is_no_version(storage: Storage) -> None:
     with pytest.raises(cachelayer.AlreadyExistsError, match="d@best is a tag"):
         storage.submit(lambda: pytest.fail("was asked for its elements"), "d", "best")
     assert storage.cache(lambda: pytest.fail("was built"), "d", "best").dataset_version == "v1"
+
+
+def test_a_tag_that_was_removed_names_nothing(storage: Storage) -> None:
+    storage.submit([1], "d", "v1")
+    for tag in ("best", "old"):
+        storage.tag("d", "v1", tag)
+    storage.untag("d", "old")
+    assert storage.tags("d") == {"best": "v1"}
+    assert list(storage.versions("d")) == ["v1"]
+    for name, reason in (("old", "there are best"), ("v1", "it is a version")):
+        with pytest.raises(cachelayer.VersionNotFoundError, match=f"no tag '{name}': {reason}"):
+            storage.untag("d", name)
+    with pytest.raises(cachelayer.DatasetNotFoundError):
+        storage.untag("e", "best")
+
+
+def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage: Storage, tmp_path: Path) -> None:
+    for version in ("v1", "v2"):
+        storage.submit([1], "d", version)
+    for version, tag in (("v1", "best"), ("v1", "paper"), ("v2", "new")):
+        storage.tag("d", version, tag)
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"the tag 'best', 'paper': .*force=True"):
+        storage.delete("d", "v1")
+    assert list(storage.versions("d")) == ["v1", "v2"]
+    before = Log(LocalStore(tmp_path), "d").head().sequence
+    storage.delete("d", "v1", force=True)
+    assert (storage.tags("d"), list(storage.versions("d"))) == ({"new": "v2"}, ["v2"])
+    entry = json.loads((tmp_path / paths.log_entry("d", before + 1)).read_text())
+    assert (entry["tags"], entry["event"]["tags"]) == ({"new": "v2"}, ["best", "paper"])
+    assert attempts(tmp_path) == {attempt_of(storage, "v2")}
 
 
 CHURN = """
