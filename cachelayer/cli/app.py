@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cachelayer.cli import listing
+from cachelayer.cli import listing, making
 
 _EXIT_CODES = (
     "Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is "
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Make": {"build": making.build, "import": making.import_},
     "What there is": {"ls": listing.ls},
 }
 

@@ -1,0 +1,137 @@
+"""The user's function: found by its name, called with arguments that were typed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import reduce
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from cachelayer.cli.addresses import json_or_text
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+
+_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def load(text: str) -> Callable[..., Any]:
+    """The function that ``module:function`` or ``path/file.py:function`` names.
+
+    Modules are found from the current folder too, and what stands beside a file as if the file were run.
+
+    Raises:
+        InvalidArgumentError: where there is no such module or function.
+        InvalidTypeError: where it is no function.
+        SourceError: where the module fails, from what it raised.
+    """
+    place, colon, name = text.rpartition(":")
+    if not colon or not place or not name:
+        raise InvalidArgumentError(f"{text!r}: write MODULE:FUNCTION, or FILE.py:FUNCTION")
+    sys.path.insert(0, str(Path.cwd()))
+    module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    try:
+        found = reduce(getattr, name.split("."), module)
+    except AttributeError as error:
+        near = get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], 3)
+        hint = f": did you mean {' or '.join(near)}?" if near else ""
+        raise InvalidArgumentError(f"there is no {name!r} in {place}{hint}") from error
+    if not callable(found):
+        raise InvalidTypeError(f"{text} is a {type(found).__name__}: name a function that returns a source")
+    return found
+
+
+def _file(path: Path) -> types.ModuleType:
+    path = path.expanduser().absolute()
+    if not path.is_file():
+        raise InvalidArgumentError(f"there is no file {path}")
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidArgumentError(f"{path} is not a file of Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    loader = spec.loader
+    return _loaded(str(path), lambda: loader.exec_module(module)) or module
+
+
+def _module(name: str) -> types.ModuleType:
+    try:
+        known = importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        known = False
+    if not known:
+        raise InvalidArgumentError(f"there is no module {name!r}, neither in {Path.cwd()} nor installed")
+    return _loaded(name, lambda: importlib.import_module(name))
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as error:
+        # What runs here is the user's: anything may come of it.
+        raise SourceError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def arguments(function: Callable[..., Any], texts: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a call, each of the type that the function says, else what it is as JSON, else text.
+
+    Args:
+        texts: ``name=value``, one each.
+
+    Raises:
+        InvalidArgumentError: where the function does not take one, needs another, or has another type for it.
+    """
+    typed = dict(_parted(text) for text in texts)
+    hints = _hints(function)
+    values = {name: _value(name, text, hints.get(name)) for name, text in typed.items()}
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**values)
+    except TypeError as error:
+        name = getattr(function, "__name__", "it")
+        raise InvalidArgumentError(
+            f"--arg: {error}; the function is {name}{signature}: write --arg NAME=VALUE for each"
+        ) from error
+    return values
+
+
+def _parted(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidArgumentError("--arg is written as NAME=VALUE")
+    return name, value
+
+
+def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):
+        # Names that exist for type checkers alone.
+        return {}
+
+
+def _value(name: str, text: str, hint: Any) -> Any:
+    kinds = set(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else {hint}
+    if type(None) in kinds and text in ("null", "None"):
+        return None
+    kinds -= {type(None)}
+    if kinds == {str}:
+        return text
+    if kinds == {Path}:
+        return Path(text)
+    if kinds == {bool} and text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    value = json_or_text(text)
+    if kinds == {float} and type(value) is int:
+        return float(value)
+    expected = kinds & {bool, int, float}
+    if expected == kinds and type(value) not in kinds:
+        raise InvalidArgumentError(
+            f"--arg {name}: expected {' or '.join(kind.__name__ for kind in expected)}, got {text!r}"
+        )
+    return value

@@ -1,0 +1,163 @@
+"""New versions: ``build`` and ``import``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.cli import functions, importing
+from cachelayer.cli.addresses import LocalCache, Options, StorageArgument, json_or_text, open_storage
+from cachelayer.cli.command import command
+from cachelayer.cli.output import Answer, count, size
+from cachelayer.cli.quantities import ShardBytes
+from cachelayer.errors import CacheLayerError, InvalidArgumentError
+from cachelayer.storage import Storage
+
+Id = Annotated[str, typer.Option("--id", metavar="ID", help="The dataset.")]
+Version = Annotated[str, typer.Option("--version", metavar="VERSION", help="The version: versions never change.")]
+Compression = Annotated[str | None, typer.Option(metavar="KIND", help="zstd, or zstd:LEVEL, of each record.")]
+MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take no more than these.")]
+OnError = Annotated[str, typer.Option(metavar="raise|skip", help="What becomes of elements that do not fit.")]
+Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the version.")]
+Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object that is kept with the version.")]
+
+
+@command(
+    "cachelayer build pipeline:train gs://bucket/caches --id cifar10 --version v1",
+    "cachelayer build pipelines/text.py:tokens cache --id tokens --version v3 --arg length=512 --compression zstd",
+    "cachelayer build pipeline:train cache --id cifar10 --version 'size-{size}' --arg size=32",
+)
+def build(
+    function: Annotated[
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a source; also FILE.py:FUNCTION.")
+    ],
+    storage: StorageArgument,
+    dataset_id: Id,
+    version: Version,
+    arg: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument of the function.")] = None,
+    compression: Compression = None,
+    shard_bytes: ShardBytes = None,
+    max_records: MaxRecords = None,
+    unbatch: Annotated[bool, typer.Option("--unbatch", help="The source gives batches: take them apart.")] = False,
+    on_error: OnError = "raise",
+    description: Description = None,
+    metadata: Metadata = None,
+    option: Options = None,
+    local_cache: LocalCache = None,
+) -> Answer:
+    """Call a function that returns a source, and publish what it gives as a version.
+
+    A version that is there already is not built again: its arguments are compared.
+    """
+    target = open_storage(storage, option, local_cache)
+    found = functions.load(function)
+    arguments = functions.arguments(found, arg or ())
+    options = {
+        "compression": compression,
+        "max_records": max_records,
+        "unbatch": unbatch,
+        "on_error": on_error,
+        "description": description,
+        "metadata": _object("--metadata", metadata),
+        **({} if shard_bytes is None else {"shard_bytes": shard_bytes}),
+    }
+    return _published(target, dataset_id, version, found, arguments, options)
+
+
+@command(
+    "cachelayer import 'train-*.parquet' gs://bucket/caches --id rows --version v1",
+    "cachelayer import part-0.jsonl part-1.jsonl cache --id texts --version v1 --compression zstd",
+    "cachelayer import photos cache --id pets --version v1 --format images",
+)
+def import_(
+    files: Annotated[list[str], typer.Argument(metavar="FILES...", help="Paths, 'patterns', URLs, or one folder.")],
+    storage: StorageArgument,
+    dataset_id: Id,
+    version: Version,
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", metavar="FORMAT", help=f"{', '.join(importing.FORMATS)}; by default as names tell."),
+    ] = None,
+    compression: Compression = None,
+    shard_bytes: ShardBytes = None,
+    max_records: MaxRecords = None,
+    on_error: OnError = "raise",
+    description: Description = None,
+    metadata: Metadata = None,
+    option: Options = None,
+    local_cache: LocalCache = None,
+) -> Answer:
+    """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
+    target = open_storage(storage, option, local_cache)
+    chosen = importing.format_of(files, kind)
+    options = {
+        "compression": compression,
+        "max_records": max_records,
+        "on_error": on_error,
+        "description": description,
+        "metadata": _object("--metadata", metadata),
+        **({} if shard_bytes is None else {"shard_bytes": shard_bytes}),
+    }
+    arguments = {"kind": chosen, "files": files}
+    return _published(target, dataset_id, version, importing.imported, arguments, options)
+
+
+def _object(name: str, text: str | None) -> dict[str, Any] | None:
+    value = None if text is None else json_or_text(text)
+    if value is not None and not isinstance(value, dict):
+        raise InvalidArgumentError(f"{name} is an object of JSON, such as '{{\"split\": \"train\"}}'")
+    return value
+
+
+def _published(
+    storage: Storage,
+    dataset_id: str,
+    version: str,
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    options: dict[str, Any],
+) -> Answer:
+    calls: list[None] = []
+
+    @functools.wraps(function)
+    def called(**given: Any) -> Any:
+        calls.append(None)
+        return function(**given)
+
+    try:
+        ref = storage.cacheable(dataset_id, version, **options)(called)(**arguments)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_after_interrupt(storage, dataset_id, version)) from None
+    return _answer(ref, built=bool(calls))
+
+
+def _after_interrupt(storage: Storage, dataset_id: str, version: str) -> str:
+    try:
+        published = version in storage.versions(dataset_id)
+    except CacheLayerError:
+        published = False
+    if published:
+        return f"{dataset_id}@{version} is published all the same"
+    return f"{dataset_id}@{version} is not published, nothing of it is left; to build it, run the same command again"
+
+
+def _answer(ref: DataRef[Any], *, built: bool) -> Answer:
+    name = f"{ref.dataset_id}@{ref.dataset_version}"
+    left_out = ref.provenance.get("left_out")
+    document = {
+        "reference": ref.reference,
+        "dataset_id": ref.dataset_id,
+        "version": ref.dataset_version,
+        "digest": ref.digest,
+        "built": built,
+        "records": len(ref),
+        "nbytes": ref.nbytes,
+        "left_out": left_out,
+    }
+    how = "published" if built else "is there already, nothing was built"
+    return Answer(document, [f"{name} {how}: {count(len(ref))} records, {size(ref.nbytes)}", ref.reference])
