@@ -18,6 +18,7 @@ from cachelayer.building.encode import OnError
 from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
 from cachelayer.building.source import each_split
 from cachelayer.check import Report, check
+from cachelayer.copying import VersionCopy
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import (
     AlreadyExistsError,
@@ -372,6 +373,44 @@ class Storage:
         reference = Reference.parse(dataset_id, version)
         info = reference.resolve(self._snapshot(reference.dataset_id))
         return check(Published(self._store, reference.dataset_id, info, "always"), progress=progress)
+
+    def copy(
+        self,
+        dataset_id: str,
+        dataset_version: str | None,
+        to: Storage | str | os.PathLike[str],
+        *,
+        new_id: str | None = None,
+        new_version: str | None = None,
+        progress: bool | None = None,
+    ) -> DataRef[Any]:
+        """Copy a version to another storage, or under another name: the same shards, the same digest.
+
+        A copy that was interrupted goes on where it stopped when it is asked for again. A version that is there
+        already with the same digest is the copy. The provenance stays that of the build.
+
+        Args:
+            dataset_id, dataset_version: as in :meth:`fetch`.
+            to: a storage, or the URL of one that needs no options.
+            new_id, new_version: the names there; by default those here.
+            progress: None shows a line where stderr is a terminal.
+
+        Returns:
+            The version there.
+
+        Raises:
+            NotFoundError: where there is no such version, or it is deleted meanwhile.
+            AlreadyExistsError: where another version, or a tag, has the name there.
+            CorruptionError: where a file is not what was published.
+            StorageError: where one of the storages fails.
+        """
+        reference = Reference.parse(dataset_id, dataset_version)
+        target = to if isinstance(to, Storage) else Storage(to)
+        info = reference.resolve(self._snapshot(reference.dataset_id))
+        there = reference.dataset_id if new_id is None else paths.check_name("dataset id", new_id)
+        version = info.version if new_version is None else paths.check_name("version", new_version)
+        source = Published(self._store, reference.dataset_id, info)
+        return target._open(there, VersionCopy(source, target._store, there, version, progress).copy())
 
     def gc(self, grace: float = 24 * 3600.0) -> list[str]:
         """Delete what failed or killed builds left behind, and what deleted versions had to themselves.

@@ -147,10 +147,11 @@ class ShardWriter:
         )
 
 
-def file_checksum(path: Path) -> int:
-    """The CRC32C of a file."""
+def file_checksum(path: Path, start: int = 0) -> int:
+    """The CRC32C of a file, from a byte on."""
     checksum = 0
     with path.open("rb", buffering=0) as file:
+        file.seek(start)
         while chunk := file.read(_READ_NBYTES):
             checksum = google_crc32c.extend(checksum, chunk)
     return checksum

@@ -16,6 +16,7 @@ from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.objects.paths import parent_of
 
 _CHUNK = 8 * 1024 * 1024
+_UNFINISHED = ".tmp"
 _MEND = "restore it, or build again"
 
 
@@ -84,11 +85,42 @@ class LocalStore:
                 return self.read(name) == data
         return True
 
+    def receive(self, name: str, fill: Callable[[Path], None]) -> None:
+        """Make the file that ``fill`` writes an object, whole, over what may be there; it is durable on return.
+
+        Args:
+            name: the object.
+            fill: writes the file of this path; what it raises is raised, and the object is as it was.
+        """
+        temporary = self._temporary(name)
+        self.make_folder(parent_of(name))
+        try:
+            fill(temporary)
+            try:
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+                temporary.replace(self.path(name))
+                sync_folder(temporary.parent)
+            except OSError as error:
+                raise storage_error("write", self.path(name), error) from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def drop_unfinished(self, folder: str) -> None:
+        """Delete what killed processes left of objects that they were writing, where nobody writes now."""
+        for name in self.names(folder):
+            if name.startswith(".") and name.endswith(_UNFINISHED):
+                self.delete(f"{folder}/{name}")
+
+    def _temporary(self, name: str) -> Path:
+        target = self.path(name)
+        return target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
+
     @contextmanager
     def _written(self, name: str, source: BinaryIO, on_bytes: Callable[[int], None] | None = None) -> Iterator[Path]:
         """A durable copy of a file beside the object; the caller gives it its name, and the folder is synced."""
-        target = self.path(name)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        target, temporary = self.path(name), self._temporary(name)
         try:
             self.make_folder(parent_of(name))
             try:
