@@ -1,0 +1,79 @@
+"""The pages show what happens: their code is run, and none is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from page_child import FENCE, GIVEN
+from servers import connect, gcs_server
+
+ROOT = Path(__file__).parents[1]
+CHILD = Path(__file__).with_name("page_child.py")
+# Pages whose code other tests run, beside what they test.
+ELSEWHERE = {
+    "files": "test_folders.py",
+    "format": "test_format.py",
+    "frames": "test_polars.py",
+    "grain": "test_grain.py",
+    "huggingface": "test_huggingface.py",
+    "jax": "jax_cases.py",
+    "keras": "test_keras.py",
+    "loaders": "test_tfds.py",
+    "orbax": "orbax_cases.py",
+    "order": "test_order.py",
+    "torch": "test_torch.py",
+}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HERE = [page for page in PAGES if page.stem not in ELSEWHERE and FENCE.search(page.read_text())]
+SHOWN = re.compile(r"`(test_\w+\.py)(?:::(\w+))?`")
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    """What the pages take for given of their surroundings: credentials for gs://bucket, and a quiet CPU."""
+    with gcs_server() as server, closing(connect(server.endpoint)) as connection:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/storage/v1/b?project=p", '{"name": "bucket"}', headers)
+        assert connection.getresponse().status == 200
+        options = {f"FSSPEC_GS_{name.upper()}": value for name, value in server.storage_options().items()}
+        yield os.environ | options | {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)
+def test_the_code_of_a_page_does_what_stands_there(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    settings = environment | {"CACHELAYER_LOCAL_CACHE": str(tmp_path / "copies"), "PORT": free_port()}
+    command = [sys.executable, str(CHILD), str(page)]
+    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_block_escapes_the_runner(page: Path) -> None:
+    text = GIVEN.sub("", page.read_text())
+    assert len(re.findall(r"```+\s*(?:python|py)\b", text)) == sum(kind == "python" for kind, *_ in FENCE.findall(text))
+
+
+@pytest.mark.parametrize(("name", "file"), ELSEWHERE.items())
+def test_pages_that_other_tests_run_are_run_there(name: str, file: str) -> None:
+    assert f'"{name}.md"' in Path(__file__).with_name(file).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_shows_a_promise_is_a_test(page: Path) -> None:
+    for file, function in SHOWN.findall(page.read_text()):
+        text = Path(__file__).with_name(file).read_text()
+        assert not function or f"def {function}(" in text, f"{file}::{function}"
