@@ -64,7 +64,11 @@ def check(published: Published, *, progress: bool | None = None) -> Report:
         shards = published.manifest.shards
     except (CorruptionError, FormatError) as error:
         return Report(reference, 0, 0, (str(error),))
-    with Progress(f"verify {reference}", published.info.records, progress) as shown:
+    try:
+        published.kept  # noqa: B018 - which numbers the version keeps is checked when they are read
+    except CorruptionError as error:
+        problems.append(str(error))
+    with Progress(f"verify {reference}", len(published), progress) as shown:
         for number in range(len(shards)):
             try:
                 for batch, nbytes in _checked_batches(published, number):

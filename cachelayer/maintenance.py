@@ -139,11 +139,7 @@ def _named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[
 
 
 def _attempts_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
-    manifest = Published(store, dataset_id, info).manifest
-    files = (
-        [info.manifest] if manifest.kept is None or manifest.kept.file is None else [info.manifest, manifest.kept.file]
-    )
-    return {*map(paths.attempt_of, files), *manifest.shards.attempts}
+    return {paths.attempt_of(info.manifest), *Published(store, dataset_id, info).manifest.attempts}
 
 
 def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: _Clock, age: float) -> None:

@@ -1,40 +1,33 @@
-"""Building a version: one attempt, from a source to an entry in the log."""
+"""Building a version and publishing it: once, whole, or not at all.
+
+A build attempt writes shards into a folder of its own, then its manifest, and becomes a version by one entry of the
+dataset's log. What is not in the log is no version, so a build may die anywhere.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import tempfile
 import time
 import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from cachelayer.access.local_copies import copy_group
-from cachelayer.building.build import Built, Deliver, build
+from cachelayer.access.composition import Composition, appended, check_fits, subset
+from cachelayer.access.published import Published
+from cachelayer.access.selection import Selection
+from cachelayer.building.build import Built, build
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.source import as_source, metadata_of
-from cachelayer.errors import (
-    AlreadyExistsError,
-    BuildRevokedError,
-    CacheLayerError,
-    CacheLayerWarning,
-    CorruptionError,
-    StorageError,
-)
-from cachelayer.objects import paths
+from cachelayer.building.source import Source, as_source, metadata_of
+from cachelayer.committing import Committer
+from cachelayer.errors import BuildRevokedError, CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects.copies import CacheFolder
-from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress import Progress, notice
+from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt
-from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.log import VersionInfo
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.provenance import environment, event, now
+from cachelayer.versions.provenance import environment, now
 from cachelayer.versions.shard_table import ShardTable
 
 R = TypeVar("R")
@@ -50,6 +43,7 @@ class Publisher:
         source: what is built; a function is called when the build begins.
         call: how the source came to be, for the provenance.
         options: how it is built.
+        base: a version that the new one begins with; None for none.
     """
 
     def __init__(
@@ -61,6 +55,7 @@ class Publisher:
         source: Any,
         call: Mapping[str, Any],
         options: BuildOptions,
+        base: Published | None = None,
     ) -> None:
         self._store = store
         self._copies = copies
@@ -69,11 +64,11 @@ class Publisher:
         self._source = source
         self._call = call
         self._options = options
+        self._base = base
         self._name = f"{dataset_id}@{version}"
-        self._log = Log(store, dataset_id)
+        self._committer = Committer(store, dataset_id, version, None if base is None else base.info)
         self._attempts = attempts_of(store, dataset_id)
         self._progress: Progress | None = None
-        self._commits = False
         self._shown = ""
 
     def submit(self) -> VersionInfo:
@@ -82,8 +77,9 @@ class Publisher:
         Raises:
             AlreadyExistsError: where it is published already, or a tag has its name.
             BuildRevokedError: where the attempt was given up by others meanwhile.
+            VersionNotFoundError: where the base was deleted meanwhile.
         """
-        self._refuse_if_published()
+        self._committer.refuse_if_published()
         attempt = new_attempt()
         with self._attempts.running(attempt, self._status):
             return self._build(attempt)
@@ -97,18 +93,12 @@ class Publisher:
         """
 
         def built(attempt: str) -> R:
-            self._refuse_if_published()
+            self._committer.refuse_if_published()
             return opened(self._build(attempt))
 
         return self._attempts.once(
-            self._version, find, built, status=self._status, revoke=self._revoke, waiting=self._waiting
+            self._version, find, built, status=self._status, revoke=self._committer.revoke, waiting=self._waiting
         )
-
-    def _refuse_if_published(self) -> None:
-        head = self._log.head()
-        if self._version in head.versions or self._version in head.tags:
-            what = "is published" if self._version in head.versions else "is a tag"
-            raise AlreadyExistsError(f"{self._name} {what} already: choose another version")
 
     def _status(self) -> str:
         return "about to begin" if self._progress is None else str(self._progress)
@@ -119,19 +109,8 @@ class Publisher:
             self._shown = text
             notice(text, self._options.progress)
 
-    def _revoke(self, attempt: str) -> Snapshot:
-        """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
-
-        def revoked(head: Snapshot) -> Snapshot:
-            return replace(head, revoked=head.revoked | {attempt}, event=event("revoke", attempts=[attempt]))
-
-        head = self._log.head()
-        settled = self._version in head.versions or attempt in head.revoked
-        return head if settled else self._log.commit(revoked)
-
     def _build(self, attempt: str) -> VersionInfo:
-        options = self._options
-        source = as_source(self._source, unbatch=options.unbatch, element_spec=options.element_spec)
+        options, source = self._what()
         started = time.monotonic()
         try:
             with (
@@ -143,84 +122,71 @@ class Publisher:
                 kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
                 return self._publish(attempt, built, {**kept, **built.left_out, **self._call, **made, **environment()})
         except BaseException as error:
-            if self._abandon(attempt) and isinstance(error, StorageError | CorruptionError):
+            if self._committer.abandon(attempt) and isinstance(error, StorageError | CorruptionError):
                 raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error
             raise
 
+    def _what(self) -> tuple[BuildOptions, Source]:
+        """The source, and how it is built: behind a base, with the base's spec."""
+        options, base = self._options, self._base
+        if base is None or base.manifest.records == 0:
+            return options, as_source(self._source, unbatch=options.unbatch, element_spec=options.element_spec)
+        if options.element_spec is not None:
+            raise InvalidArgumentError(f"element_spec: what is appended has that of {base.name}: leave it out")
+        spec = base.manifest.element_spec
+        try:
+            source = as_source(self._source, unbatch=options.unbatch, element_spec=spec)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"this source cannot be appended to {base.name}: {error}") from error
+        check_fits(base.name, spec, source.element_spec)
+        return replace(options, element_spec=spec), source
+
     def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> VersionInfo:
-        manifest = Manifest(built.codec, built.element_spec, ShardTable.of(built.shards), provenance, uuid.uuid4().hex)
-        raw = manifest.encode()
-        name = paths.manifest(attempt)
-        # On a local disk this brings the names of the shards to the disk as well: they lie in the same folder.
-        self._store.put(f"{self._dataset_id}/{name}", raw)
-        info = VersionInfo(
-            version=self._version,
-            manifest=name,
-            manifest_sha256=hashlib.sha256(raw).hexdigest(),
-            digest=manifest.digest,
-            records=manifest.records,
-            nbytes=manifest.nbytes,
-            time=provenance["time"],
-        )
-        self._commits = True
-        self._log.commit(lambda head: head.with_version(info, event("publish", version=self._version)))
-        return info
-
-    def _abandon(self, attempt: str) -> bool:
-        """Delete what a failed attempt wrote, unless it failed after its publication; whether others had revoked it."""
-        with suppress(CacheLayerError):
-            head = self._log.head()
-            revoked = attempt in head.revoked
-            if self._commits:
-                # A put that failed may still arrive: it cannot after an entry that revokes the attempt.
-                head = self._revoke(attempt)
-            if attempt not in {paths.attempt_of(info.manifest) for info in head.versions.values()}:
-                self._store.delete_folder(paths.build(self._dataset_id, attempt))
-            return revoked
-        return False
+        shards = ShardTable.of(built.shards)
+        manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
+        if self._base is None:
+            return self._committer.publish(attempt, Composition(manifest, {}), {})
+        inherited = self._base.manifest.provenance.get("metadata") or {}
+        provenance["metadata"] = {**inherited, **provenance["metadata"]}
+        provenance["base"] = _base_of(self._base.info)
+        made = appended(self._base, manifest, attempt)
+        return self._committer.publish(attempt, made, {"base": self._base.info.version})
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Where shards are written.
+def derive(
+    base: Published, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
+) -> VersionInfo:
+    """Publish a version of some of the records of another, which copies none.
 
     Args:
-        folder: the folder.
-        deliver: takes them on to the store; None where they are there already.
+        base: the other version.
+        version: the name of the new one.
+        kept: the records, as their numbers in the shards of the base.
+        description, metadata: what is kept with the version; metadata goes over that of the base.
+
+    Raises:
+        AlreadyExistsError: where it is published already, or a tag has its name.
+        VersionNotFoundError: where the base was deleted meanwhile.
     """
+    committer = Committer(base.store, base.dataset_id, version, base.info)
+    committer.refuse_if_published()
+    attempt = new_attempt()
+    provenance = {
+        "description": description,
+        "metadata": {**(base.manifest.provenance.get("metadata") or {}), **metadata},
+        "source": "derive",
+        "base": _base_of(base.info),
+        "time": now(),
+        **environment(),
+    }
+    with attempts_of(base.store, base.dataset_id).running(attempt, lambda: "about to be published"):
+        made = subset(base, kept, attempt, provenance, uuid.uuid4().hex)
+        try:
+            return committer.publish(attempt, made, {"base": base.info.version})
+        except BaseException:
+            committer.abandon(attempt)
+            raise
 
-    folder: Path
-    deliver: Deliver | None
 
-
-@contextmanager
-def staging(store: ObjectStore, copies: CacheFolder | None, dataset_id: str, attempt: str) -> Iterator[Stage]:
-    """A folder for the shards of an attempt: in the store itself, else among the local copies, else a temporary one.
-
-    What is there is removed when the attempt fails.
-    """
-    if isinstance(store, LocalStore):
-        yield Stage(store.make_folder(paths.build(dataset_id, attempt)), None)
-        return
-    try:
-        group = None if copies is None else copy_group(copies, store, dataset_id, attempt)
-    except StorageError as error:
-        warnings.warn(f"no local copy is kept of what is built: {error}", CacheLayerWarning, stacklevel=5)
-        group = None
-    folder = Path(tempfile.mkdtemp(prefix="cachelayer-")) if group is None else group.path("")
-
-    def deliver(shard: Path) -> None:
-        files = (shard, Path(paths.index_of(str(shard))))
-        for path in files:
-            store.upload(path, f"{paths.build(dataset_id, attempt)}/{path.name}")
-        if group is None or not group.fits():
-            for path in files:
-                path.unlink()
-
-    try:
-        yield Stage(folder, deliver)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    if group is None:
-        shutil.rmtree(folder, ignore_errors=True)
+def _base_of(info: VersionInfo) -> dict[str, Any]:
+    return {"version": info.version, "digest": info.digest, "records": info.records}

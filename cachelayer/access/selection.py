@@ -116,7 +116,7 @@ class Selection:
         SHA-256 over the base's digest (32 bytes) and the selection: ``range`` and start, step and count where the
         numbers form an arithmetic progression, else ``list`` and the numbers; all as little-endian int64.
         """
-        progression = self._progression()
+        progression = self.progression()
         if progression == (0, 1, base_records) or (base_records == len(self) == 0):
             return base_digest
         state = hashlib.sha256(bytes.fromhex(base_digest))
@@ -126,7 +126,8 @@ class Selection:
             state.update(b"list" + np.asarray(self.numbers, "<i8").tobytes())
         return state.hexdigest()
 
-    def _progression(self) -> tuple[int, int, int] | None:
+    def progression(self) -> tuple[int, int, int] | None:
+        """First number, step and count, where the numbers form an arithmetic progression."""
         count = len(self)
         if count == 0:
             return 0, 0, 0

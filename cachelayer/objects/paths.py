@@ -8,6 +8,7 @@
     <root>/<dataset id>/_running/<attempt>                who runs this build attempt
     <root>/<dataset id>/_builds/<attempt>/manifest.json
     <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index
+    <root>/<dataset id>/_builds/<attempt>/kept.i64        the numbers of the records that a version keeps of its shards
 
 Names begin with the dataset's id here and use ``/``; a manifest holds names relative to the dataset.
 """
@@ -85,6 +86,11 @@ def build_lease(dataset_id: str, attempt: str) -> str:
 def manifest(attempt: str) -> str:
     """The manifest of an attempt, relative to the dataset."""
     return f"{BUILDS}/{attempt}/manifest.json"
+
+
+def kept(attempt: str) -> str:
+    """The numbers of the records that a version keeps, relative to the dataset."""
+    return f"{BUILDS}/{attempt}/kept.i64"
 
 
 def shard(attempt: str, number: int) -> str:

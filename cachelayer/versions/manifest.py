@@ -18,6 +18,7 @@ from typing import Any
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.objects import paths
 from cachelayer.versions.shard_table import ShardTable
 
 FORMAT = 1
@@ -108,6 +109,12 @@ class Manifest:
     def digest(self) -> str:
         """SHA-256 of the data, in hexadecimal."""
         return self.shards_digest if self.kept is None else self.kept.digest
+
+    @property
+    def attempts(self) -> set[str]:
+        """The build attempts that wrote its files, but for its own."""
+        kept = set() if self.kept is None or self.kept.file is None else {paths.attempt_of(self.kept.file)}
+        return self.shards.attempts | kept
 
     def encode(self) -> bytes:
         """The bytes of ``manifest.json``."""

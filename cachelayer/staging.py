@@ -1,0 +1,65 @@
+"""Where the shards of a build are written, and how they come from there to the store."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachelayer.access.local_copies import copy_group
+from cachelayer.building.build import Deliver
+from cachelayer.errors import CacheLayerWarning, StorageError
+from cachelayer.objects import paths
+from cachelayer.objects.copies import CacheFolder
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where shards are written.
+
+    Args:
+        folder: the folder.
+        deliver: takes them on to the store; None where they are there already.
+    """
+
+    folder: Path
+    deliver: Deliver | None
+
+
+@contextmanager
+def staging(store: ObjectStore, copies: CacheFolder | None, dataset_id: str, attempt: str) -> Iterator[Stage]:
+    """A folder for the shards of an attempt: in the store itself, else among the local copies, else a temporary one.
+
+    What is there is removed when the attempt fails.
+    """
+    if isinstance(store, LocalStore):
+        yield Stage(store.make_folder(paths.build(dataset_id, attempt)), None)
+        return
+    try:
+        group = None if copies is None else copy_group(copies, store, dataset_id, attempt)
+    except StorageError as error:
+        warnings.warn(f"no local copy is kept of what is built: {error}", CacheLayerWarning, stacklevel=5)
+        group = None
+    folder = Path(tempfile.mkdtemp(prefix="cachelayer-")) if group is None else group.path("")
+
+    def deliver(shard: Path) -> None:
+        files = (shard, Path(paths.index_of(str(shard))))
+        for path in files:
+            store.upload(path, f"{paths.build(dataset_id, attempt)}/{path.name}")
+        if group is None or not group.fits():
+            for path in files:
+                path.unlink()
+
+    try:
+        yield Stage(folder, deliver)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if group is None:
+        shutil.rmtree(folder, ignore_errors=True)
