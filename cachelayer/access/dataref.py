@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.access.published import Published
 from cachelayer.access.selection import Selection
@@ -54,6 +58,20 @@ class DataRef(View[T], Generic[T]):
     def nbytes(self) -> int:
         """Bytes of the version's shards."""
         return self._base.info.nbytes
+
+    def stored_nbytes(self, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+        """The bytes that records take in their shards, from the indices of these: no record is read.
+
+        Args:
+            indices: integers; negative ones count from the end.
+
+        Returns:
+            int64 of shape ``[len(indices)]``.
+
+        Raises:
+            RecordIndexError: where there is no such record.
+        """
+        return self._base.stored_nbytes(self._selection.take(indices))
 
     def raw(self) -> DataRef[Any]:
         """The same records without decode hints: encoded images and sounds as their bytes."""

@@ -170,6 +170,10 @@ class Published(RecordBase):
     def records(self, numbers: NDArray[np.int64]) -> Records:
         return self.shards.records(numbers)
 
+    def stored_nbytes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The bytes that these records take in their shards, from the indices alone."""
+        return self.shards.stored_nbytes(numbers)
+
 
 class _Objects(dict[int, ShardObject]):
     """The objects of shards, made at first use: a version may have very many."""

@@ -99,6 +99,11 @@ class RemoteShards:
         self._want_copies(numbers, shard_of)
         return found
 
+    def stored_nbytes(self, numbers: Ints) -> Ints:
+        """The bytes that these records take in their shards, from the indices alone."""
+        shard_of = self._splits[1:].searchsorted(numbers, side="right")
+        return self._ranged.stored_nbytes(shard_of, numbers - self._splits[shard_of])
+
     def _read(self, numbers: Ints, shard_of: Ints, here: NDArray[np.bool_]) -> Records:
         """Records, of which some are here."""
         if not here.any():

@@ -129,6 +129,15 @@ class ShardSet:
         groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
         return JoinedRecords(len(numbers), groups)
 
+    def stored_nbytes(self, numbers: Ints) -> Ints:
+        """The bytes that these records take in their shards, from the indices alone."""
+        shard_of = self._splits[1:].searchsorted(numbers, side="right")
+        out = np.empty(len(numbers), np.int64)
+        for shard in np.unique(shard_of).tolist():
+            mine = np.flatnonzero(shard_of == shard)
+            _, out[mine] = self.reader(shard).where(numbers[mine] - self._splits[shard])
+        return out
+
     def _copied(self, shards: Sequence[int], rows_of: Sequence[Ints], within: Ints) -> Records:
         """Records of more shards than may be open at a time: whole, one shard after another."""
         groups: list[tuple[Ints, Records]] = []

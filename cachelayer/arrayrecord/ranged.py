@@ -150,6 +150,11 @@ class RangedShards:
         _check(found, rows["crc32c"], name)
         return found
 
+    def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
+        """The bytes that records take, of these shards and by their numbers within them."""
+        lengths: Ints = self._rows(shard_of, within)["length"].astype(np.int64)
+        return lengths
+
     def _rows(self, shard_of: Ints, within: Ints) -> Any:
         """The rows of the index of these records."""
         out = np.empty(len(within), index.ROW)

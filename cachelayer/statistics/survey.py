@@ -1,0 +1,195 @@
+"""One pass over the records of a version, or over a sample of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.arguments import integer
+from cachelayer.elements import dtypes, tree
+from cachelayer.elements.spec import ImageSpec, LeafSpec
+from cachelayer.progress import Progress
+from cachelayer.sequential.order import Order
+from cachelayer.statistics.columns import Unpacked, unpack
+from cachelayer.statistics.images import ImageStats, ImageSummary
+from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
+from cachelayer.statistics.strings import StringStats, StringSummary
+
+_BATCH_NBYTES = 8 << 20
+_BATCH_RECORDS = 16_384
+_INT64 = np.dtype(np.int64)
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LengthStats:
+    """Lengths of what differs in length.
+
+    Args:
+        of: what has these lengths: ``bytes`` or ``characters`` of strings, ``axis 0`` and so on of arrays, ``values``
+            of sparse arrays.
+        numbers: the lengths.
+        longest: number of the first record that has the largest; None where a record has several lengths.
+    """
+
+    of: str
+    numbers: NumberStats
+    longest: int | None
+
+
+@dataclass(frozen=True)
+class LeafStats:
+    """One leaf of all records that were read.
+
+    Args:
+        path: where it is in an element, such as ``['image']``; empty where it is the element.
+        spec: its dtype and shape, such as ``uint8[32, 32, 3]``.
+        nulls: how many records have None here.
+        lengths: of strings, ragged and sparse arrays, and along dimensions that are not known.
+        numbers: None for what has no range: strings and complex numbers.
+        strings: None for numbers and encoded images.
+        images: None for what is none, and where Pillow is not installed.
+    """
+
+    path: str
+    spec: str
+    nulls: int
+    lengths: tuple[LengthStats, ...]
+    numbers: NumberStats | None
+    strings: StringStats | None
+    images: ImageStats | None
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the records of a version hold.
+
+    Args:
+        reference: the version.
+        records: number of its records.
+        records_read: how many of these were read: a sample where it is less.
+        record_nbytes: stored bytes of a record.
+        leaves: each leaf, in the order of the element.
+    """
+
+    reference: str
+    records: int
+    records_read: int
+    record_nbytes: LengthStats
+    leaves: tuple[LeafStats, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same of dicts, lists, numbers and text alone."""
+        return asdict(self)
+
+
+def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | None = None) -> Statistics:
+    """Read all records once, in order, and tell what they hold. Encoded images and sounds are not decoded.
+
+    Args:
+        ref: the records.
+        records: read no more than these, drawn at random, always the same ones; None for all.
+        progress: None shows a line where stderr is a terminal.
+
+    Raises:
+        InvalidArgumentError: where ``records`` is less than 1.
+    """
+    chosen, numbers = _chosen(ref, records)
+    leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(chosen.element_spec)]
+    sizes = _LengthSummary("bytes")
+    batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, chosen.record_nbytes)))
+    name = f"{ref.dataset_id}@{ref.dataset_version}"
+    start = 0
+    with Progress(f"stats {name}", len(chosen), progress) as shown:
+        for batch in chosen.stream(batch_size):
+            rows = np.arange(start, min(start + batch_size, len(chosen)))
+            of = rows if numbers is None else numbers[rows]
+            nbytes = chosen.stored_nbytes(rows)
+            sizes.add(nbytes, of)
+            for leaf, values in zip(leaves, tree.flatten_like(chosen.element_spec, batch), strict=True):
+                leaf.add(values, of)
+            shown.update(len(rows), int(nbytes.sum()))
+            start += len(rows)
+    found = tuple(leaf.result() for leaf in leaves)
+    return Statistics(ref.reference, len(ref), len(chosen), sizes.result(), found)
+
+
+def _chosen(ref: DataRef[Any], records: int | None) -> tuple[DataRef[Any], Ints | None]:
+    """The records that are read, and their numbers; None for all."""
+    raw = ref.raw()
+    if records is None or integer("records", records, 1) >= len(ref):
+        return raw, None
+    numbers = np.sort(Order(len(ref), shuffle=True, seed=0)(0, 0, records))
+    return raw.select(numbers), numbers
+
+
+class _LengthSummary:
+    """Lengths, batch by batch."""
+
+    def __init__(self, of: str) -> None:
+        self._of = of
+        self._numbers = NumberSummary(_INT64)
+        self._most = -1
+        self._longest: int | None = None
+
+    def add(self, lengths: Ints, records: Ints) -> None:
+        """Take in lengths; where there is one of each record, with the numbers of these."""
+        self._numbers.add(lengths)
+        if len(lengths) and len(lengths) == len(records) and lengths.max() > self._most:
+            self._most = int(lengths.max())
+            self._longest = int(records[lengths.argmax()])
+
+    def result(self) -> LengthStats:
+        return LengthStats(self._of, self._numbers.result(), self._longest)
+
+
+class _LeafSummary:
+    """One leaf, batch by batch."""
+
+    def __init__(self, path: str, spec: LeafSpec) -> None:
+        self._path, self._spec = path, spec
+        self._nulls = 0
+        self._lengths: dict[str, _LengthSummary] = {}
+        self._numbers = NumberSummary(np.dtype(spec.dtype)) if are_numbers(spec.dtype) else None
+        is_text = dtypes.is_string(spec.dtype) or (isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "SU")
+        self._unit = ("characters" if spec.dtype is str or np.dtype(spec.dtype).kind == "U" else "bytes") * is_text
+        self._images = ImageSummary() if isinstance(spec, ImageSpec) else None
+        self._strings = StringSummary() if is_text and self._images is None else None
+
+    def add(self, batch: Any, records: Ints) -> None:
+        found = unpack(self._spec, batch, len(records))
+        self._nulls += found.nulls
+        for of, lengths in found.lengths.items():
+            one_each = of in ("axis 0", "values")
+            self._length(of).add(lengths, records[found.rows] if one_each else records[:0])
+        if self._numbers is not None:
+            self._numbers.add(found.values)
+        if self._unit:
+            self._add_strings(found, records)
+
+    def _add_strings(self, found: Unpacked, records: Ints) -> None:
+        strings = found.values.tolist()
+        lengths = np.fromiter(map(len, strings), np.int64, len(strings))
+        self._length(self._unit).add(lengths, records[:0] if self._spec.shape else records[found.rows])
+        if self._strings is not None:
+            self._strings.add(strings, int(lengths.max(initial=0)))
+        if self._images is not None:
+            self._images.add(strings)
+
+    def _length(self, of: str) -> _LengthSummary:
+        return self._lengths.setdefault(of, _LengthSummary(of))
+
+    def result(self) -> LeafStats:
+        return LeafStats(
+            self._path,
+            self._spec.describe(),
+            self._nulls,
+            tuple(lengths.result() for lengths in self._lengths.values()),
+            None if self._numbers is None else self._numbers.result(),
+            None if self._strings is None else self._strings.result(),
+            None if self._images is None else self._images.result(),
+        )

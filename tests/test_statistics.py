@@ -1,0 +1,305 @@
+"""Statistics of every leaf, against loops that hold all of it in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from servers import Server, new_bucket
+from strategies import versions
+
+import cachelayer
+from cachelayer import ArraySpec, ImageSpec, InvalidArgumentError, Ragged, RaggedSpec, Sparse
+from cachelayer.elements import dtypes, tree
+from cachelayer.statistics import LeafStats, Statistics, survey
+from cachelayer.statistics.histogram import BINS, Histogram
+from cachelayer.statistics.numbers import VALUES, NumberStats, NumberSummary, are_numbers
+
+
+def built(folder: Path, source: Any, **options: Any) -> cachelayer.DataRef[Any]:
+    storage = cachelayer.Storage(folder)
+    name = f"v{len(storage.versions('rows')) if storage.datasets() else 0}"
+    return storage.submit(source, "rows", name, progress=False, **options)
+
+
+def leaves(folder: Path, source: Any, **options: Any) -> dict[str, LeafStats]:
+    return {leaf.path: leaf for leaf in survey(built(folder, source, **options)).leaves}
+
+
+def summed(dtype: Any, *batches: Any) -> NumberStats:
+    summary = NumberSummary(np.dtype(dtype))
+    for batch in batches:
+        summary.add(np.asarray(batch, dtype))
+    return summary.result()
+
+
+def values_of(spec: Any, leaf: Any) -> list[Any]:
+    """All values of a leaf, in a list."""
+    if isinstance(leaf, Ragged):
+        leaf = leaf.flat_values
+    elif isinstance(leaf, Sparse):
+        leaf = leaf.values
+    return [leaf] if isinstance(leaf, (str, bytes)) else list(np.asarray(leaf).reshape(-1))
+
+
+def exact(value: Any, dtype: np.dtype[Any]) -> int | float:
+    return int(value) if dtypes.number_kind(dtype) in "biu" else float(value)
+
+
+def in_bins(histogram: Histogram, values: list[int | float]) -> list[int]:
+    pairs = list(zip(histogram.edges[:-1], histogram.edges[1:], strict=True))
+    return [sum(low <= value < high for value in values) for low, high in pairs]
+
+
+def check_numbers(stats: NumberStats, values: list[Any], dtype: np.dtype[Any]) -> None:
+    with np.errstate(over="ignore"):
+        numbers = [exact(value, dtype) for value in values]
+    finite = [number for number in numbers if math.isfinite(number)]
+    assert stats.count == len(values)
+    assert stats.nans == sum(map(math.isnan, numbers))
+    assert stats.infinities == sum(map(math.isinf, numbers))
+    if not finite:
+        assert stats.minimum is stats.maximum is stats.mean is stats.std is stats.histogram is None
+        return
+    assert (stats.minimum, stats.maximum) == (min(finite), max(finite))
+    mean = sum(map(Fraction, finite)) / len(finite)
+    variance = sum((Fraction(number) - mean) ** 2 for number in finite) / len(finite)
+    # Relative to the largest number, and no finer than floats are.
+    slack = Fraction(max(map(abs, finite))) * Fraction(1e-14) + Fraction(5e-324)
+    assert stats.mean is not None
+    assert stats.std is not None
+    assert abs(Fraction(stats.mean) - mean) <= slack
+    std = Fraction(stats.std)
+    slack += std * Fraction(1e-9)
+    assert max(std - slack, Fraction(0)) ** 2 <= variance <= (std + slack) ** 2
+    assert stats.histogram is not None
+    assert sum(stats.histogram.counts) == len(finite)
+    if max(map(abs, stats.histogram.edges)) < 1.7e308:
+        assert list(stats.histogram.counts) == in_bins(stats.histogram, finite)
+    if dtypes.number_kind(dtype) in "biu" and len(set(finite)) <= VALUES:
+        assert stats.values == tuple(sorted(Counter(finite).items()))
+    else:
+        assert stats.values is None
+
+
+def check_leaf(stats: LeafStats, spec: Any, rows: list[Any]) -> None:
+    there = [row for row in rows if row is not None]
+    values = [value for row in there for value in values_of(spec, row)]
+    lengths = {length.of: length.numbers for length in stats.lengths}
+    assert stats.nulls == len(rows) - len(there)
+    dtype = spec.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "Mm":
+        assert stats.numbers is not None
+        numbers = [value for value in values if not np.isnat(value)]
+        assert stats.numbers.nans == len(values) - len(numbers)
+        # A date without a unit has no text.
+        text = str if np.datetime_data(dtype)[0] != "generic" else lambda value: str(value.view(np.int64))
+        assert stats.numbers.minimum == (text(min(numbers)) if numbers else None)
+    elif are_numbers(dtype):
+        assert stats.numbers is not None
+        check_numbers(stats.numbers, values, dtype)
+    elif dtypes.is_string(dtype) or dtype.kind in "SU":
+        assert stats.strings is not None
+        assert stats.strings.distinct == len(set(values))
+        if rows:
+            unit = "bytes" if dtype is bytes or (isinstance(dtype, np.dtype) and dtype.kind == "S") else "characters"
+            check_numbers(lengths[unit], list(map(len, values)), np.dtype(np.int64))
+    if isinstance(spec, cachelayer.SparseSpec) and rows:
+        check_numbers(lengths["values"], [len(row.values) for row in there], np.dtype(np.int64))
+    if isinstance(spec, RaggedSpec) and rows:
+        inner = [length for row in there for length in np.diff(row.nested_row_splits[0]).tolist()]
+        check_numbers(lengths["axis 1"], inner, np.dtype(np.int64))
+    elif isinstance(spec, ArraySpec) and None in spec.shape and rows:
+        last = max(axis for axis, dim in enumerate(spec.shape) if dim is None)
+        reached = [row.shape[last] for row in there if 0 not in row.shape[:last]]
+        check_numbers(lengths[f"axis {last}"], reached, np.dtype(np.int64))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(versions())
+def test_each_leaf_has_the_statistics_of_a_loop_over_its_values(
+    tmp_path_factory: pytest.TempPathFactory, version: Any
+) -> None:
+    spec, elements = version
+    assume(spec is not None)
+    ref = built(tmp_path_factory.mktemp("any"), elements, element_spec=spec)
+    found = survey(ref)
+    assert found.records == found.records_read == found.record_nbytes.numbers.count == len(elements)
+    columns = zip(*[tree.flatten_like(spec, element) for element in elements], strict=True)
+    rows = list(columns) or [()] * len(found.leaves)
+    for leaf, (path, leaf_spec), values in zip(found.leaves, tree.leaves(spec), rows, strict=True):
+        assert leaf.path == path
+        check_leaf(leaf, leaf_spec, list(values))
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+@settings(deadline=None)
+@given(st.sampled_from("bhilBHILefd"), st.lists(st.integers(0, 2**64 - 1), max_size=80), st.integers(1, 79))
+def test_numbers_are_the_same_however_they_come(char: str, words: list[int], cut: int) -> None:
+    values = np.array(words, np.uint64).view(np.uint8).view(char)[: len(words)]
+    check_numbers(summed(char, values), list(values), np.dtype(char))
+    pieces, whole = summed(char, values[cut:], values[:cut]), summed(char, values)
+    assert pieces.histogram == whole.histogram
+    check_numbers(pieces, list(values), np.dtype(char))
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(width=64), max_size=40), st.floats(-1e300, 1e300), st.sampled_from([1.0, 1e-3, 1e-300]))
+def test_numbers_close_together_and_far_apart_are_exact(values: list[float], centre: float, width: float) -> None:
+    near = [centre + width * value for value in np.linspace(-1, 1, 40)]
+    for batches in ([near], [near, values], [values, near[:3]]):
+        together = [value for batch in batches for value in batch]
+        check_numbers(summed("f8", *batches), together, np.dtype("f8"))
+
+
+def test_integers_at_both_ends_are_exact() -> None:
+    ends = np.iinfo(np.int64)
+    stats = summed(np.int64, [ends.min, ends.max], [0])
+    assert (stats.minimum, stats.maximum) == (ends.min, ends.max)
+    assert stats.values == ((ends.min, 1), (0, 1), (ends.max, 1))
+    most = summed(np.uint64, [2**64 - 1, 2**64 - 3])
+    assert most.values == ((2**64 - 3, 1), (2**64 - 1, 1))
+    assert most.histogram == Histogram((2**64 - 3, 2**64 - 2, 2**64 - 1, 2**64), (1, 0, 1))
+
+
+def test_bools_are_counted_as_such() -> None:
+    stats = summed(np.bool_, [True, False], [True])
+    assert stats.values == ((False, 1), (True, 2))
+    assert stats.minimum is False
+    assert stats.maximum is True
+
+
+def test_small_floats_keep_their_values_nans_and_infinities() -> None:
+    for dtype in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2):
+        stats = summed(dtype, [0.5, np.nan, np.inf, -np.inf, -2])
+        assert (stats.count, stats.nans, stats.infinities) == (5, 1, 2)
+        assert (stats.minimum, stats.maximum, stats.mean) == (-2, 0.5, -0.75)
+
+
+def test_a_histogram_has_bins_enough_and_no_more() -> None:
+    normal = np.random.default_rng(0).standard_normal(10_000)
+    histogram = summed("f8", *np.split(normal, 10)).histogram
+    assert histogram is not None
+    assert BINS / 2 <= len(histogram.counts) <= BINS
+
+
+def test_lengths_name_the_record_with_the_longest(tmp_path: Path) -> None:
+    rows = [{"name": "a" * n, "x": np.zeros((n % 5, 2), np.float32)} for n in (1, 4, 9, 9, 2)]
+    spec = {"name": ArraySpec(str), "x": ArraySpec("float32", (None, 2))}
+    found = leaves(tmp_path, rows, element_spec=spec)
+    (name,), (x,) = found["['name']"].lengths, found["['x']"].lengths
+    assert (name.of, name.longest, name.numbers.maximum, name.numbers.mean) == ("characters", 2, 9, 5)
+    assert (x.of, x.longest, x.numbers.maximum) == ("axis 0", 1, 4)
+
+
+def test_strings_are_told_apart_while_they_are_few(tmp_path: Path) -> None:
+    rows = [{"few": f"class {n % 3}", "many": str(n), "long": "x" * 300} for n in range(1500)]
+    found = leaves(tmp_path, rows)
+    few, many, long = (found[f"['{name}']"].strings for name in ("few", "many", "long"))
+    assert few is not None
+    assert few.distinct == 3
+    assert few.common == (("class 0", 500), ("class 1", 500), ("class 2", 500))
+    assert many is not None
+    assert many.distinct is None
+    assert long is not None
+    assert long.distinct is None
+
+
+def test_null_leaves_are_counted_and_left_out(tmp_path: Path) -> None:
+    rows = [{"x": None if n % 3 == 0 else n} for n in range(10)]
+    found = leaves(tmp_path, rows, element_spec={"x": ArraySpec("int64", nullable=True)})["['x']"]
+    assert found.nulls == 4
+    assert found.numbers is not None
+    assert (found.numbers.count, found.numbers.minimum, found.numbers.mean) == (6, 1, 4.5)
+
+
+def image(mode: str, size: tuple[int, int], form: str) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new(mode, size).save(file, form)
+    return file.getvalue()
+
+
+def test_encoded_images_are_told_of_by_their_headers(tmp_path: Path) -> None:
+    files = [image("RGB", (4, 6), "PNG"), image("L", (10, 6), "JPEG"), image("RGB", (5, 6), "PNG")]
+    damaged = image("RGB", (64, 64), "PNG")[:-40]
+    ref = built(tmp_path, [*files, damaged, b"nothing"], element_spec=ImageSpec())
+    (leaf,) = survey(ref).leaves
+    assert leaf.images is not None
+    assert leaf.images.formats == (("PNG", 3), ("JPEG", 1))
+    assert leaf.images.modes == (("RGB", 3), ("L", 1))
+    assert leaf.images.unreadable == 1
+    assert (leaf.images.width.minimum, leaf.images.width.maximum) == (4, 64)
+    assert leaf.images.height.values == ((6, 3), (64, 1))
+    assert leaf.lengths[0].numbers.minimum == len(b"nothing")
+
+
+def test_an_empty_version_has_statistics_too(tmp_path: Path) -> None:
+    spec = {"x": ArraySpec("float32", (3,)), "name": ArraySpec(str)}
+    found = survey(built(tmp_path, [], element_spec=spec))
+    assert found.records == found.records_read == 0
+    assert found.record_nbytes.numbers.minimum is None
+    assert [leaf.nulls for leaf in found.leaves] == [0, 0]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_sample_is_of_different_records_and_always_the_same(tmp_path: Path) -> None:
+    ref = built(tmp_path, [{"x": np.int64(n)} for n in range(1000)])
+    found = survey(ref, records=20)
+    assert (found.records, found.records_read) == (1000, 20)
+    numbers = found.leaves[0].numbers
+    assert numbers is not None
+    assert numbers.values is not None
+    assert len(numbers.values) == 20
+    assert numbers.values[-1][0] - numbers.values[0][0] > 500
+    assert survey(ref, records=20) == found
+    assert survey(ref, records=5000) == survey(ref)
+    with pytest.raises(InvalidArgumentError, match="records"):
+        survey(ref, records=0)
+
+
+def test_a_view_has_the_statistics_of_its_own_records(tmp_path: Path) -> None:
+    ref = built(tmp_path, [{"x": "y" * n} for n in range(100)], shard_bytes=2000)
+    found = survey(ref[90:10:-10])
+    (length,) = found.leaves[0].lengths
+    assert length.numbers.values == tuple((n, 1) for n in range(20, 100, 10))
+    assert length.longest == 0
+    assert found.record_nbytes.longest == 0
+
+
+def stored(ref: cachelayer.DataRef[Any]) -> list[int]:
+    return ref.stored_nbytes(range(len(ref))).tolist()
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_sizes_of_records_come_from_the_indices(tmp_path: Path, compression: str | None) -> None:
+    rows = [bytes(7 * n) for n in range(60)]
+    ref = built(tmp_path, rows, compression=compression, shard_bytes=4096)
+    sizes = stored(ref)
+    if compression is None:
+        assert sizes == [len(row) for row in rows]
+    else:
+        assert max(sizes) < 60
+    assert ref[::-1].stored_nbytes([0, -1, 5]).tolist() == [sizes[59], sizes[0], sizes[54]]
+
+
+def test_sizes_of_records_in_object_stores_are_the_same(server: Server, tmp_path: Path) -> None:
+    url = server.url(new_bucket(server), "a")
+    storage = cachelayer.Storage(url, local_cache=tmp_path, storage_options=server.storage_options())
+    ref = storage.submit([bytes(7 * n) for n in range(60)], "rows", "v0", shard_bytes=4096, progress=False)
+    assert stored(ref) == [7 * n for n in range(60)]
+    found = survey(ref)
+    assert isinstance(found, Statistics)
+    assert found.record_nbytes.numbers.maximum == 7 * 59
+    assert found.record_nbytes.longest == 59
