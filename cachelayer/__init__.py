@@ -25,13 +25,14 @@ from cachelayer.errors import (
     NotFoundError,
     RecordIndexError,
     SourceError,
+    StaleVersionWarning,
     StateError,
     StorageError,
     VersionNotFoundError,
 )
+from cachelayer.opening import open_reference as open
 from cachelayer.sequential.stream import Stream, StreamIterator
 from cachelayer.storage import Storage
-from cachelayer.storage import open_reference as open
 from cachelayer.versions.log import VersionInfo
 
 __version__ = "0.1.0"
@@ -66,6 +67,7 @@ __all__ = [
     "SourceError",
     "Sparse",
     "SparseSpec",
+    "StaleVersionWarning",
     "StateError",
     "Storage",
     "StorageError",

@@ -136,3 +136,7 @@ class StorageError(CacheLayerError, OSError):
 
 class CacheLayerWarning(UserWarning):
     """Something works, but not as well or not as strictly as it could."""
+
+
+class StaleVersionWarning(CacheLayerWarning):
+    """A version was built by other code than its cacheable function has now."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, cast, overload
+from typing import Any, overload
 
 from cachelayer import maintenance
 from cachelayer.access.dataref import DataRef
@@ -17,6 +16,7 @@ from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.building.encode import OnError
 from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
 from cachelayer.building.source import each_split
+from cachelayer.cacheable import Cacheable, cacheable
 from cachelayer.check import Report, check
 from cachelayer.copying import VersionCopy
 from cachelayer.elements.tree import Tree
@@ -25,7 +25,6 @@ from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
     InvalidArgumentError,
-    InvalidTypeError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
@@ -35,21 +34,9 @@ from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
 from cachelayer.publishing import Publisher
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
-from cachelayer.versions.provenance import bound_arguments, check_arguments, code_of, event
-from cachelayer.versions.reference import Reference, split_slice
-
-P = ParamSpec("P")
-
-
-class Cacheable(Protocol):
-    """A decorator that keeps the parameters of a function, and makes what it returns a version."""
-
-    @overload
-    def __call__(self, function: Callable[P, Mapping[Any, Any]], /) -> Callable[P, DataRef[Any]]: ...
-    @overload
-    def __call__(self, function: Callable[P, Iterable[T]], /) -> Callable[P, DataRef[T]]: ...
-    @overload
-    def __call__(self, function: Callable[P, Any], /) -> Callable[P, DataRef[Any]]: ...
+from cachelayer.versions.naming import check_version
+from cachelayer.versions.provenance import event, origin
+from cachelayer.versions.reference import Reference
 
 
 class Storage:
@@ -164,8 +151,9 @@ class Storage:
         self, source: Any, dataset_id: str, dataset_version: str, call: Mapping[str, Any], options: BuildOptions
     ) -> Publisher:
         paths.check_name("dataset id", dataset_id)
-        paths.check_name("version", dataset_version)
-        return Publisher(self._store, self._copies, dataset_id, dataset_version, source, call, options)
+        check_version(dataset_version)
+        made = {**origin(source), **call}
+        return Publisher(self._store, self._copies, dataset_id, dataset_version, source, made, options)
 
     def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
         """A published version.
@@ -238,7 +226,7 @@ class Storage:
         self, source: Any, dataset_id: str, version: str, call: Mapping[str, Any], options: Mapping[str, Any]
     ) -> DataRef[Any]:
         paths.check_name("dataset id", dataset_id)
-        paths.check_name("version", version)
+        check_version(version)
         found = self._find(dataset_id, version)
         if found is not None:
             return found
@@ -256,34 +244,33 @@ class Storage:
         except VersionNotFoundError:
             return None
 
-    def cacheable(self, dataset_id: str, dataset_version: str, **submit_options: Any) -> Cacheable:
+    def cacheable(self, dataset_id: str, dataset_version: str | Callable[..., str], **submit_options: Any) -> Cacheable:
         """Decorate a function that returns a source: calling it gives the version, built at the first call.
 
-        The arguments of the call that built it are recorded; a call with others is refused.
+        The arguments of the call that built it are recorded; a call with others is refused. Code that changed since is
+        a warning: a fingerprint is recorded of the function and of all that it uses of its own module.
 
         Args:
-            dataset_id, dataset_version, submit_options: as in :meth:`submit`.
+            dataset_id: as in :meth:`submit`.
+            dataset_version: a name; a format string such as ``"size-{size}"`` with the function's parameters as fields;
+                a function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
+                made from the code and the arguments.
+            submit_options: as in :meth:`submit`.
 
         Raises:
+            InvalidArgumentError: where a field of the format string is no parameter.
             ArgumentsMismatchError: (by the decorated function) where the version was built with other arguments.
+            InvalidArgumentError: (by the decorated function) where ``"auto"`` cannot know the code or an argument.
+
+        Warns:
+            StaleVersionWarning: (by the decorated function) where the version was built by other code.
         """
         paths.check_name("dataset id", dataset_id)
-        paths.check_name("version", dataset_version)
 
-        def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
-            code = code_of(function)
+        def cache(source: Callable[[], Any], version: str, call: Mapping[str, Any]) -> DataRef[Any]:
+            return self._cache(source, dataset_id, version, call, submit_options)
 
-            @functools.wraps(function)
-            def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
-                arguments = bound_arguments(function, args, kwargs)
-                call = {**code, "arguments": arguments}
-                ref = self._cache(lambda: function(*args, **kwargs), dataset_id, dataset_version, call, submit_options)
-                check_arguments(f"{dataset_id}@{dataset_version}", ref.provenance.get("arguments"), arguments)
-                return ref
-
-            return cached
-
-        return cast(Cacheable, decorate)
+        return cacheable(cache, dataset_version, submit_options)
 
     def datasets(self) -> list[str]:
         """The ids of the datasets that were published here, sorted."""
@@ -426,34 +413,3 @@ class Storage:
             for dataset_id in self._store.names("")
             for attempt in maintenance.collect(self._store, dataset_id, grace=grace)
         ]
-
-
-def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
-    """Open a version by its whole reference.
-
-    Args:
-        reference: ``<url>/<dataset id>@<version>``, with ``@sha256:<digest>`` where it is pinned, and ``[a:b]`` behind
-            it for a view of a part.
-        storage_options: as in :class:`Storage`.
-
-    Raises:
-        InvalidArgumentError: where it is no reference.
-        NotFoundError: where there is no such version.
-        CorruptionError: where the version has another digest.
-    """
-    if not isinstance(reference, str):
-        raise InvalidTypeError(f"a reference is a str, not a {type(reference).__name__}")
-    text, rows = split_slice(reference)
-    head, at, version = text.partition("@") if "/" not in text.partition("@")[0] else _split_url(text)
-    url, slash, dataset_id = head.rpartition("/")
-    if not at or not slash:
-        raise InvalidArgumentError(f"{reference!r} is no reference: write <url>/<dataset id>@<version>")
-    ref = Storage(url, **storage_options).fetch(f"{dataset_id}@{version}")
-    return ref if rows is None else ref[rows]
-
-
-def _split_url(text: str) -> tuple[str, str, str]:
-    """The reference parted at the first @ after its last slash: a URL may hold one before."""
-    slash = text.rfind("/")
-    head, at, version = text[slash:].partition("@")
-    return text[:slash] + head, at, version

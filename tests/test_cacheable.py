@@ -34,7 +34,7 @@ def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) 
     provenance = rows(10).provenance
     assert provenance["arguments"] == {"count": 10, "step": 2}
     assert provenance["function"].endswith("rows")
-    assert provenance["code"].startswith("sha256:")
+    assert provenance["code"]["digest"].startswith("sha256:")
 
 
 def test_a_function_without_a_name_can_be_cached(storage: cachelayer.Storage) -> None:

@@ -41,6 +41,7 @@ PUBLIC = [
     "SourceError",
     "Sparse",
     "SparseSpec",
+    "StaleVersionWarning",
     "StateError",
     "Storage",
     "StorageError",
@@ -89,7 +90,7 @@ def test_every_error_is_of_the_tree_and_the_built_in_that_fits(name: str) -> Non
 
 def test_the_whole_tree_is_public_and_known() -> None:
     tree = {name for name, cls in vars(errors).items() if inspect.isclass(cls) and cls.__module__ == errors.__name__}
-    assert tree - {"CacheLayerError", "CacheLayerWarning"} == set(BUILT_IN)
+    assert tree - {"CacheLayerError", "CacheLayerWarning", "StaleVersionWarning"} == set(BUILT_IN)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

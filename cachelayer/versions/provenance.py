@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
+import getpass
 import json
 import os
 import platform
 import re
 import socket
 import sys
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
-from cachelayer.errors import ArgumentsMismatchError, CacheLayerWarning, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.versions.calls import name_of
+from cachelayer.versions.fingerprint import fingerprint, innermost
 
+_COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
-_SECRET = re.compile(r"secret|token|passw|credential|api_?key|private_?key|access_?key", re.IGNORECASE)
+_FRAMEWORKS = (
+    "datasets",
+    "grain",
+    "jax",
+    "keras",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "tensorflow",
+    "tensorflow_datasets",
+    "torch",
+)
+_GIT_SECONDS = 10
 
 
 def now() -> str:
@@ -27,49 +42,82 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def user() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "unknown"
+
+
 def event(kind: str, **details: Any) -> dict[str, Any]:
     """What an entry of the log changed, by whom and when."""
-    return {"kind": kind, **details, "time": now(), "host": socket.gethostname(), "pid": os.getpid()}
+    who = {"time": now(), "user": user(), "host": socket.gethostname(), "pid": os.getpid()}
+    return {"kind": kind, **details, **who}
 
 
 def environment() -> dict[str, Any]:
-    """Host, Python, the libraries that write a version, and the git commit of the program."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    libraries = {}
-    for name in _LIBRARIES:
-        try:
-            libraries[name] = version(name)
-        except PackageNotFoundError:
-            libraries[name] = "unknown"
+    """Host, user, Python, and the libraries that write a version or may have made its source."""
+    loaded = [name for name in _FRAMEWORKS if sys.modules.get(name) is not None]
     return {
         "host": socket.gethostname(),
+        "user": user(),
         "python": platform.python_version(),
-        "libraries": libraries,
-        "git_commit": git_commit(Path(getattr(sys.modules["__main__"], "__file__", None) or ".").parent),
+        "libraries": {name: _version(name) for name in (*_LIBRARIES, *loaded)},
     }
 
 
-def git_commit(folder: Path) -> str | None:
-    """The commit that a folder is at, where it is in a git checkout and git is installed."""
+def _version(library: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return str(getattr(sys.modules.get(library), "__version__", "unknown"))
+
+
+def origin(source: object) -> dict[str, Any]:
+    """Which code makes a source: the function that it is, if it is one, and the git commit of its checkout."""
+    if not isinstance(source, (FunctionType, MethodType, partial)):
+        return checkout(_main_program())
+    inner, code = innermost(source), fingerprint(source)
+    file = None if inner is None else Path(inner.__code__.co_filename)
+    return {
+        "function": name_of(source),
+        "code": None if code is None else code.to_json(),
+        **checkout(file if file is not None and file.is_file() else _main_program()),
+    }
+
+
+def _main_program() -> Path:
+    return Path(getattr(sys.modules["__main__"], "__file__", None) or "program")
+
+
+def checkout(file: Path) -> dict[str, Any]:
+    """The git commit that a file's checkout is at, and whether what git keeps there, or the file, is not of it.
+
+    Both are None where there is no checkout, or no git.
+    """
+    status = _git(file, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    lines = (status or "").splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
+    if not _COMMIT.fullmatch(commit):
+        return {"git_commit": None, "git_dirty": None}
+    changed = any(not line.startswith("#") for line in lines)
+    untracked = file.is_file() and _git(file, "ls-files", "--error-unmatch", "--", file.name) is None
+    return {"git_commit": commit, "git_dirty": changed or untracked}
+
+
+def _git(file: Path, *command: str) -> str | None:
+    """What git says in the folder of a file; None where it fails."""
     import subprocess
 
-    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    line = ["git", "--no-optional-locks", "-C", str(file.parent), *command]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
+        found = subprocess.run(line, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
-    return found.stdout.strip()
-
-
-def code_of(function: Callable[..., Any]) -> dict[str, str | None]:
-    """The name of a function, and a fingerprint of its source, where that is known."""
-    try:
-        code = "sha256:" + hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
-    except (OSError, TypeError):
-        code = None
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return {"function": f"{function.__module__}.{name}", "code": code}
+    return found.stdout
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -83,57 +131,3 @@ def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"metadata is a dict of what JSON can hold: {error}") from error
     return stored
-
-
-def bound_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, with defaults applied, as JSON.
-
-    What JSON cannot hold is left out, with a warning; arguments that are named like secrets are hashed.
-    """
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    recorded: dict[str, Any] = {}
-    unrecorded: list[str] = []
-    for name, value in bound.arguments.items():
-        try:
-            plain = json.loads(json.dumps(value, allow_nan=False, sort_keys=True))
-        except (TypeError, ValueError):
-            unrecorded.append(f"{name!r} ({type(value).__name__})")
-            continue
-        recorded[name] = _hashed(name, plain)
-    if unrecorded:
-        warnings.warn(
-            f"{code_of(function)['function']}: JSON cannot hold argument {', '.join(unrecorded)}: "
-            "not compared with what the version was built with",
-            CacheLayerWarning,
-            stacklevel=3,
-        )
-    return recorded
-
-
-def _hashed(name: str, value: Any) -> Any:
-    """The value with everything that is named like a secret hashed."""
-    if _SECRET.search(name):
-        return "sha256:" + hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-    if isinstance(value, dict):
-        return {key: _hashed(key, item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_hashed("", item) for item in value]
-    return value
-
-
-def check_arguments(name: str, built: Mapping[str, Any] | None, called: Mapping[str, Any]) -> None:
-    """Whether a version was built with the arguments of this call, as far as both are known.
-
-    Raises:
-        ArgumentsMismatchError: with both, where they differ.
-    """
-    differences = [
-        f"{argument} was {built[argument]!r} and is {value!r}"
-        for argument, value in called.items()
-        if built is not None and argument in built and built[argument] != value
-    ]
-    if differences:
-        raise ArgumentsMismatchError(
-            f"{name} was built with other arguments: {'; '.join(differences)}. Give other arguments another version"
-        )
