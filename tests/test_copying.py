@@ -1,0 +1,414 @@
+"""Copying versions between storages: whole, unchanged, and in spite of whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from faults import Fault, FaultProxy, fault_proxy, stall
+from fsspec.implementations.memory import MemoryFileSystem
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.access.published import Published
+from cachelayer.copying import VersionCopy
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.log import Log
+
+SHARDS = 6
+ROWS = [{"n": number, "x": np.full(300, number % 251, np.uint8)} for number in range(500)]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Storage:
+    """A storage on disk with one version of a few shards."""
+    storage = Storage(tmp_path / "here")
+    ref = storage.submit(ROWS, "d", "v1", shard_bytes=35_000, description="rows", metadata={"made": "here"})
+    assert len(ref._base.manifest.shards) == SHARDS
+    return storage
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "there")
+
+
+def in_bucket(server: Server, endpoint: str | None = None, url: str = "") -> Storage:
+    return Storage(
+        url or server.url(new_bucket(server), "a/prefix"),
+        storage_options=server.storage_options(endpoint),
+        local_cache_bytes=0,
+    )
+
+
+def in_memory() -> Storage:
+    return Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+
+
+def objects(storage: Storage, dataset_id: str = "d") -> dict[str, bytes]:
+    """All files of builds, by their names."""
+    store, builds = storage._store, paths.builds(dataset_id)
+    names = [
+        f"{builds}/{attempt}/{name}" for attempt in store.names(builds) for name in store.names(f"{builds}/{attempt}")
+    ]
+    return {name: store.read(name) or b"" for name in names}
+
+
+def attempts(storage: Storage) -> list[str]:
+    return storage._store.names("d/_builds")
+
+
+def head(storage: Storage) -> Any:
+    return Log(storage._store, "d").head()
+
+
+def check(ref: Any, storage: Storage) -> None:
+    """Whether a copy has every record and every checksum."""
+    assert [row["n"] for row in ref] == list(range(500))
+    assert storage.verify(ref.dataset_id, ref.dataset_version)
+
+
+def test_from_disk_to_gcs_to_s3_to_disk_nothing_changes(here: Storage, there: Storage, gcs: Server, s3: Server) -> None:
+    made = here.fetch("d", "v1")
+    chain = [here, in_bucket(gcs), in_bucket(s3), there]
+    for source, to in pairwise(chain):
+        ref = source.copy("d", "v1", to)
+        assert (ref.digest, ref.provenance) == (made.digest, made.provenance)
+        assert ref.reference.startswith(to.url)
+        check(ref, to)
+        assert objects(to) == objects(here)
+        assert to._store.names("d/_running") == []
+    assert len(objects(there)) == 2 * SHARDS + 1
+
+
+def test_the_log_says_where_a_copy_is_from(here: Storage, s3: Server, tmp_path: Path) -> None:
+    bucket, back = in_bucket(s3), tmp_path / "back"
+    here.copy("d", "v1", bucket)
+    bucket.copy("d", "v1", back)
+    event = head(Storage(back)).event
+    assert (event["kind"], event["version"]) == ("copy", "v1")
+    assert cachelayer.open(event["source"], storage_options=s3.storage_options()).digest == here.fetch("d").digest
+    assert "secret" not in json.dumps(event)
+
+
+def test_a_copy_may_have_other_names(here: Storage, there: Storage) -> None:
+    here.tag("d", "v1", "best")
+    ref = here.copy("d@best", None, there, new_id="e", new_version="w1")
+    assert (ref.dataset_id, ref.dataset_version) == ("e", "w1")
+    assert (there.datasets(), list(there.versions("e"))) == (["e"], ["w1"])
+    check(ref, there)
+    assert here.copy("d", "best", there.url).dataset_version == "v1"
+    for names in ({"new_id": "a/b"}, {"new_version": "latest"}, {"new_id": ""}, {"new_version": ""}):
+        with pytest.raises(cachelayer.InvalidNameError):
+            here.copy("d", "v1", there, **names)
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        here.copy("d", "v9", there)
+    assert there.datasets() == ["d", "e"]
+
+
+def test_a_copy_within_a_dataset_is_another_name_for_the_same_files(here: Storage) -> None:
+    before = objects(here)
+    ref = here.copy("d", "v1", here, new_version="v2")
+    assert objects(here) == before
+    here.delete("d", "v1")
+    assert objects(here) == before
+    check(ref, here)
+    here.delete("d", "v2")
+    assert objects(here) == {}
+
+
+def test_a_copy_that_is_there_is_not_made_again(here: Storage, there: Storage) -> None:
+    first = here.copy("d", "v1", there)
+    written = {path: path.stat().st_mtime_ns for path in Path(there.url).rglob("*")}
+    again = here.copy("d", "v1", there)
+    assert again.reference == first.reference
+    assert {path: path.stat().st_mtime_ns for path in Path(there.url).rglob("*")} == written
+
+
+def test_what_is_there_under_the_name_is_never_replaced(here: Storage, there: Storage) -> None:
+    other = there.submit([1, 2], "d", "v1")
+    with pytest.raises(cachelayer.AlreadyExistsError, match=r"d@v1 is there with digest sha256:.*choose another"):
+        here.copy("d", "v1", there)
+    there.tag("d", "v1", "v2")
+    with pytest.raises(cachelayer.AlreadyExistsError, match="d@v2 is a tag"):
+        here.copy("d", "v1", there, new_version="v2")
+    assert there.fetch("d", "v1").digest == other.digest
+    assert len(attempts(there)) == 1
+
+
+def share(storage: Storage, version: str, base: str) -> None:
+    """Publish a version that consists of the shards of another."""
+    store, info = storage._store, storage.versions("d")[base]
+    store.put("d/_builds/sharing/manifest.json", store.read(f"d/{info.manifest}") or b"")
+    shared = replace(info, version=version, manifest="_builds/sharing/manifest.json")
+    Log(store, "d").commit(lambda head: head.with_version(shared, {}))
+
+
+def test_versions_that_share_shards_share_them_at_the_destination(here: Storage, there: Storage) -> None:
+    share(here, "v2", "v1")
+    for version in ("v1", "v2"):
+        here.copy("d", version, there)
+    assert objects(there) == objects(here)
+    there.delete("d", "v2")
+    # Its own attempt was revoked; that of the shards is in use.
+    check(here.copy("d", "v2", there), there)
+    (renamed,) = set(attempts(there)) - set(attempts(here))
+    assert renamed.startswith("sharing.")
+    assert there._store.names(f"d/_builds/{renamed}") == ["manifest.json"]
+    there.delete("d", "v1")
+    check(there.fetch("d", "v2"), there)
+
+
+def test_what_was_deleted_there_can_be_copied_again_and_again(here: Storage, there: Storage) -> None:
+    digest = here.fetch("d").digest
+    seen: set[str] = set()
+    for _ in range(3):
+        ref = here.copy("d", "v1", there)
+        assert ref.digest == digest
+        check(ref, there)
+        assert not seen & set(attempts(there))
+        seen.update(attempts(there))
+        again = here.copy("d", "v1", there, new_version="other")
+        assert seen.issuperset(attempts(there))
+        assert again.digest == digest
+        there.delete("d", "v1")
+        check(there.fetch("d", "other"), there)
+        there.delete("d", "other")
+        assert attempts(there) == []
+    # A copy of a renamed copy.
+    here.copy("d", "v1", there)
+    check(there.copy("d", "v1", here, new_id="e"), here)
+
+
+class Meanwhile(LocalStore):
+    """A store in which something happens when the third file is read."""
+
+    def __init__(self, root: Path, happens: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._happens = happens
+        self._files = 0
+        self._lock = threading.Lock()
+
+    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> None:
+        with self._lock:
+            self._files += 1
+            if self._files == 3:
+                self._happens()
+        super().download(name, path, nbytes, on_bytes)
+
+
+def copy_while(here: Storage, to: ObjectStore, happens: Callable[[], object]) -> None:
+    info = here.versions("d")["v1"]
+    source = Published(Meanwhile(Path(here.url), happens), "d", info)
+    VersionCopy(source, to, "d", info.version, False).copy()
+
+
+def test_an_attempt_that_is_revoked_meanwhile_goes_under_another_name(here: Storage, there: Storage) -> None:
+    (attempt,) = attempts(here)
+    happened = []
+
+    def revoke() -> None:
+        happened.append(attempts(there))
+        Log(there._store, "d").commit(lambda head: replace(head, revoked=head.revoked | {attempt}))
+        there._store.delete_folder(paths.build("d", attempt))
+
+    copy_while(here, there._store, revoke)
+    assert happened
+    assert attempt not in {shard.attempt for shard in there.fetch("d", "v1")._base.manifest.shards}
+    check(there.fetch("d", "v1"), there)
+
+
+def test_gc_leaves_a_copy_that_runs_alone(here: Storage, there: Storage) -> None:
+    there.submit([1], "d", "other")
+    collected: list[list[str]] = []
+    copy_while(here, there._store, lambda: collected.append(there.gc(grace=0.0)))
+    assert collected == [[]]
+    check(there.fetch("d", "v1"), there)
+    assert set(attempts(there)) > set(attempts(here))
+
+
+def test_a_source_that_is_deleted_meanwhile_is_named(here: Storage, there: Storage) -> None:
+    with pytest.raises(cachelayer.VersionNotFoundError, match=r"d@v1 in .*here was deleted while it was copied"):
+        copy_while(here, there._store, lambda: here.delete("d", "v1"))
+    assert there.datasets() == []
+    assert len(there.gc(grace=0.0)) == 1
+    assert attempts(there) == []
+
+
+@pytest.mark.parametrize("pattern", ["*3.array_record", "*3.index"])
+@pytest.mark.parametrize("how", ["disk to disk", "disk to bucket", "bucket to disk", "bucket to bucket"])
+def test_what_was_damaged_is_not_published(here: Storage, there: Storage, how: str, pattern: str) -> None:
+    source = here if how.startswith("disk") else in_memory()
+    to = there if how.endswith("disk") else in_memory()
+    if source is not here:
+        here.copy("d", "v1", source)
+    (name,) = (name for name in objects(source) if Path(name).match(pattern))
+    whole = objects(source)[name]
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    for bad, reason in ((bytes(damaged), "does not match its checksum"), (whole[:-1], "expected|checksum")):
+        source._store.put(name, bad)
+        with pytest.raises(cachelayer.CorruptionError, match=f"{Path(name).name}.*({reason})"):
+            source.copy("d", "v1", to)
+        assert to.datasets() == []
+    source._store.delete(name)
+    with pytest.raises(cachelayer.CorruptionError, match=Path(name).name):
+        source.copy("d", "v1", to)
+    source._store.put(name, whole)
+    check(source.copy("d", "v1", to), to)
+    assert objects(to) == objects(source)
+
+
+COPY = """
+import json, sys, cachelayer
+order = json.loads(sys.argv[1])
+source, to = (cachelayer.Storage(url, storage_options=options, local_cache_bytes=0) for url, options in order)
+source.copy("d", "v1", to)
+"""
+
+
+def kill_when(copies: list[Any], is_time: Callable[[], bool]) -> None:
+    """Copy in a process of its own, and kill that in the middle."""
+    pause = threading.Event()
+    with subprocess.Popen([sys.executable, "-c", COPY, json.dumps(copies)]) as child:
+        while not is_time():
+            assert child.poll() is None
+            pause.wait(0.02)
+        child.kill()
+
+
+@pytest.fixture
+def proxy(s3: Server) -> Iterator[FaultProxy]:
+    with fault_proxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+def requests(proxy: FaultProxy, method: str) -> list[str]:
+    """The shards and indices of which whole objects crossed the network."""
+    found = (exchange.path.partition("?")[0] for exchange in proxy.exchanges() if exchange.method == method)
+    return sorted({Path(path).name for path in found if "shard-" in path})
+
+
+def names_of(*shards: int) -> list[str]:
+    return [f"shard-{shard:05}.{kind}" for shard in shards for kind in ("array_record", "index")]
+
+
+def last_shard(method: str) -> Fault:
+    return stall(containing=f"shard-{SHARDS - 1:05}.", method=method)
+
+
+def test_a_copy_to_a_bucket_that_was_killed_goes_on_where_it_stopped(
+    here: Storage, s3: Server, proxy: FaultProxy
+) -> None:
+    near = in_bucket(s3)
+    options = s3.storage_options(proxy.endpoint)
+    (attempt,) = attempts(here)
+    proxy.add(last_shard("PUT"))
+    done = names_of(*range(SHARDS - 1))
+    kill_when([[here.url, {}], [near.url, options]], lambda: near._store.names(f"d/_builds/{attempt}") == done)
+    assert near.datasets() == []
+    proxy.clear()
+    proxy.forget()
+    far = Storage(near.url, storage_options=options, local_cache_bytes=0)
+    check(here.copy("d", "v1", far), near)
+    assert requests(proxy, "PUT") == names_of(SHARDS - 1)
+    assert objects(near) == objects(here)
+
+
+def test_a_copy_to_disk_that_was_killed_goes_on_where_it_stopped(
+    here: Storage, there: Storage, s3: Server, proxy: FaultProxy
+) -> None:
+    near = in_bucket(s3)
+    here.copy("d", "v1", near)
+    options = s3.storage_options(proxy.endpoint)
+    (attempt,) = attempts(here)
+    folder = Path(there.url) / paths.build("d", attempt)
+    proxy.add(last_shard("GET"))
+
+    def is_time() -> bool:
+        found = {path.name for path in folder.glob("*")}
+        # The last shard and its index have begun, under names of their own.
+        return found > set(names_of(*range(SHARDS - 1)))
+
+    kill_when([[near.url, options], [there.url, {}]], is_time)
+    assert there.datasets() == []
+    proxy.clear()
+    proxy.forget()
+    check(Storage(near.url, storage_options=options, local_cache_bytes=0).copy("d", "v1", there), there)
+    assert requests(proxy, "GET") == names_of(SHARDS - 1)
+    assert objects(there) == objects(here)
+    assert list(folder.glob(".*")) == []
+
+
+def copied(source: str, to: str) -> str:
+    return Storage(source).copy("d", "v1", Storage(to)).reference
+
+
+def test_processes_that_copy_at_once_make_one_copy(here: Storage, there: Storage) -> None:
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        found = set(pool.map(copied, [here.url] * 6, [there.url] * 6))
+    assert len(found) == 1
+    assert head(there).sequence == 1
+    check(there.fetch("d", "v1"), there)
+    assert objects(there) == objects(here)
+    assert there._store.names("d/_running") == []
+
+
+def test_copies_to_a_bucket_at_once_make_one_copy(here: Storage, s3: Server) -> None:
+    to = in_bucket(s3)
+    begin = threading.Barrier(3)
+
+    def copy() -> str:
+        begin.wait(60)
+        return here.copy("d", "v1", to).digest
+
+    with ThreadPoolExecutor(3) as threads:
+        futures = [threads.submit(copy) for _ in range(3)]
+        assert {future.result() for future in futures} == {here.fetch("d").digest}
+    assert head(to).sequence == 1
+    check(to.fetch("d", "v1"), to)
+    assert to._store.names("d/_running") == []
+
+
+class PlainFileSystem(MemoryFileSystem):
+    """A file system that nothing is known of."""
+
+    protocol = "plain"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("plain://", "memory://")))
+
+
+def test_stores_without_conditional_puts_are_refused_before_anything_is_written(here: Storage) -> None:
+    fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
+    url = f"plain://{uuid.uuid4().hex}"
+    with pytest.raises(cachelayer.InvalidArgumentError, match="no put-if-absent"):
+        here.copy("d", "v1", url)
+    assert Storage(url, local_cache_bytes=0)._store.names("") == []
+    alone = Storage(url, local_cache_bytes=0, unsafe_commit=True)
+    check(here.copy("d", "v1", alone), alone)
+
+
+def test_an_empty_version_and_a_compressed_one_are_copied(there: Storage, tmp_path: Path) -> None:
+    here = Storage(tmp_path / "other")
+    here.submit([], "empty", "v1", element_spec={"n": cachelayer.ArraySpec("int64", ())})
+    here.submit(ROWS, "zstd", "v1", compression="zstd")
+    assert len(here.copy("empty", "v1", there)) == 0
+    check(here.copy("zstd", "v1", there), there)
