@@ -33,6 +33,7 @@ from cachelayer.errors import (
 from cachelayer.opening import open_reference as open
 from cachelayer.sequential.stream import Stream, StreamIterator
 from cachelayer.storage import Storage
+from cachelayer.versions.history import LogEvent
 from cachelayer.versions.log import VersionInfo
 
 __version__ = "0.1.0"
@@ -56,6 +57,7 @@ __all__ = [
     "InvalidNameError",
     "InvalidTypeError",
     "JoinedRef",
+    "LogEvent",
     "MissingDependencyError",
     "Mixture",
     "NotFoundError",

@@ -33,6 +33,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
 from cachelayer.publishing import Publisher
+from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.naming import check_version
 from cachelayer.versions.provenance import event, origin
@@ -284,6 +285,16 @@ class Storage:
         """
         paths.check_name("dataset id", dataset_id)
         return dict(self._snapshot(dataset_id).versions)
+
+    def history(self, dataset_id: str) -> list[LogEvent]:
+        """Who published, tagged, deleted or copied what, and when: an event for each change, the oldest first.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+            CorruptionError: where an entry of its log is missing or damaged.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return history(self._store, dataset_id, self._snapshot(dataset_id).sequence)
 
     def tags(self, dataset_id: str) -> dict[str, str]:
         """The version that each tag of a dataset names.

@@ -30,6 +30,7 @@ PUBLIC = [
     "InvalidNameError",
     "InvalidTypeError",
     "JoinedRef",
+    "LogEvent",
     "MissingDependencyError",
     "Mixture",
     "NotFoundError",

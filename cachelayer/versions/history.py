@@ -1,0 +1,68 @@
+"""The history of a dataset: the log, read for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+from cachelayer.errors import CorruptionError
+from cachelayer.objects import paths
+from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.log import Snapshot
+
+_AT_ONCE = 16
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """An entry of a dataset's log: who changed what, and when.
+
+    Args:
+        sequence: number of the entry, from 1.
+        kind: ``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``revoke``, or another.
+        time: when, in ISO 8601, UTC, by the clock of the host.
+        user, host, pid: who; what an entry does not say is ``"unknown"``, and 0 for the process.
+        details: what, by name: the version, the tag, the build attempts.
+    """
+
+    sequence: int
+    kind: str
+    time: str
+    user: str
+    host: str
+    pid: int
+    details: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, entry: Snapshot) -> Self:
+        """The event of an entry."""
+        details = dict(entry.event)
+        kind, time, user, host = (str(details.pop(name, _UNKNOWN)) for name in ("kind", "time", "user", "host"))
+        return cls(entry.sequence, kind, time, user, host, details.pop("pid", 0), details)
+
+    def __str__(self) -> str:
+        what = [
+            f"{name}={','.join(value) if isinstance(value, list) else value}" for name, value in self.details.items()
+        ]
+        return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join([self.kind, *what])}"
+
+
+def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
+    """The events of the first ``last`` entries of a log, oldest first.
+
+    Raises:
+        CorruptionError: where an entry is missing or damaged.
+    """
+
+    def event(sequence: int) -> LogEvent:
+        name = paths.log_entry(dataset_id, sequence)
+        raw = store.read(name)
+        if raw is None:
+            raise CorruptionError(f"{store.url}/{name}: an entry of the log is missing")
+        return LogEvent.of(Snapshot.decode(raw, f"{store.url}/{name}"))
+
+    with ThreadPoolExecutor(_AT_ONCE, "cachelayer-history") as threads:
+        return list(threads.map(event, range(1, last + 1)))

@@ -1,0 +1,124 @@
+"""Who did what to a dataset, and when."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import CorruptionError, DatasetNotFoundError, InvalidNameError, LogEvent
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.versions.history import history
+from cachelayer.versions.log import Log
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path)
+
+
+def lived(storage: cachelayer.Storage) -> list[LogEvent]:
+    """The history of a dataset to which some things happened."""
+    storage.submit([1, 2], "d", "v1")
+    storage.submit([1, 2, 3], "d", "v2")
+    storage.tag("d", "v1", "best")
+    storage.tag("d", "v2", "best")
+    storage.delete("d", "v1")
+    return storage.history("d")
+
+
+def changes(events: list[LogEvent]) -> list[tuple[int, str, str | None, str | None]]:
+    return [(each.sequence, each.kind, each.details.get("version"), each.details.get("tag")) for each in events]
+
+
+CHANGES = [
+    (1, "publish", "v1", None),
+    (2, "publish", "v2", None),
+    (3, "tag", "v1", "best"),
+    (4, "tag", "v2", "best"),
+    (5, "delete", "v1", None),
+]
+
+
+def test_every_change_is_an_event_the_oldest_first(storage: cachelayer.Storage) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    events = lived(storage)
+    assert changes(events)[:5] == CHANGES
+    assert [event.kind for event in events[5:]] == ["revoke"]
+    assert {(event.user, event.host, event.pid) for event in events} == {
+        (getpass.getuser(), socket.gethostname(), os.getpid())
+    }
+    times = [datetime.fromisoformat(event.time) for event in events]
+    assert before <= times[0]
+    assert times == sorted(times)
+
+
+def test_it_is_the_same_in_an_object_store(gcs: Server, tmp_path: Path) -> None:
+    url, options = gcs.url(new_bucket(gcs), "some/prefix"), gcs.storage_options()
+    storage = cachelayer.Storage(url, local_cache=tmp_path, storage_options=options)
+    events = lived(storage)
+    assert changes(events)[:5] == CHANGES
+    assert cachelayer.Storage(url, local_cache=tmp_path, storage_options=options).history("d") == events
+
+
+def test_an_event_is_one_readable_line() -> None:
+    event = LogEvent(3, "tag", "2026-01-01T00:00:00+00:00", "ada", "host", 7, {"tag": "best", "version": "v1"})
+    assert str(event) == "3  2026-01-01T00:00:00+00:00  ada@host  tag tag=best version=v1"
+    revoked = replace(event, kind="revoke", details={"attempts": ["a", "b"]})
+    assert str(revoked) == "3  2026-01-01T00:00:00+00:00  ada@host  revoke attempts=a,b"
+
+
+def test_a_user_without_a_name_is_unknown(storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    storage.submit([1], "d", "v1")
+    assert [event.user for event in storage.history("d")] == ["unknown"]
+
+
+def test_what_an_entry_does_not_say_is_unknown(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    Log(LocalStore(tmp_path), "d").commit(lambda head: replace(head, event={"kind": "other", "more": 3}))
+    assert storage.history("d") == [LogEvent(1, "other", "unknown", "unknown", "unknown", 0, {"more": 3})]
+
+
+def test_an_unknown_dataset_is_named(storage: cachelayer.Storage) -> None:
+    storage.submit([1], "digits", "v1")
+    with pytest.raises(DatasetNotFoundError, match="did you mean 'digits'"):
+        storage.history("digit")
+    with pytest.raises(InvalidNameError):
+        storage.history("a/b")
+
+
+def test_a_lost_entry_is_named(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    lived(storage)
+    (tmp_path / paths.log_entry("d", 2)).unlink()
+    with pytest.raises(CorruptionError, match=r"d/_log/0000000002\.json: an entry of the log is missing"):
+        storage.history("d")
+
+
+class Crowded(LocalStore):
+    """A store that answers a read only when two are asked for at once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.together = threading.Barrier(2, timeout=60)
+
+    def read(self, name: str) -> bytes | None:
+        self.together.wait()
+        return super().read(name)
+
+
+def test_entries_are_read_several_at_once(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    for number in range(4):
+        storage.submit([number], "d", f"v{number}")
+    found = history(Crowded(tmp_path), "d", 4)
+    assert [event.details["version"] for event in found] == ["v0", "v1", "v2", "v3"]
