@@ -23,9 +23,13 @@ ReferenceArgument = Annotated[
         help="STORAGE/ID@VERSION; the version a name, a tag, latest (the default) or sha256:PREFIX; \\[a:b] behind it.",
     ),
 ]
+DatasetArgument = Annotated[str, typer.Argument(metavar="STORAGE/ID", help="A dataset in a storage.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the storage's client: endpoint_url=..."),
+]
+ToOptions = Annotated[
+    list[str] | None, typer.Option("--to-option", metavar="KEY=VALUE", help="The same for the second storage.")
 ]
 LocalCache = Annotated[
     Path | None,
@@ -62,6 +66,18 @@ class Address:
         if not slash or not dataset_id or head.endswith(":/"):
             raise InvalidArgumentError(f"{text!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION")
         return cls(head or "/", dataset_id, version if at else None, rows)
+
+    @classmethod
+    def whole(cls, text: str) -> Self:
+        """The address of a whole version.
+
+        Raises:
+            InvalidArgumentError: where it is that of a part.
+        """
+        address = cls.parse(text)
+        if address.rows is not None:
+            raise InvalidArgumentError(f"{text!r} is a part of a version: name the whole, without [...]")
+        return address
 
     @property
     def name(self) -> str:

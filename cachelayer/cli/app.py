@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cachelayer.cli import listing, making
+from cachelayer.cli import checking, demo, doctor, listing, making, managing, moving, showing
 
 _EXIT_CODES = (
     "Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is "
@@ -24,7 +24,11 @@ app = typer.Typer(
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Make": {"build": making.build, "import": making.import_},
-    "What there is": {"ls": listing.ls},
+    "What there is": {"ls": listing.ls, "log": listing.log, "show": showing.show},
+    "Look": {"head": look.head, "sample": look.sample, "stats": look.stats, "bench": bench.bench},
+    "Check": {"verify": checking.verify, "diff": checking.diff},
+    "Manage": {"tag": managing.tag, "cp": moving.cp, "mirror": moving.mirror, "rm": managing.rm, "gc": managing.gc},
+    "Try": {"doctor": doctor.doctor, "demo": demo.demo},
 }
 
 for _panel, _commands in _PANELS.items():

@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -27,7 +27,7 @@ _SHARED = {"as_json": Json, "show_traceback": Traceback}
 def command(*examples: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
     """Make a function that returns an answer a command, with the options that all have.
 
-    Whatever is printed while it runs goes to stderr, so that stdout holds the answer alone.
+    Under ``--json`` whatever is printed meanwhile goes to stderr, so that stdout holds the document alone.
 
     Args:
         examples: lines for its ``--help``.
@@ -37,7 +37,7 @@ def command(*examples: str) -> Callable[[Callable[..., Answer]], Callable[..., N
         @functools.wraps(function)
         def run(*args: Any, as_json: bool, show_traceback: bool, **kwargs: Any) -> None:
             with _exit_codes(show_traceback=show_traceback):
-                with redirect_stdout(sys.stderr):
+                with redirect_stdout(sys.stderr) if as_json else nullcontext():
                     answer = function(*args, **kwargs)
                 output.write(answer, as_json=as_json)
             raise typer.Exit(answer.code)

@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
@@ -55,8 +56,9 @@ def _file(path: Path) -> types.ModuleType:
         raise InvalidArgumentError(f"{path} is not a file of Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    loader = spec.loader
-    return _loaded(str(path), lambda: loader.exec_module(module)) or module
+    with _blamed(str(path)):
+        spec.loader.exec_module(module)
+    return module
 
 
 def _module(name: str) -> types.ModuleType:
@@ -66,12 +68,14 @@ def _module(name: str) -> types.ModuleType:
         known = False
     if not known:
         raise InvalidArgumentError(f"there is no module {name!r}, neither in {Path.cwd()} nor installed")
-    return _loaded(name, lambda: importlib.import_module(name))
+    with _blamed(name):
+        return importlib.import_module(name)
 
 
-def _loaded(name: str, load: Callable[[], Any]) -> Any:
+@contextmanager
+def _blamed(name: str) -> Iterator[None]:
     try:
-        return load()
+        yield
     except Exception as error:
         # What runs here is the user's: anything may come of it.
         raise SourceError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error

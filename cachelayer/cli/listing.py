@@ -1,12 +1,13 @@
-"""What there is: ``ls``."""
+"""What there is, and what was done: ``ls`` and ``log``."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cachelayer.cli.addresses import Address, Options, StorageArgument, open_storage
+from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, size, table
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
@@ -73,3 +74,19 @@ def _versions(storage: Storage, dataset_id: str) -> Answer:
         shown.add_row(name, *_columns(info), f"sha256:{info.digest[:12]}", ", ".join(named[name]))
     document = [{**asdict(info), "tags": named[name]} for name, info in versions.items()]
     return Answer(document, [shown if versions else f"no version of {dataset_id} is published"])
+
+
+@command("cachelayer log gs://bucket/caches/cifar10")
+def log(dataset: DatasetArgument, option: Options = None) -> Answer:
+    """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
+    address = Address.parse(dataset)
+    events = open_storage(address.url, option).history(address.dataset_id)
+    shown = table("", "what", "", "when", "who", right=("",))
+    for event in events:
+        details = "  ".join(f"{name}={_text(value)}" for name, value in event.details.items())
+        shown.add_row(str(event.sequence), event.kind, details, event.time, f"{event.user}@{event.host}")
+    return Answer([asdict(event) for event in events], [shown])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

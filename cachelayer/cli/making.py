@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.building.options import DEFAULT_SHARD_BYTES
 from cachelayer.cli import functions, importing
 from cachelayer.cli.addresses import LocalCache, Options, StorageArgument, json_or_text, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, size
-from cachelayer.cli.quantities import ShardBytes
+from cachelayer.cli.quantities import nbytes
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.storage import Storage
 
 Id = Annotated[str, typer.Option("--id", metavar="ID", help="The dataset.")]
 Version = Annotated[str, typer.Option("--version", metavar="VERSION", help="The version: versions never change.")]
 Compression = Annotated[str | None, typer.Option(metavar="KIND", help="zstd, or zstd:LEVEL, of each record.")]
+ShardBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="About the size of a shard file: 256MB, 1GiB.")]
 MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take no more than these.")]
 OnError = Annotated[str, typer.Option(metavar="raise|skip", help="What becomes of elements that do not fit.")]
 Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the version.")]
@@ -57,16 +58,8 @@ def build(
     target = open_storage(storage, option, local_cache)
     found = functions.load(function)
     arguments = functions.arguments(found, arg or ())
-    options = {
-        "compression": compression,
-        "max_records": max_records,
-        "unbatch": unbatch,
-        "on_error": on_error,
-        "description": description,
-        "metadata": _object("--metadata", metadata),
-        **({} if shard_bytes is None else {"shard_bytes": shard_bytes}),
-    }
-    return _published(target, dataset_id, version, found, arguments, options)
+    options = _options(compression, shard_bytes, max_records, on_error, description, metadata)
+    return _published(target, dataset_id, version, found, arguments, {**options, "unbatch": unbatch})
 
 
 @command(
@@ -95,22 +88,34 @@ def import_(
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     target = open_storage(storage, option, local_cache)
     chosen = importing.format_of(files, kind)
-    options = {
+    options = _options(compression, shard_bytes, max_records, on_error, description, metadata)
+    arguments = {"kind": chosen, "files": files}
+    return _published(target, dataset_id, version, importing.imported, arguments, options)
+
+
+def _options(
+    compression: str | None,
+    shard_bytes: str | None,
+    max_records: int | None,
+    on_error: str,
+    description: str | None,
+    metadata: str | None,
+) -> dict[str, Any]:
+    """What :meth:`cachelayer.Storage.submit` takes, of what was typed."""
+    return {
         "compression": compression,
+        "shard_bytes": DEFAULT_SHARD_BYTES if shard_bytes is None else nbytes("--shard-bytes", shard_bytes),
         "max_records": max_records,
         "on_error": on_error,
         "description": description,
         "metadata": _object("--metadata", metadata),
-        **({} if shard_bytes is None else {"shard_bytes": shard_bytes}),
     }
-    arguments = {"kind": chosen, "files": files}
-    return _published(target, dataset_id, version, importing.imported, arguments, options)
 
 
 def _object(name: str, text: str | None) -> dict[str, Any] | None:
     value = None if text is None else json_or_text(text)
     if value is not None and not isinstance(value, dict):
-        raise InvalidArgumentError(f"{name} is an object of JSON, such as '{{\"split\": \"train\"}}'")
+        raise InvalidArgumentError(f'{name} is an object of JSON, such as \'{{"split": "train"}}\'')
     return value
 
 
@@ -160,4 +165,4 @@ def _answer(ref: DataRef[Any], *, built: bool) -> Answer:
         "left_out": left_out,
     }
     how = "published" if built else "is there already, nothing was built"
-    return Answer(document, [f"{name} {how}: {count(len(ref))} records, {size(ref.nbytes)}", ref.reference])
+    return Answer(document, [f"{name} {how}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])

@@ -94,6 +94,6 @@ def size(nbytes: int) -> str:
     return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
 
 
-def count(number: int) -> str:
-    """A number with thousands apart: ``60,000``."""
-    return f"{number:,}"
+def count(number: int, noun: str = "") -> str:
+    """A number with thousands apart, and what it counts: ``60,000``, ``1 shard``, ``2 shards``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}" if noun else f"{number:,}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
 
-import typer
+from cachelayer.errors import InvalidArgumentError
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
 _BYTES = {
@@ -18,26 +17,26 @@ _BYTES = {
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
-def nbytes(text: str) -> int:
-    """Bytes: ``256MB``, ``1.5GiB``, ``4096``."""
-    return int(_scaled(text, _BYTES, "bytes such as 4096, 256MB or 1GiB"))
+def nbytes(option: str, text: str) -> int:
+    """Bytes: ``256MB``, ``1.5GiB``, ``4096``.
+
+    Raises:
+        InvalidArgumentError: with the name of the option, where the text is none.
+    """
+    return int(_scaled(option, text, _BYTES, "bytes such as 4096, 256MB or 1GiB"))
 
 
-def seconds(text: str) -> float:
-    """Seconds: ``90``, ``30m``, ``24h``, ``7d``."""
-    return _scaled(text, _SECONDS, "a time such as 90s, 30m, 24h or 7d")
+def seconds(option: str, text: str) -> float:
+    """Seconds: ``90``, ``30m``, ``24h``, ``7d``.
+
+    Raises:
+        InvalidArgumentError: with the name of the option, where the text is none.
+    """
+    return _scaled(option, text, _SECONDS, "a time such as 90s, 30m, 24h or 7d")
 
 
-def _scaled(text: str, units: Mapping[str, int], what: str) -> float:
+def _scaled(option: str, text: str, units: Mapping[str, int], what: str) -> float:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
-        raise typer.BadParameter(f"{text!r} is not {what}")
+        raise InvalidArgumentError(f"{option} {text!r}: pass {what}")
     return float(match[1]) * units[match[2].lower()]
-
-
-ShardBytes = Annotated[
-    int | None, typer.Option(parser=nbytes, metavar="SIZE", help="About the size of a shard file: 256MB, 1GiB.")
-]
-Grace = Annotated[
-    float, typer.Option(parser=seconds, metavar="TIME", help="How long ago a build must have stopped: 30m, 24h, 7d.")
-]

@@ -56,6 +56,10 @@ class CacheFolder:
         """Held while bytes are counted, and while what counts changes its name or grows."""
         return _locked(self.path / "lock", fcntl.LOCK_EX)
 
+    def allowed(self, used: int, free: int) -> int:
+        """Bytes that all copies may take together, where they take ``used`` and the disk has ``free`` beside them."""
+        return int((used + free) * _SHARE_OF_FREE) if self.limit is None else self.limit
+
     def make_room(self, nbytes: int, keep: Path) -> bool:
         """Whether there is room for so many bytes, after copies of other groups that nobody uses were removed.
 
@@ -65,9 +69,7 @@ class CacheFolder:
         """
         sizes = {path: _size(path) for path in self.path.glob("*/*")}
         used = sum(sizes.values())
-        limit = self.limit
-        if limit is None:
-            limit = int((used + shutil.disk_usage(self.path).free) * _SHARE_OF_FREE)
+        limit = self.allowed(used, shutil.disk_usage(self.path).free)
         if nbytes + sum(size for path, size in sizes.items() if path.parent == keep) > limit:
             return False
         for group in sorted({path.parent for path in sizes} - {keep}, key=_last_use):
