@@ -1,6 +1,7 @@
 """Cache any sequential source once; then read it at random, shuffled, sharded and resumable."""
 
 from cachelayer.access.array_record_source import ArrayRecordDataSource
+from cachelayer.access.comparing import Diff
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.mixed import Mixture, mix
@@ -50,6 +51,7 @@ __all__ = [
     "CorruptionError",
     "DataRef",
     "DatasetNotFoundError",
+    "Diff",
     "ElementError",
     "FormatError",
     "ImageSpec",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from cachelayer import maintenance
+from cachelayer.access.comparing import Diff
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.published import Published
 from cachelayer.arguments import integer
@@ -409,6 +410,17 @@ class Storage:
         version = info.version if new_version is None else paths.check_name("version", new_version)
         source = Published(self._store, reference.dataset_id, info)
         return target._open(there, VersionCopy(source, target._store, there, version, progress).copy())
+
+    def diff(self, dataset_id: str, version: str, other: str) -> Diff:
+        """How two versions of a dataset differ; :meth:`DataRef.diff` compares any two.
+
+        Args:
+            dataset_id, version, other: as in :meth:`fetch`.
+
+        Raises:
+            NotFoundError: where there is no such version.
+        """
+        return self.fetch(dataset_id, version).diff(self.fetch(dataset_id, other))
 
     def gc(self, grace: float = 24 * 3600.0) -> list[str]:
         """Delete what failed or killed builds left behind, and what deleted versions had to themselves.

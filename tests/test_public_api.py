@@ -23,6 +23,7 @@ PUBLIC = [
     "CorruptionError",
     "DataRef",
     "DatasetNotFoundError",
+    "Diff",
     "ElementError",
     "FormatError",
     "ImageSpec",

@@ -9,9 +9,11 @@ from typing import Any, Generic, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.comparing import Diff, compare
 from cachelayer.access.published import Published
 from cachelayer.access.selection import Selection
 from cachelayer.access.view import View
+from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import T
 
 
@@ -72,6 +74,16 @@ class DataRef(View[T], Generic[T]):
             RecordIndexError: where there is no such record.
         """
         return self._base.stored_nbytes(self._selection.take(indices))
+
+    def diff(self, other: DataRef[Any]) -> Diff:
+        """How this version differs from another, of any dataset and storage; of views, the whole versions.
+
+        Raises:
+            InvalidTypeError: where the other is no version.
+        """
+        if not isinstance(other, DataRef):
+            raise InvalidTypeError(f"a version is compared with a DataRef, not with a {type(other).__name__}")
+        return compare(self._base, other._base)
 
     def raw(self) -> DataRef[Any]:
         """The same records without decode hints: encoded images and sounds as their bytes."""
