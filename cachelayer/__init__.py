@@ -4,6 +4,7 @@ from cachelayer.access.array_record_source import ArrayRecordDataSource
 from cachelayer.access.comparing import Diff
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.joined import JoinedRef, concat
+from cachelayer.access.mirroring import Mirrored
 from cachelayer.access.mixed import Mixture, mix
 from cachelayer.access.wrapped import WrappedRef, wrap
 from cachelayer.check import Report
@@ -60,6 +61,7 @@ __all__ = [
     "InvalidTypeError",
     "JoinedRef",
     "LogEvent",
+    "Mirrored",
     "MissingDependencyError",
     "Mixture",
     "NotFoundError",

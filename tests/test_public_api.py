@@ -32,6 +32,7 @@ PUBLIC = [
     "InvalidTypeError",
     "JoinedRef",
     "LogEvent",
+    "Mirrored",
     "MissingDependencyError",
     "Mixture",
     "NotFoundError",

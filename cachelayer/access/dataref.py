@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.comparing import Diff, compare
+from cachelayer.access.mirroring import Mirrored, mirror
 from cachelayer.access.published import Published
 from cachelayer.access.selection import Selection
 from cachelayer.access.view import View
@@ -84,6 +85,21 @@ class DataRef(View[T], Generic[T]):
         if not isinstance(other, DataRef):
             raise InvalidTypeError(f"a version is compared with a DataRef, not with a {type(other).__name__}")
         return compare(self._base, other._base)
+
+    def mirror(self, *, progress: bool | None = None) -> Mirrored:
+        """Have local copies of all shards of the version made, and wait for them: before training starts.
+
+        Args:
+            progress: None shows a line where stderr is a terminal.
+
+        Returns:
+            How many are here: all of them at once where the storage is local, fewer where there is no room for more.
+
+        Raises:
+            InvalidArgumentError: where the storage keeps no local copies.
+            CacheLayerError: where a copy could not be made.
+        """
+        return mirror(self._base, progress)
 
     def raw(self) -> DataRef[Any]:
         """The same records without decode hints: encoded images and sounds as their bytes."""

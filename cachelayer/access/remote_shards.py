@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import threading
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -17,11 +19,18 @@ from cachelayer.access.shards import JoinedRecords, ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Ints, splits_of
-from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
+from cachelayer.errors import (
+    CacheLayerError,
+    CacheLayerWarning,
+    CorruptionError,
+    InvalidArgumentError,
+    StorageError,
+)
 from cachelayer.locks import ProcessLock
 
 # Who looks up a few records has no use for copies of whole shards.
 _FEW_RECORDS = 64
+_Job = tuple[int, int]
 _INDEX: Literal[0] = 0
 _SHARD: Literal[1] = 1
 
@@ -38,7 +47,7 @@ class RemoteShards:
     def __init__(self, records: list[int], ranged: RangedShards, copies: LocalCopies | None) -> None:
         self._splits = splits_of(np.asarray(records, np.int64))
         self._ranged = ranged
-        self._copies = copies
+        self._copies = self._given = copies
         self._is_local = np.zeros(len(records), np.bool_)
         self._was_seen = np.zeros(len(records), np.bool_)
         self._was_damaged = np.zeros(len(records), np.bool_)
@@ -48,12 +57,7 @@ class RemoteShards:
         self._warned = False
         if copies is not None:
             self._local = ShardSet(records, copies.open)
-            # Hosts that begin at once copy different shards first.
-            turn = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16)
-            count = max(1, len(records))
-            self._copier: Copier[tuple[int, int]] = Copier(
-                partial(_make, copies, ranged), self._take_copy, lambda job: (job[0], (job[1] - turn) % count)
-            )
+            self._copier: Copier[_Job] = Copier(partial(_make, copies, ranged), self._take_copy, _rank(len(records)))
 
     def __len__(self) -> int:
         return int(self._splits[-1])
@@ -70,6 +74,34 @@ class RemoteShards:
         """Return when every copy that reading has asked for so far is made, or cannot be."""
         if self._copies is not None:
             self._copier.wait()
+
+    def copy_all(self, copied: Callable[[int], None]) -> list[int]:
+        """Have local copies of all shards made, and wait until they are there or no more of them have room.
+
+        Args:
+            copied: called with the number of each shard that is there, by one thread at a time.
+
+        Returns:
+            The numbers of the shards that are there.
+
+        Raises:
+            InvalidArgumentError: where no copies are kept.
+            CacheLayerError: where a copy could not be made.
+        """
+        copies = self._copies = self._given
+        if copies is None:
+            raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
+        filling = _Filling(self._take_copy, copied)
+        copier: Copier[_Job] = Copier(partial(_make, copies, self._ranged), filling.take, _rank(len(self._is_local)))
+        for shard in range(len(self._is_local)):
+            if copies.has(shard):
+                filling.take((_SHARD, shard))
+            else:
+                copier.want([(_INDEX, shard), (_SHARD, shard)])
+        copier.wait()
+        if copier.failure is not None:
+            raise copier.failure
+        return [shard for shard in range(len(self._is_local)) if copies.has(shard)]
 
     def record(self, number: int) -> bytearray:
         """One record, the caller's own; ``number`` is below ``len(self)``."""
@@ -149,7 +181,7 @@ class RemoteShards:
         middle = (self._splits[last] + self._splits[last + 1]) // 2
         return bool(numbers[-1] >= middle and (np.diff(numbers) == 1).all())
 
-    def _take_copy(self, job: tuple[int, int]) -> None:
+    def _take_copy(self, job: _Job) -> None:
         """Use a copy from now on."""
         what, shard = job
         copies = self._copies
@@ -195,7 +227,28 @@ class RemoteShards:
         warnings.warn(text, CacheLayerWarning, stacklevel=6)
 
 
-def _make(copies: LocalCopies, ranged: RangedShards, job: tuple[int, int]) -> bool | None:
+class _Filling:
+    """Takes copies that were made, one after another."""
+
+    def __init__(self, use: Callable[[_Job], None], copied: Callable[[int], None]) -> None:
+        self._use = use
+        self._copied = copied
+        self._lock = threading.Lock()
+
+    def take(self, job: _Job) -> None:
+        with self._lock:
+            self._use(job)
+            if job[0] == _SHARD:
+                self._copied(job[1])
+
+
+def _rank(count: int) -> Callable[[_Job], tuple[int, int]]:
+    """Indices first; and hosts that begin at once copy different shards first."""
+    turn = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16)
+    return lambda job: (job[0], (job[1] - turn) % max(1, count))
+
+
+def _make(copies: LocalCopies, ranged: RangedShards, job: _Job) -> bool | None:
     what, shard = job
     if what == _INDEX:
         return copies.make_index(shard, lambda: ranged.whole_index(shard))
