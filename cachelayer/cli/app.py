@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cachelayer.cli import checking, demo, doctor, listing, making, managing, moving, showing
+from cachelayer.cli import bench, checking, demo, doctor, listing, look, making, managing, moving, showing
 
 _EXIT_CODES = (
     "Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is "

@@ -1,0 +1,141 @@
+"""Images in the terminal, and as files."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
+
+from cachelayer.elements import tree
+from cachelayer.elements.spec import ImageSpec
+from cachelayer.errors import MissingDependencyError, StorageError
+
+_COLUMNS, _ROWS = 48, 24
+_CHANNELS = (1, 3, 4)
+# Smaller grey images are more likely to be something else.
+_LEAST = 8
+# Small images are drawn larger.
+_SMALL = 16
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a leaf looks like an image: uint8 of shape ``[h, w, 1 | 3 | 4]``, or ``[h, w]`` from 8 x 8 on."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or 0 in value.shape:
+        return False
+    if value.ndim == 2:
+        return bool(min(value.shape) >= _LEAST)
+    return value.ndim == 3 and value.shape[2] in _CHANNELS and bool(min(value.shape[:2]) > 1)
+
+
+class Picture:
+    """An image of half blocks: two pixels a character.
+
+    Args:
+        image: as :func:`is_picture` says.
+    """
+
+    def __init__(self, image: NDArray[np.uint8]) -> None:
+        self._pixels = _rgb(image)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        pixels = _fitted(self._pixels, 2 * _ROWS, max(1, min(_COLUMNS, options.max_width)))
+        for upper, lower in zip(pixels[0::2], pixels[1::2], strict=True):
+            for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
+                style = Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
+                yield Segment("▀", style)
+            yield Segment.line()
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Any:
+        from rich.measure import Measurement
+
+        width = _fitted(self._pixels, 2 * _ROWS, max(1, min(_COLUMNS, options.max_width))).shape[1]
+        return Measurement(width, width)
+
+
+def _rgb(image: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Any image as ``[h, w, 3]``; what can be seen through lies on black."""
+    pixels = (image if image.ndim == 3 else image[:, :, None]).astype(np.float64)
+    if pixels.shape[2] == 4:
+        pixels = pixels[:, :, :3] * pixels[:, :, 3:] / 255
+    return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+
+
+def _fitted(pixels: NDArray[np.float64], rows: int, columns: int) -> NDArray[np.uint8]:
+    """The image within a number of rows and columns, of an even number of rows."""
+    height, width = pixels.shape[:2]
+    if max(height, width) < _SMALL:
+        times = max(1, min(-(-_SMALL // max(height, width)), columns // width))
+        pixels = pixels.repeat(times, axis=0).repeat(times, axis=1)
+        height, width = pixels.shape[:2]
+    shrink = max(height / rows, width / columns, 1.0)
+    height, width = max(1, round(height / shrink)), max(1, round(width / shrink))
+    pixels = _means(_means(pixels, min(height, rows), 0), min(width, columns), 1)
+    if len(pixels) % 2:
+        pixels = np.concatenate([pixels, np.zeros_like(pixels[:1])])
+    return np.rint(pixels).astype(np.uint8)
+
+
+def _means(pixels: NDArray[np.float64], count: int, axis: int) -> NDArray[np.float64]:
+    """Means of as many equal stretches along an axis."""
+    starts = np.arange(count) * pixels.shape[axis] // count
+    lengths = np.diff(np.append(starts, pixels.shape[axis]))
+    shape = [1] * pixels.ndim
+    shape[axis] = count
+    means: NDArray[np.float64] = np.add.reduceat(pixels, starts, axis=axis) / lengths.reshape(shape)
+    return means
+
+
+def save_images(spec: tree.Tree, number: int, element: Any, folder: Path) -> list[Path]:
+    """Write the images of an element as files: encoded ones as the bytes that they are, others as PNG.
+
+    Args:
+        spec: the spec of the raw elements.
+        number: the number of the record, with which names begin.
+        element: the element, not decoded.
+        folder: where to; it is made where it is missing.
+
+    Raises:
+        MissingDependencyError: where Pillow is not installed.
+        StorageError: where a file cannot be written.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError("saving images needs Pillow: pip install 'cachelayer[image]'") from error
+    written = []
+    for (path, leaf), value in zip(tree.leaves(spec), tree.flatten_like(spec, element), strict=True):
+        name = "-".join([f"{number:06d}", *re.findall(r"[A-Za-z0-9_]+", path)])
+        if isinstance(leaf, ImageSpec) and value is not None:
+            written.append(_write(folder / f"{name}.{_extension(value)}", value))
+        elif is_picture(value):
+            file = io.BytesIO()
+            Image.fromarray(value[:, :, 0] if value.shape[2:] == (1,) else value).save(file, "PNG")
+            written.append(_write(folder / f"{name}.png", file.getvalue()))
+    return written
+
+
+def _extension(data: bytes) -> str:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return (image.format or "image").lower()
+    except UnidentifiedImageError:
+        return "bin"
+
+
+def _write(path: Path, data: bytes) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
+    return path

@@ -1,0 +1,177 @@
+"""An element for people, and for scripts."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from cachelayer.cli.pictures import Picture, is_picture
+from cachelayer.elements import dtypes, tree
+from cachelayer.elements.values import Ragged, Sparse
+
+# Arrays of no more values are shown whole; of longer ones the first few.
+_WHOLE, _FIRST = 16, 8
+_TEXT = 200
+# The same for scripts, in values and in bytes.
+_WHOLE_IN_JSON = 1000
+
+
+class ElementView:
+    """An element in the terminal: a line a leaf, images as pictures where there is colour.
+
+    Args:
+        element: as ``ref[i]`` gives it.
+    """
+
+    def __init__(self, element: Any) -> None:
+        self._leaves = tree.leaf_values(element)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        has_colour = console.color_system is not None
+        shown = Table.grid(padding=(0, 2))
+        shown.add_column(style="cyan", overflow="fold", ratio=None)
+        shown.add_column(overflow="fold")
+        for path, value in self._leaves:
+            cell: RenderableType = Text(leaf_text(value))
+            if has_colour and is_picture(value):
+                cell = Picture(value)
+            if path:
+                shown.add_row(Text(path), cell)
+            else:
+                shown.add_row(cell)
+        yield shown
+
+
+def leaf_text(value: Any) -> str:
+    """A leaf in one line: short ones whole, long ones by their type, shape and first values."""
+    if value is None:
+        return "None"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes {_clipped(repr(value[:_TEXT]), len(value) > _TEXT)}"
+    if isinstance(value, str):
+        return _clipped(repr(value[:_TEXT]), len(value) > _TEXT)
+    if isinstance(value, Ragged):
+        rows = ", ".join(leaf_text(row) for row in list(value)[:_FIRST])
+        return f"ragged, {_counted(len(value), 'row')}: {_clipped(rows, len(value) > _FIRST)}"
+    if isinstance(value, Sparse):
+        places = [tuple(place) for place in value.indices[:_FIRST].tolist()]
+        entries = ", ".join(f"{at}: {_scalar(one)}" for at, one in zip(places, value.values[:_FIRST], strict=True))
+        shape = list(value.dense_shape.tolist())
+        return (
+            f"sparse {shape}, {_counted(len(value.values), 'value')}: {_clipped(entries, len(value.values) > _FIRST)}"
+        )
+    return _array_text(np.asarray(value))
+
+
+def _array_text(array: NDArray[Any]) -> str:
+    if array.ndim == 0:
+        return _scalar(array[()])
+    name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
+    kind = f"{name}[{', '.join(map(str, array.shape))}]"
+    if array.size <= _WHOLE:
+        return f"{kind} {_nested(array)}" if array.size else kind
+    first = " ".join(_scalar(one) for one in array.reshape(-1)[:_FIRST])
+    return f"{kind} {_clipped(first, is_clipped=True)}"
+
+
+def _nested(array: NDArray[Any]) -> str:
+    if array.ndim == 0:
+        return _scalar(array[()])
+    return "[" + " ".join(_nested(array[place]) for place in range(len(array))) + "]"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, (str, bytes)):
+        return _clipped(repr(value[: _TEXT // 4]), len(value) > _TEXT // 4)
+    plain = _plain(np.asarray(value))
+    return plain if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
+
+
+def _plain(scalar: NDArray[Any]) -> bool | int | float | complex | str:
+    """A scalar as Python's own; dates and durations as text."""
+    kind = dtypes.number_kind(scalar.dtype)
+    if kind in "Mm":
+        # A date without a unit has no text.
+        has_unit = np.datetime_data(scalar.dtype)[0] != "generic" or np.isnat(scalar)
+        return str(scalar[()]) if has_unit else str(scalar.view(np.int64)[()])
+    made: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+    value: bool | int | float | complex = made[kind](scalar[()])
+    return value
+
+
+def _clipped(text: str, is_clipped: bool) -> str:
+    return f"{text} …" if is_clipped else text
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def element_json(element: Any) -> Any:
+    """An element as JSON can hold it.
+
+    Dicts and namedtuples are objects; lists, tuples and arrays are lists; NaN and the infinities are the strings
+    ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which Python's ``float`` reads. Bytes are
+    ``{"nbytes": ..., "base64": ...}``. Of arrays, strings and bytes of more than 1,000 values the first few stand
+    beside dtype and shape, or the length.
+    """
+    if isinstance(element, Mapping):
+        return {_printable(key): element_json(child) for key, child in element.items()}
+    if tree.is_namedtuple(element):
+        return {name: element_json(child) for name, child in zip(element._fields, element, strict=True)}
+    if isinstance(element, (tuple, list)):
+        return [element_json(child) for child in element]
+    return _leaf_json(element)
+
+
+def _leaf_json(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        whole = len(value) <= _WHOLE_IN_JSON
+        content = {"base64": base64.b64encode(value).decode()} if whole else {"first": repr(value[:_FIRST])}
+        return {"nbytes": len(value), **content}
+    if isinstance(value, str):
+        whole = len(value) <= _WHOLE_IN_JSON
+        return _printable(value) if whole else {"characters": len(value), "first": _printable(value[:_TEXT])}
+    if isinstance(value, Ragged):
+        return [_leaf_json(row) for row in value]
+    if isinstance(value, Sparse):
+        shape = value.dense_shape.tolist()
+        return {"dense_shape": shape, "indices": value.indices.tolist(), "values": _leaf_json(value.values)}
+    array = np.asarray(value)
+    if array.size <= _WHOLE_IN_JSON:
+        return _list_json(array)
+    name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
+    return {"dtype": name, "shape": list(array.shape), "first": _list_json(array.reshape(-1)[:_FIRST])}
+
+
+def _list_json(array: NDArray[Any]) -> Any:
+    if array.ndim:
+        return [_list_json(np.asarray(part)) for part in array]
+    value: Any = array[()]
+    if isinstance(value, (str, bytes)):
+        return _leaf_json(str(value) if isinstance(value, str) else bytes(value))
+    plain = _plain(array)
+    if isinstance(plain, complex):
+        return [_float_json(plain.real), _float_json(plain.imag)]
+    return _float_json(plain) if isinstance(plain, float) else plain
+
+
+def _float_json(number: float) -> float | str:
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _printable(text: str) -> str:
+    # Half a surrogate pair has no bytes.
+    return text.encode("utf-8", "backslashreplace").decode()
