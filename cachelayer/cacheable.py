@@ -84,7 +84,8 @@ def _warn_unrecorded(call: Call) -> None:
 
 def _warn_stale(ref: DataRef[Any], now: Fingerprint | None) -> None:
     """Say, once in a process, that a version was built by other code than there is now."""
-    built = Fingerprint.from_json(ref.provenance.get("code"))
+    provenance = ref.provenance
+    built = Fingerprint.from_json(provenance.get("code")) if "arguments" in provenance else None
     if built is None or now is None or built == now:
         return
     with _lock:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 from cachelayer.versions.secrecy import hashed, is_secret
 from cachelayer.versions.syntax import Piece, class_of, function_of
@@ -20,6 +20,12 @@ ALGORITHM = 1
 _PLAIN = (int, float, str, bool, type(None))
 _LONGEST_TEXT = 200
 _MOST_BITS = 4096
+_WRAPPERS = (
+    (functools.partial, "func"),
+    (functools.cached_property, "func"),
+    (MethodType, "__func__"),
+    (property, "fget"),
+)
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,8 @@ def innermost(function: object) -> FunctionType | None:
     found = None
     while function is not None and id(function) not in seen:
         seen[id(function)] = function
-        if isinstance(function, FunctionType):
-            found = function
+        if _is(function, FunctionType):
+            found = cast(FunctionType, function)
         inner = _inside(function)
         if inner is None and found is None:
             inner = inspect.getattr_static(type(function), "__call__", None)
@@ -109,15 +115,15 @@ def innermost(function: object) -> FunctionType | None:
 
 def _inside(value: object) -> object:
     """What a wrapper wraps, or None."""
-    if isinstance(value, functools.partial):
-        return value.func
-    if isinstance(value, MethodType):
-        return value.__func__
-    if isinstance(value, property):
-        return value.fget
-    if isinstance(value, functools.cached_property):
-        return value.func
+    for kind, attribute in _WRAPPERS:
+        if _is(value, kind):
+            return getattr(value, attribute)
     return inspect.getattr_static(value, "__wrapped__", None)
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether it is of a kind, asked of its type alone: objects that stand for others may fail to say whose."""
+    return issubclass(type(value), kind)
 
 
 class _Walk:
@@ -140,13 +146,13 @@ class _Walk:
 
     def _take(self, value: object) -> None:
         self._pending.append(_inside(value))
-        if isinstance(value, FunctionType):
-            if self._is_own(value):
-                self._function(value)
-        elif isinstance(value, MethodType):
-            self._pending.append(value.__self__)
+        if _is(value, FunctionType):
+            if self._is_own(cast(FunctionType, value)):
+                self._function(cast(FunctionType, value))
+        elif _is(value, MethodType):
+            self._pending.append(cast(MethodType, value).__self__)
         else:
-            cls = value if isinstance(value, type) else type(value)
+            cls = cast(type, value) if _is(value, type) else type(value)
             if cls.__module__ == self._module.get("__name__"):
                 self._class(cls)
 
@@ -161,29 +167,30 @@ class _Walk:
         self.functions[cls.__qualname__].update([piece.hash for piece in pieces] or [None])
         for piece in pieces:
             self._follow(piece)
-        for method in methods:
-            self._follow_closure(method)
+            for method in methods:
+                self._follow_closure(method, piece)
 
     def _function(self, function: FunctionType) -> None:
         piece = function_of(function.__code__, self._module)
         self.functions[function.__code__.co_qualname].add(None if piece is None else piece.hash)
         if piece is not None:
             self._follow(piece)
-        self._follow_closure(function)
+            self._follow_closure(function, piece)
 
     def _follow(self, piece: Piece) -> None:
         for name in piece.names & self._module.keys():
-            self._refer(name, self._module[name])
+            self._refer("", name, self._module[name])
 
-    def _follow_closure(self, function: FunctionType) -> None:
+    def _follow_closure(self, function: FunctionType, piece: Piece) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # a cell that is not filled yet
-                self._refer(f"{function.__code__.co_qualname}.{name}", cell.cell_contents)
+                if name not in piece.variables:
+                    self._refer(f"{function.__code__.co_qualname}.", name, cell.cell_contents)
 
-    def _refer(self, name: str, value: object) -> None:
+    def _refer(self, prefix: str, name: str, value: object) -> None:
         if _is_plain(value):
             text = ascii(value)
-            self.constants[name] = hashed(text) if is_secret(name) or len(text) > _LONGEST_TEXT else text
+            self.constants[prefix + name] = hashed(text) if is_secret(name) or len(text) > _LONGEST_TEXT else text
         else:
             self._pending.append(value)
 
@@ -196,7 +203,7 @@ def _is_plain(value: object) -> bool:
 
 def _method(value: object) -> FunctionType | None:
     """The function of what stands in a class, if it is one."""
-    return innermost(value) if isinstance(value, FunctionType) or _inside(value) is not None else None
+    return innermost(value) if _is(value, FunctionType) or _inside(value) is not None else None
 
 
 def _joined(hashes: set[str | None]) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import linecache
-from collections.abc import Iterator
+import symtable
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -23,11 +25,13 @@ class Piece:
 
     Args:
         hash: of its syntax tree, in 12 hexadecimal digits.
-        names: the names that it uses and does not bind.
+        names: the names of its module that it uses, but for variables.
+        variables: names whose values some function of the file changes: ``global`` and ``nonlocal``.
     """
 
     hash: str
     names: frozenset[str]
+    variables: frozenset[str]
 
 
 def function_of(code: CodeType, module: dict[str, Any]) -> Piece | None:
@@ -55,9 +59,11 @@ def _pieces(source: str) -> dict[tuple[int, str] | str, Piece | None]:
     """Functions by first line and name, classes by qualified name; None where several have the same."""
     found: dict[tuple[int, str] | str, Piece | None] = {}
     try:
-        for node, name in _definitions(_with_whole_texts(ast.parse(source))):
+        tree = _with_whole_texts(ast.parse(source))
+        variables, scopes = frozenset(_variables(tree)), _scopes(source)
+        for node, name in _definitions(tree):
             key = name if isinstance(node, ast.ClassDef) else (_first_line(node), getattr(node, "name", "<lambda>"))
-            piece = Piece(_hash(node), frozenset(_free_names(node)))
+            piece = Piece(_hash(node), frozenset(_names_of(node, scopes)) - variables, variables)
             found[key] = piece if found.get(key, piece) == piece else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
@@ -97,20 +103,19 @@ def _first_line(node: _Definition) -> int:
     return min(part.lineno for part in [node, *decorators])
 
 
-def _walk(root: _Definition) -> Iterator[ast.AST | list[Any] | str]:
-    """All that has a meaning, in order: nodes and lists as they begin, texts for plain values, "" as they end."""
-    pending: list[Any] = [root]
+def _walk(root: _Definition) -> Iterator[ast.AST | str]:
+    """All that has a meaning, in order: nodes, texts for names and plain values, and ")" at the end of each node."""
+    pending: list[ast.AST | str] = [root]
     while pending:
         item = pending.pop()
         yield item
         if isinstance(item, ast.AST):
-            pending.append("")
+            pending.append(")")
             for name, value in reversed(list(ast.iter_fields(item))):
-                if name not in _NO_MEANING and value is not None and value != []:
-                    pending += [value if isinstance(value, ast.AST | list) else ascii(value), f".{name}"]
-        elif isinstance(item, list):
-            pending.append("")
-            pending += [node if isinstance(node, ast.AST) else ascii(node) for node in reversed(item) if _matters(node)]
+                parts = [part for part in (value if isinstance(value, list) else [value]) if _matters(part)]
+                if name not in _NO_MEANING and parts != [None] * len(parts):
+                    pending += [part if isinstance(part, ast.AST) else ascii(part) for part in reversed(parts)]
+                    pending.append(f".{name}")
 
 
 def _matters(node: object) -> bool:
@@ -124,19 +129,39 @@ def _matters(node: object) -> bool:
 def _hash(root: _Definition) -> str:
     digest = hashlib.sha256()
     for item in _walk(root):
-        text = type(item).__name__ + "(" if not isinstance(item, str) else item or ")"
-        digest.update(text.encode() + b"\n")
+        digest.update(f"{item}\n".encode() if isinstance(item, str) else f"{type(item).__name__}(\n".encode())
     return digest.hexdigest()[:12]
 
 
-def _free_names(root: _Definition) -> set[str]:
-    used: set[str] = set()
-    bound: set[str] = set()
-    for item in _walk(root):
-        if isinstance(item, ast.Name):
-            (used if isinstance(item.ctx, ast.Load) else bound).add(item.id)
-        elif isinstance(item, ast.arg):
-            bound.add(item.arg)
-        elif isinstance(item, ast.Global):
-            used.update(item.names)
-    return used - bound
+def _names_of(root: _Definition, scopes: Mapping[tuple[int, str], set[str]]) -> set[str]:
+    """The names of the module that a definition uses: in its scope, and in its decorators, defaults and bases."""
+    name = "lambda" if isinstance(root, ast.Lambda) else root.name
+    parts: list[ast.AST | None] = []
+    if isinstance(root, ast.ClassDef):
+        parts += [*root.bases, *root.keywords, *root.decorator_list]
+    else:
+        parts.append(root.args)
+        parts += [] if isinstance(root, ast.Lambda) else [root.returns, *root.decorator_list]
+    outside = [node for part in parts if part is not None and _matters(part) for node in ast.walk(part)]
+    used = scopes.get((root.lineno, name), set()).union(node.id for node in outside if isinstance(node, ast.Name))
+    return {name for name in used if not (name.startswith("__") and name.endswith("__"))}
+
+
+def _scopes(source: str) -> dict[tuple[int, str], set[str]]:
+    """The names of the module that each scope, and those within it, uses: by line and name."""
+    found: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
+
+    def take(table: symtable.SymbolTable) -> set[str]:
+        used = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+        used.update(*(take(child) for child in table.get_children()))
+        found[table.get_lineno(), table.get_name()] |= used
+        return used
+
+    take(symtable.symtable(source, "<source>", "exec"))
+    return dict(found)
+
+
+def _variables(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            yield from node.names
