@@ -85,7 +85,7 @@ def _array_text(array: NDArray[Any]) -> str:
 def _nested(array: NDArray[Any]) -> str:
     if array.ndim == 0:
         return _scalar(array[()])
-    return "[" + " ".join(_nested(array[place]) for place in range(len(array))) + "]"
+    return "[" + " ".join(_nested(array[place, ...]) for place in range(len(array))) + "]"
 
 
 def _scalar(value: Any) -> str:
@@ -156,7 +156,7 @@ def _leaf_json(value: Any) -> Any:
 
 def _list_json(array: NDArray[Any]) -> Any:
     if array.ndim:
-        return [_list_json(np.asarray(part)) for part in array]
+        return [_list_json(array[place, ...]) for place in range(len(array))]
     value: Any = array[()]
     if isinstance(value, (str, bytes)):
         return _leaf_json(str(value) if isinstance(value, str) else bytes(value))
