@@ -1,66 +1,79 @@
-"""What is recorded of a call, and compared."""
+"""What is recorded of a call and of a build, and compared."""
 
 from __future__ import annotations
 
+import functools
+import getpass
 import shutil
 import subprocess
+import sys
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cachelayer
 from cachelayer import ArgumentsMismatchError, CacheLayerWarning, InvalidArgumentError
-from cachelayer.versions.provenance import (
-    bound_arguments,
-    check_arguments,
-    checked_metadata,
-    code_of,
-    environment,
-    git_commit,
-)
+from cachelayer.versions.calls import Call, name_of
+from cachelayer.versions.provenance import checked_metadata, checkout, environment, origin
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
     """A function with parameters of every kind."""
 
 
+def recorded(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """What is recorded of a call of the example."""
+    return dict(Call.of(example, args, kwargs).recorded)
+
+
 def test_arguments_are_bound_by_name_with_defaults() -> None:
-    assert bound_arguments(example, (1,), {}) == {"first": 1, "second": 2, "rest": [], "third": [3], "others": {}}
-    found = bound_arguments(example, (1, 5, 6, 7), {"third": None, "more": {"a": True}})
+    assert recorded(1) == {"first": 1, "second": 2, "rest": [], "third": [3], "others": {}}
+    found = recorded(1, 5, 6, 7, third=None, more={"a": True})
     assert found == {"first": 1, "second": 5, "rest": [6, 7], "third": None, "others": {"more": {"a": True}}}
+
+
+def test_arguments_of_partial_functions_are_arguments() -> None:
+    part = functools.partial(functools.partial(example, 1, third=4), 5)
+    call = Call.of(part, (6,), {"third": 7})
+    assert call.recorded == {"first": 1, "second": 5, "rest": [6], "third": 7, "others": {}}
+    assert name_of(part) == f"{__name__}.example"
 
 
 def test_a_wrong_call_is_the_functions_own_error() -> None:
     with pytest.raises(TypeError, match="missing a required"):
-        bound_arguments(example, (), {})
+        Call.of(example, (), {})
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", float("nan"), {(1, 2): 3}, [object()], {1: 2, "a": 3}])
-def test_what_json_cannot_hold_is_left_out_with_one_warning(value: Any) -> None:
-    with pytest.warns(CacheLayerWarning, match=r"example: JSON.*'second' \(.*\), 'third' .*not compared") as caught:
-        recorded = bound_arguments(example, (1, value), {"third": value})
-    assert len(caught) == 1
-    assert recorded == {"first": 1, "rest": [], "others": {}}
+def test_what_json_cannot_hold_is_left_out(value: Any) -> None:
+    call = Call.of(example, (1, value), {"third": value})
+    kind = type(value).__name__
+    assert call.unrecorded == (f"'second' ({kind})", f"'third' ({kind})")
+    assert call.recorded == {"first": 1, "rest": [], "others": {}}
 
 
 @pytest.mark.parametrize(
     "name", ["password", "PASSWD", "api_key", "apikey", "access_key_id", "secret", "auth_token", "credentials"]
 )
 def test_what_is_named_like_a_secret_is_hashed(name: str) -> None:
-    found = bound_arguments(example, (1,), {name: "hunter2", "nested": [{name: ["hunter2"]}]})
+    found = recorded(1, **{name: "hunter2", "nested": [{name: ["hunter2"]}]})
     assert "hunter2" not in repr(found)
     assert found["others"][name].startswith("sha256:")
-    other = bound_arguments(example, (1,), {name: "hunter3"})
-    assert other["others"][name] != found["others"][name]
+    assert recorded(1, **{name: "hunter3"})["others"][name] != found["others"][name]
+
+
+def test_a_tokenizer_is_no_secret() -> None:
+    assert recorded(1, tokenizer="bpe", tokenise=True)["others"] == {"tokenizer": "bpe", "tokenise": True}
 
 
 def test_a_mismatch_shows_both_and_only_what_is_known_of_both() -> None:
-    check_arguments("d@v1", None, {"a": 1})
-    check_arguments("d@v1", {"a": 1, "old": 2}, {"a": 1, "new": 3})
+    call = Call.of(lambda a, b=None, c=4: None, (2, [3]), {})
+    call.check("d@v1", None)
+    call.check("d@v1", {"a": 2, "old": 2})
     with pytest.raises(ArgumentsMismatchError, match=r"d@v1 .*'?a'? was 1 and is 2; b was None and is \[3\]"):
-        check_arguments("d@v1", {"a": 1, "b": None, "c": 4}, {"a": 2, "b": [3], "c": 4})
+        call.check("d@v1", {"a": 1, "b": None, "c": 4})
 
 
 @pytest.mark.parametrize(
@@ -81,38 +94,90 @@ def test_metadata_is_stored_as_json_gives_it_back() -> None:
 
 def test_the_environment_names_the_libraries_that_wrote_it() -> None:
     found = environment()
-    assert set(found["libraries"]) == {"cachelayer", "array_record", "numpy", "ml_dtypes"}
+    assert found["user"] == getpass.getuser()
+    assert {"cachelayer", "array_record", "numpy", "ml_dtypes"} <= set(found["libraries"])
     assert "unknown" not in found["libraries"].values()
 
 
-def test_the_git_commit_of_a_checkout_is_known(tmp_path: Path) -> None:
-    assert git_commit(tmp_path) is None
-    assert git_commit(tmp_path / "nowhere") is None
+def test_the_frameworks_that_are_loaded_are_named() -> None:
+    code = (
+        "from cachelayer.versions.provenance import environment as e; before = e()['libraries']; import pyarrow;"
+        "after = e()['libraries']; print(after.keys() - before.keys(), after['pyarrow'] == pyarrow.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'pyarrow'} True"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A checkout with one file in its one commit."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "code.py").write_text("def rows(): return [1, 2]\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def git(folder: Path, *command: str) -> str:
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    (tmp_path / "inner").mkdir()
-    assert git_commit(tmp_path / "inner") == head
+    line = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *command]
+    return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_code_of_a_function_has_a_fingerprint() -> None:
-    def other() -> None:
-        """Another function."""
+def test_the_commit_of_a_checkout_is_known_and_whether_it_was_changed(repository: Path) -> None:
+    file, head = repository / "inner" / "code.py", git(repository, "rev-parse", "HEAD")
+    assert checkout(file) == {"git_commit": head, "git_dirty": False}
+    (repository / "data.bin").write_bytes(b"what a program writes")
+    assert checkout(file) == {"git_commit": head, "git_dirty": False}
+    new = repository / "new.py"
+    new.write_text("def rows(): return [3]\n")
+    assert checkout(new) == {"git_commit": head, "git_dirty": True}
+    file.write_text("def rows(): return [1]\n")
+    assert checkout(file) == {"git_commit": head, "git_dirty": True}
 
-    found = code_of(example)
-    assert found["function"] == f"{__name__}.example"
-    assert found["code"] is not None
-    assert found["code"] != code_of(other)["code"]
-    assert code_of(partial(example, 1))["code"] is None
-    assert code_of(eval("lambda: 3"))["code"] is None
+
+def test_where_there_is_no_commit_none_is_named(tmp_path: Path) -> None:
+    nothing = {"git_commit": None, "git_dirty": None}
+    assert checkout(tmp_path / "file.py") == nothing
+    assert checkout(tmp_path / "nowhere" / "file.py") == nothing
+    git(tmp_path, "init", "-q")
+    assert checkout(tmp_path / "file.py") == nothing
 
 
-def test_the_warning_points_at_the_call(tmp_path: Any) -> None:
-    import cachelayer
+def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Path, tmp_path: Path) -> None:
+    file, names = repository / "inner" / "code.py", dict[str, Any](__name__="code")
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    storage = cachelayer.Storage(tmp_path / "storage")
+    cached = storage.cache(names["rows"], "d", "cached").provenance
+    called = storage.cacheable("d", "called")(names["rows"])().provenance
+    for provenance in (cached, called):
+        assert provenance["git_commit"] == git(repository, "rev-parse", "HEAD")
+        assert provenance["git_dirty"] is False
+        assert provenance["function"] == "code.rows"
+        assert provenance["code"]["functions"].keys() == {"rows"}
+    assert cached["code"] == called["code"]
+    assert called["arguments"] == {}
 
+
+def test_the_origin_of_what_is_no_function_is_the_main_program() -> None:
+    assert origin([1, 2]) == checkout(Path(sys.modules["__main__"].__file__ or ""))
+    assert origin(len).keys() == {"git_commit", "git_dirty"}
+
+
+def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None:
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    make = cachelayer.Storage(tmp_path).cacheable("d", "v1", description="rows", metadata={"a": 1})(rows)
+    assert make(3).provenance.keys() == {
+        "description", "metadata", "function", "code", "arguments", "source", "time", "duration_s",
+        "host", "user", "python", "libraries", "git_commit", "git_dirty",
+    }  # fmt: skip
+
+
+def test_the_warning_points_at_the_call(tmp_path: Path) -> None:
     @cachelayer.Storage(tmp_path).cacheable("d", "v1")
     def rows(thing: Any) -> list[int]:
         return [1]
@@ -120,4 +185,4 @@ def test_the_warning_points_at_the_call(tmp_path: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rows(object())
-    assert [warning.filename for warning in caught] == [__file__]
+    assert [(warning.filename, warning.category) for warning in caught] == [(__file__, CacheLayerWarning)]

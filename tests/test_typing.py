@@ -27,6 +27,12 @@ def rows(count: int, *, scale: float = 1.0) -> Iterator[Row]:
     yield {}
 
 
+@storage.cacheable("rows", lambda count: f"size-{count}")
+def sized(count: int) -> list[str]:
+    return []
+
+
+assert_type(sized(3), DataRef[str])
 ref = rows(3, scale=2.0)
 assert_type(ref, DataRef[Row])
 assert_type(ref[0], Row)
@@ -46,6 +52,7 @@ assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
 assert_type(storage.cache(lambda: (n for n in "abc"), "letters", "v1"), DataRef[str])
 assert_type(storage.cache({"x": np.zeros(3)}, "arrays", "v1"), DataRef[Any])
 assert_type(cachelayer.wrap(["a", "b"], identity="letters")[0], str)
+assert_type(storage.history("rows"), list[cachelayer.LogEvent])
 assert_type(ref.select([1, 2]), DataRef[Row])
 assert_type(ref.split({"train": 0.9, "val": 0.1}, seed=0), dict[str, DataRef[Row]])
 assert_type(cachelayer.concat([ref, ref]), JoinedRef[Row])
