@@ -1,0 +1,210 @@
+"""``head``, ``sample``, ``stats`` and ``bench``, most of all through the installed script."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import document, invoke, refused, script
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import ArraySpec, ImageSpec
+from cachelayer.cli.measuring import Measurement, measure
+from cachelayer.statistics import survey
+
+RECORDS = 300
+COLOURS = {"FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm-256color"}
+
+
+def rows() -> list[dict[str, Any]]:
+    names = ("zero", "one", "two")
+    return [
+        {
+            "number": np.int64(n),
+            "image": np.full((8, 8, 3), n % 256, np.uint8),
+            "name": names[n % 3],
+            "weight": np.float32("nan" if n % 100 == 0 else n / RECORDS),
+        }
+        for n in range(RECORDS)
+    ]
+
+
+def submitted(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
+    return storage.submit(rows(), "rows", "v1", shard_bytes=30_000, progress=False)
+
+
+@pytest.fixture
+def ref(tmp_path: Path) -> cachelayer.DataRef[Any]:
+    """A version in the storage `cache` of the test's folder."""
+    return submitted(cachelayer.Storage(tmp_path / "cache"))
+
+
+def numbers(ended: str) -> list[int]:
+    """The numbers of records that were printed as JSON, which are those in them."""
+    found = json.loads(ended)
+    assert [each["record"] for each in found] == [each["element"]["number"] for each in found]
+    return [each["record"] for each in found]
+
+
+def test_head_shows_the_first_records(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    text = script("head", "cache/rows", "-n", 2, cwd=tmp_path).stdout
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line]
+    assert [name for name, _ in lines] == ["record", "['number']", "['image']", "['name']", "['weight']"] * 2
+    assert ["['image']", "uint8[8, 8, 3] 1 1 1 1 1 1 1 1 …"] in [[name, rest.strip()] for name, rest in lines]
+    assert numbers(script("head", "cache/rows@v1", "--json", cwd=tmp_path).stdout) == [0, 1, 2, 3, 4]
+
+
+def test_images_are_drawn_where_there_is_colour(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    drawn = script("head", "cache/rows[7:8]", cwd=tmp_path, environment=COLOURS).stdout
+    assert drawn.count("\x1b[38;2;7;7;7;48;2;7;7;7m▀") == 16 * 8
+    assert "▀" not in script("head", "cache/rows[7:8]", cwd=tmp_path).stdout
+
+
+def test_sample_draws_what_a_shuffled_stream_begins_with(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    drawn = numbers(script("sample", "cache/rows", "--seed", 3, "-n", 7, "--json", cwd=tmp_path).stdout)
+    assert drawn == ref.stream(7, shuffle=True, seed=3).records(0).tolist()
+    assert [f"record {number}" for number in drawn] == [
+        line
+        for line in invoke("sample", tmp_path / "cache/rows", "--seed", 3, "-n", 7).stdout.splitlines()
+        if "rec" in line
+    ]
+    assert sorted(numbers(invoke("sample", tmp_path / "cache/rows", "-n", 999, "--json").stdout)) == list(
+        range(RECORDS)
+    )
+
+
+def test_images_of_records_are_saved(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    from PIL import Image
+
+    said = invoke("head", tmp_path / "cache/rows", "-n", 3, "--save-images", tmp_path / "images").stdout
+    assert f"3 images in {tmp_path / 'images'}" in said
+    assert np.asarray(Image.open(tmp_path / "images/000002-image.png")).tolist() == ref[2]["image"].tolist()
+    (drawn,) = document("sample", tmp_path / "cache/rows", "-n", 1, "--save-images", tmp_path / "sampled")
+    assert [path.name for path in (tmp_path / "sampled").iterdir()] == [f"{drawn['record']:06d}-image.png"]
+
+
+def test_encoded_images_are_shown_decoded_and_saved_as_they_are(tmp_path: Path) -> None:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (4, 2), "red").save(file, "PNG")
+    cachelayer.Storage(tmp_path / "cache").submit([file.getvalue()], "photos", "v1", element_spec=ImageSpec())
+    text = invoke("head", tmp_path / "cache/photos", "--save-images", tmp_path).stdout
+    assert "uint8[2, 4, 3]" in text
+    assert (tmp_path / "000000.png").read_bytes() == file.getvalue()
+    found = invoke("stats", tmp_path / "cache/photos").stdout
+    assert "PNG 1, RGB 1" in found
+    assert "width" in found
+
+
+def test_stats_tells_of_every_leaf(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    text = script("stats", "cache/rows", cwd=tmp_path).stdout
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
+    assert lines["rows@v1:"] == "rows@v1: 300 records"
+    assert lines["['number']"].split()[1:6] == ["int64", "0", "149.5", "299", "86.6"]
+    assert lines["['weight']"].rstrip().endswith("3 NaN")
+    assert "3 different: 'one' 100, 'two' 100, 'zero' 100" in lines["['name']"]
+    ended = script("stats", "cache/rows", "--json", cwd=tmp_path)
+    assert json.loads(ended.stdout) == json.loads(json.dumps(survey(ref).to_json()))
+
+
+def test_stats_of_a_sample_says_so(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    assert "300 records, 20 of them read" in invoke("stats", tmp_path / "cache/rows", "--records", 20).stdout
+    assert document("stats", tmp_path / "cache/rows", "--records", 20)["records_read"] == 20
+
+
+def test_a_version_without_records_is_looked_at_too(tmp_path: Path) -> None:
+    cachelayer.Storage(tmp_path / "cache").submit(
+        [], "none", "v1", element_spec={"x": ArraySpec("float32", nullable=True)}
+    )
+    place = tmp_path / "cache/none"
+    assert invoke("head", place).stdout == invoke("sample", place).stdout == "no records\n"
+    assert document("head", place) == []
+    assert "0 records" in invoke("stats", place).stdout
+    assert "has no records to read" in refused("bench", place)
+
+
+def test_what_is_not_there_is_a_mistake_in_what_was_asked(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    for name in ("head", "sample", "stats", "bench"):
+        assert "v7" in refused(name, tmp_path / "cache/rows@v7", code=2)
+    assert "folder" in refused("head", tmp_path / "cache/rows", "--save-images", __file__ + "/folder", code=3)
+    assert "--records" in invoke("stats", tmp_path / "cache/rows", "--records", 0, code=2).stderr
+
+
+def ways(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(each["reading"], each["state"]) for each in found["measurements"]]
+
+
+def test_bench_measures_each_way_of_reading(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
+    ended = script("bench", "cache/rows", "--seconds", 0.05, "--batch-size", 64, "--json", cwd=tmp_path)
+    found = json.loads(ended.stdout)
+    assert ways(found) == [
+        ("in order", "cold"),
+        ("in order", "hot"),
+        ("shuffled", "cold"),
+        ("shuffled", "hot"),
+        ("ref[i]", "hot"),
+    ]
+    for each in found["measurements"]:
+        assert (each["records_per_second"] is None) == (each["note"] is not None)
+        if each["note"] is None:
+            assert each["records_per_second"] == each["records"] / each["seconds"]
+    assert found["measurements"][1]["note"] is None
+    assert "records/s" in invoke("bench", tmp_path / "cache/rows", "--seconds", 0.05).stdout
+
+
+def test_a_cold_pass_reads_no_more_than_an_epoch(ref: cachelayer.DataRef[Any]) -> None:
+    found = {(each.reading, each.state): each for each in measure(ref, 64, 0.2)}
+    for reading in ("in order", "shuffled"):
+        cold = found[reading, "cold"]
+        assert cold.records == (RECORDS if cold.note is None else 0)
+        assert found[reading, "hot"].records > RECORDS
+
+
+def cloud(server: Server, tmp_path: Path) -> tuple[str, list[object]]:
+    """The address of a version in an object store, and the options to reach it."""
+    url, options = server.url(new_bucket(server), "a"), server.storage_options()
+    submitted(cachelayer.Storage(url, local_cache=tmp_path / "of the builder", storage_options=options))
+    given: list[object] = ["--local-cache", tmp_path / "copies"]
+    for name, value in options.items():
+        given += ["-o", f"{name}={value}"]
+    return f"{url}/rows@v1", given
+
+
+def test_records_in_object_stores_are_looked_at_alike(server: Server, tmp_path: Path) -> None:
+    address, options = cloud(server, tmp_path)
+    here = submitted(cachelayer.Storage(tmp_path / "here"))
+    assert numbers(script("head", address, *options, "--json", cwd=tmp_path).stdout) == [0, 1, 2, 3, 4]
+    drawn = numbers(script("sample", address, *options, "--json", cwd=tmp_path).stdout)
+    assert drawn == here.stream(5, shuffle=True, seed=0).records(0).tolist()
+    found = json.loads(script("stats", address, *options, "--json", cwd=tmp_path).stdout)
+    expected = json.loads(json.dumps(survey(here).to_json()))
+    assert found.pop("reference") != expected.pop("reference")
+    assert found == expected
+
+
+def test_bench_of_an_object_store_tells_ranges_and_copies_apart(server: Server, tmp_path: Path) -> None:
+    address, options = cloud(server, tmp_path)
+    arguments = ("bench", address, *options, "--seconds", 0.1, "--json")
+    found = json.loads(script(*arguments, cwd=tmp_path).stdout)
+    assert ways(found) == [
+        (reading, state) for state in ("ranges", "copies") for reading in ("in order", "shuffled", "ref[i]")
+    ]
+    first, *_, last = found["measurements"]
+    assert first["records"] > 0
+    assert (last["records"], last["note"]) == (0, "not all shards are on this host: cachelayer mirror copies them")
+    ref = cachelayer.open(address, local_cache=tmp_path / "copies", storage_options=server.storage_options())
+    ref.mirror(progress=False)
+    last = document(*arguments[:-1])["measurements"][-1]
+    assert last["note"] is None
+    assert last["records"] > 0
+
+
+def test_what_was_not_measured_has_no_speed() -> None:
+    assert Measurement("in order", "cold", note="why").records_per_second is None
+    assert Measurement("in order", "cold", 10, 2.0, 100).bytes_per_second == 50
