@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +13,17 @@ import numpy as np
 
 from cachelayer.access.published import Published
 from cachelayer.arrayrecord.reader import ShardReader
+from cachelayer.arrayrecord.stock import StockReader
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.codec.frames import Frames
-from cachelayer.codec.memory import move_ranges
+from cachelayer.codec.memory import Bytes, Ints, move_ranges
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 
 _BATCH_NBYTES = 16 << 20
+_GROWTH = 8
+_FEW_RECORDS = 64
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Report:
     Args:
         reference: the version.
         shards: number of shards that were checked.
-        records: number of records that were read and had the right checksum.
+        records: number of records that were read, by array_record itself too, and had the right checksum.
         problems: a sentence each, with the file; none where all is well.
     """
 
@@ -92,25 +97,54 @@ def _checked_batches(published: Published, number: int) -> Iterator[tuple[int, i
 def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
     reader = ShardReader(path, Path(paths.index_of(str(path))), stats, "always")
     if file_checksum(path) != stats.crc32c:
-        problem = f"{path}: the file does not match its CRC32C"
-        for _ in _read(reader, stats.records, stats.nbytes):
-            pass
-        raise CorruptionError(problem)
+        # array_record is not shown what is not as it was written: it may end the process.
+        for start in range(0, stats.records, _FEW_RECORDS):
+            _read(reader, start, min(start + _FEW_RECORDS, stats.records))
+        raise CorruptionError(f"{path}: the file does not match its CRC32C")
     sha256 = hashlib.sha256()
-    for frames in _read(reader, stats.records, stats.nbytes):
-        sha256.update(frames.memory())
-        yield len(frames), int(frames.lengths.sum())
+    with closing(StockReader(path)) as stock, ThreadPoolExecutor(2) as beside:
+        if len(stock) != stats.records:
+            raise CorruptionError(f"{path}: array_record finds {len(stock)} records, expected {stats.records}")
+        start, count, hashed = 0, 1, beside.submit(sha256.update, b"")
+        while start < stats.records:
+            stop = min(start + count, stats.records)
+            theirs = beside.submit(stock.read, start, stop)
+            frames, values = _read(reader, start, stop)
+            hashed.result()
+            hashed = beside.submit(sha256.update, frames.memory())
+            _compare(path, start, frames.lengths, values, theirs.result())
+            yield len(frames), len(values)
+            start, count = stop, _next_count(len(frames), len(values))
+        hashed.result()
     if sha256.hexdigest() != stats.sha256:
         raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
 
 
-def _read(reader: ShardReader, records: int, nbytes: int) -> Iterator[Frames]:
-    """All records of a shard, each checked against its CRC32C: an error names the record."""
-    batch = max(1, _BATCH_NBYTES * records // max(nbytes, 1))
-    for start in range(0, records, batch):
-        found = reader.records(np.arange(start, min(start + batch, records)))
-        frames = Frames.allocate(found.lengths)
-        values = found.ranges(np.zeros(len(frames), np.int64), found.lengths)
-        starts = np.cumsum(found.lengths) - found.lengths
-        move_ranges(frames.buffer, frames.starts, values, starts, found.lengths)
-        yield frames
+def _next_count(records: int, nbytes: int) -> int:
+    """How many records to read after these, for what compressed ones take is known only when they are read."""
+    return max(1, min(_GROWTH * records, _BATCH_NBYTES * records // max(1, nbytes)))
+
+
+def _read(reader: ShardReader, start: int, stop: int) -> tuple[Frames, Bytes]:
+    """Records, each checked against its CRC32C, and their bytes alone; an error names the record."""
+    found = reader.records(np.arange(start, stop))
+    frames = Frames.allocate(found.lengths)
+    values = found.ranges(np.zeros(len(frames), np.int64), found.lengths)
+    starts = np.cumsum(found.lengths) - found.lengths
+    move_ranges(frames.buffer, frames.starts, values, starts, found.lengths)
+    return frames, values
+
+
+def _compare(path: Path, start: int, lengths: Ints, values: Bytes, theirs: list[bytes]) -> None:
+    """Whether array_record read the same records.
+
+    Raises:
+        CorruptionError: where it did not; it names the first.
+    """
+    if lengths.tolist() == list(map(len, theirs)) and values.tobytes() == b"".join(theirs):
+        return
+    ends = np.cumsum(lengths).tolist()
+    ours = [values[end - length : end].tobytes() for end, length in zip(ends, lengths.tolist(), strict=True)]
+    differs = (number for number, (mine, other) in enumerate(zip(ours, theirs, strict=False)) if mine != other)
+    number = start + next(differs, min(len(ours), len(theirs)))
+    raise CorruptionError(f"{path}: record {number} of the shard is not what array_record reads")
