@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+import time
+
+_INTERRUPTED = 130
+_PATIENCE = 2.0
+
 
 def main() -> None:
     """Entry point of the script ``cachelayer``."""
     from cachelayer.cli.app import app
 
-    app(prog_name="cachelayer")
+    try:
+        app(prog_name="cachelayer")
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            _end_soon(_INTERRUPTED)
+        raise
+
+
+def _end_soon(code: int) -> None:
+    """End the process, if need be before threads that wait for the network have had their answers."""
+    deadline = time.monotonic() + _PATIENCE
+    others = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -12,6 +12,7 @@ from typing import Any
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 WELL = 0
 FINDING = 1
@@ -45,7 +46,8 @@ def write(answer: Answer, *, as_json: bool) -> None:
         return
     console = console_of(stderr=False)
     for renderable in answer.shown:
-        console.print(renderable)
+        # A reference that a terminal breaks can still be copied as one; one that is broken here could not.
+        console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
 
 
 def problem(kind: str, text: str) -> None:
@@ -74,14 +76,16 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
     return made
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and values, a line each."""
-    made = Table.grid(padding=(0, 2))
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in rows:
-        made.add_row(name, value)
-    return made
+def facts(rows: Iterable[tuple[str, str]]) -> Text:
+    """Names and values, a line each, and further lines of a value under its first."""
+    named = list(rows)
+    width = max((len(name) for name, _ in named), default=0) + 2
+    lines = []
+    for name, value in named:
+        first, *others = value.split("\n")
+        lines.append(Text.assemble((name.ljust(width), "bold"), first))
+        lines += [Text(" " * width + other) for other in others]
+    return Text("\n").join(lines)
 
 
 def size(nbytes: int) -> str:

@@ -1,0 +1,101 @@
+"""The command line in tests: in this process, which is quick, or as the installed script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from cachelayer.cli.app import app
+
+SCRIPT = Path(sys.executable).with_name("cachelayer")
+
+PIPELINE = '''\
+"""Sources for tests."""
+
+import warnings
+from pathlib import Path
+
+
+def rows(size: int = 10, name: str = "a", scale: float = 1.0, flag: bool = False, limit: int | None = None):
+    """Rows of numbers and names."""
+    for number in range(size if limit is None else limit):
+        yield {"number": number * scale, "name": name, "flag": flag}
+
+
+def batches():
+    import numpy as np
+
+    return [{"n": np.arange(4)}, {"n": np.arange(4, 7)}]
+
+
+def secret(api_token: str):
+    return [1, 2, 3]
+
+
+def mixed():
+    return [{"n": 1}, {"n": "two"}, {"n": 3}]
+
+
+def fails():
+    raise ValueError("no data today")
+
+
+def fails_later():
+    yield 1
+    raise ValueError("no more data")
+
+
+def no_source():
+    return 7
+
+
+def prints():
+    print("printed by the source")
+    return [1, 2]
+
+
+def waits(fifo: str):
+    """A row, and then none until somebody writes to the pipe."""
+    yield 1
+    Path(fifo).read_text()
+
+
+NUMBER = 3
+'''
+
+
+def invoke(*arguments: object, code: int = 0, stdin: str | None = None) -> Any:
+    """Run a command in this process; its exit code has to be this."""
+    result = CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
+    assert result.exit_code == code, f"{arguments}: {result.exit_code}\n{result.output}"
+    return result
+
+
+def document(*arguments: object, code: int = 0) -> Any:
+    """What a command prints under --json."""
+    return json.loads(invoke(*arguments, "--json", code=code).stdout)
+
+
+def refused(*arguments: object, code: int = 2) -> str:
+    """What a command that fails says: an error on stderr, no traceback, nothing on stdout."""
+    result = invoke(*arguments, code=code)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return str(result.stderr)
+
+
+def script(
+    *arguments: object, cwd: Path, code: int = 0, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the installed script; its exit code has to be this."""
+    command = [str(SCRIPT), *(str(each) for each in arguments)]
+    inherited = {**os.environ, **(environment or {})}
+    ended = subprocess.run(command, cwd=cwd, env=inherited, capture_output=True, text=True, check=False)
+    assert ended.returncode == code, f"{arguments}: {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    return ended

@@ -1,0 +1,129 @@
+"""The command line on object stores: one flow through every command on each server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import PIPELINE, SCRIPT, document, invoke, refused, script
+from faults import fault_proxy, stall
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer.objects.opening import open_store
+
+
+def typed(server: Server, option: str = "--option", endpoint: str | None = None) -> list[str]:
+    """The options of a server as they are typed."""
+    return [text for name, value in server.storage_options(endpoint).items() for text in (option, f"{name}={value}")]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a module of sources."""
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    (tmp_path / "people.csv").write_text("name,age\nAda,36\nAlan,41\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
+    return tmp_path
+
+
+def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None:
+    url, options, to_options = server.url(new_bucket(server), "a/prefix"), typed(server), typed(server, "--to-option")
+    script("build", "pipeline:rows", url, "--id", "rows", "--version", "v1", "--arg", "size=40", *options, cwd=here)
+    assert document("import", "people.csv", url, "--id", "people", "--version", "v1", *options)["records"] == 2
+    assert [each["dataset_id"] for each in document("ls", url, *options)] == ["people", "rows"]
+    shown = script("show", f"{url}/rows", *options, cwd=here).stdout
+    assert "number: ArraySpec(float64)" in shown
+    assert "secret" not in shown
+    invoke("tag", f"{url}/rows@v1", "best", *options)
+    assert document("ls", f"{url}/rows", *options)[0]["tags"] == ["best"]
+    assert document("verify", f"{url}/rows@best", *options)["records"] == 40
+    copied = document("cp", f"{url}/rows@best", f"{url}-2/copy@w1", *options, *to_options)
+    back = document("cp", f"{url}-2/copy@w1", "local", *options)
+    assert copied["digest"] == back["digest"]
+    assert document("diff", f"{url}/rows@v1", f"{url}-2/copy", *options, *to_options)["same_data"]
+    assert not document("diff", f"{url}/rows", f"{url}/people", *options, *to_options, code=1)["same_data"]
+    mirrored = document("mirror", f"{url}-2/copy", *options, "--local-cache", here / "mirror")
+    assert mirrored["local_shards"] == mirrored["shards"] == 1
+    assert list((here / "mirror").glob("*/*.array_record"))
+    invoke("tag", f"{url}/rows", "best", "--delete", *options)
+    invoke("rm", f"{url}/rows@v1", "--yes", *options)
+    assert [event["kind"] for event in document("log", f"{url}/rows", *options)][:4] == [
+        "publish",
+        "tag",
+        "untag",
+        "delete",
+    ]
+    assert document("gc", url, "--grace", "0", *options) == {"deleted": []}
+    probed = document("doctor", url, *options)["storage"]["checks"]
+    assert [check["ok"] for check in probed] == [True] * 5
+    assert open_store(url, server.storage_options()).names("") == ["people", "rows"]
+
+
+def test_the_environment_says_where_s3_is(s3: Server, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    url = s3.url(new_bucket(s3), "caches")
+    assert document("build", "pipeline.py:rows", url, "--id", "rows", "--version", "v1")["records"] == 10
+    assert document("verify", f"{url}/rows")["ok"]
+
+
+def test_the_environment_says_where_gcs_is(gcs: Server, here: Path) -> None:
+    url = gcs.url(new_bucket(gcs), "caches")
+    environment = {"STORAGE_EMULATOR_HOST": gcs.endpoint}
+    command = ("build", "pipeline:rows", url, "--id", "rows", "--version", "v1", "--json")
+    assert '"records": 10' in script(*command, cwd=here, environment=environment).stdout
+    assert document("verify", f"{url}/rows", *typed(gcs))["ok"]
+
+
+def test_a_bucket_that_does_not_exist_is_a_failure(server: Server, here: Path) -> None:
+    url = server.url("nowhere-at-all", "prefix")
+    for command in (
+        ("ls", url),
+        ("show", f"{url}/d"),
+        ("build", "pipeline.py:rows", url, "--id", "d", "--version", "v1"),
+        ("gc", url),
+    ):
+        assert "there is no bucket 'nowhere-at-all'" in refused(*command, *typed(server), code=3)
+    failed = document("doctor", url, *typed(server), code=1)["storage"]["checks"]
+    assert [check["ok"] for check in failed] == [False]
+    assert "there is no bucket" in failed[0]["detail"]
+
+
+def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> None:
+    storage = cachelayer.Storage("cache")
+    storage.submit([bytes(1000)] * 600, "d", "v1", shard_bytes=100_000)
+    shards = len(storage.fetch("d")._base.manifest.shards)
+    url = s3.url(new_bucket(s3), "caches")
+    with fault_proxy(s3.endpoint) as proxy:
+        arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint))
+        proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
+        with subprocess.Popen([SCRIPT, *arguments], cwd=here, stderr=subprocess.PIPE, text=True) as child:
+            sent = uploads(url, s3)
+            while len(sent) < 2 * shards - 1:
+                assert child.poll() is None
+                sent = uploads(url, s3)
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+        assert child.returncode == 130
+        assert "to go on where it stopped, run the same command again" in said
+        assert "Traceback" not in said
+        assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
+        proxy.clear()
+        proxy.forget()
+        script(*arguments, cwd=here)
+        again = [each.path for each in proxy.exchanges() if each.method == "PUT" and "/shard-" in each.path]
+        assert len(again) == 1
+        assert "shard-00003.array_record" in again[0]
+    assert document("verify", f"{url}/d", *typed(s3))["ok"]
+
+
+def uploads(url: str, server: Server) -> list[str]:
+    """The files of shards that are in the bucket."""
+    store = open_store(url, server.storage_options())
+    attempts = store.names("d/_builds")
+    return [name for attempt in attempts for name in store.names(f"d/_builds/{attempt}") if name.startswith("shard-")]
