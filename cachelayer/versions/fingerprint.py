@@ -85,7 +85,7 @@ def fingerprint(function: object) -> Fingerprint | None:
     and callable objects are looked into.
 
     Returns:
-        None where nothing of it has a source: built-in functions, what was typed at a prompt or made by ``exec``.
+        None where nothing of it has a source: built-in functions, what ``exec`` made, two lambdas in one line.
     """
     inner = innermost(function)
     if inner is None:
