@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.access.published import Published
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.stock import StockReader
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
-from cachelayer.codec.frames import Frames
-from cachelayer.codec.memory import Bytes, Ints, move_ranges
+from cachelayer.codec.frames import Records
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress import Progress
 
-_BATCH_NBYTES = 16 << 20
+_BATCH_NBYTES = 4 << 20
 _GROWTH = 8
 _FEW_RECORDS = 64
 
@@ -95,56 +98,61 @@ def _checked_batches(published: Published, number: int) -> Iterator[tuple[int, i
 
 
 def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
-    reader = ShardReader(path, Path(paths.index_of(str(path))), stats, "always")
+    index_path = Path(paths.index_of(str(path)))
+    checked = ShardReader(path, index_path, stats, "always")
     if file_checksum(path) != stats.crc32c:
         # array_record is not shown what is not as it was written: it may end the process.
         for start in range(0, stats.records, _FEW_RECORDS):
-            _read(reader, start, min(start + _FEW_RECORDS, stats.records))
+            checked.records(np.arange(start, min(start + _FEW_RECORDS, stats.records)))
         raise CorruptionError(f"{path}: the file does not match its CRC32C")
-    sha256 = hashlib.sha256()
-    with closing(StockReader(path)) as stock, ThreadPoolExecutor(2) as beside:
+    plain, sha256 = ShardReader(path, index_path, stats, "never"), hashlib.sha256()
+    with closing(StockReader(path)) as stock, ThreadPoolExecutor(1) as beside:
         if len(stock) != stats.records:
             raise CorruptionError(f"{path}: array_record finds {len(stock)} records, expected {stats.records}")
         start, count, hashed = 0, 1, beside.submit(sha256.update, b"")
         while start < stats.records:
             stop = min(start + count, stats.records)
-            theirs = beside.submit(stock.read, start, stop)
-            frames, values = _read(reader, start, stop)
+            records = stock.read(start, stop)
+            nbytes = _compare(path, start, records, plain.records(np.arange(start, stop)))
+            _check(path, start, records, checked.checksums(start, stop))
             hashed.result()
-            hashed = beside.submit(sha256.update, frames.memory())
-            _compare(path, start, frames.lengths, values, theirs.result())
-            yield len(frames), len(values)
-            start, count = stop, _next_count(len(frames), len(values))
+            hashed = beside.submit(sha256.update, _after_their_lengths(records))
+            yield len(records), nbytes
+            start, count = stop, _next_count(len(records), nbytes)
         hashed.result()
     if sha256.hexdigest() != stats.sha256:
         raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
 
 
+def _compare(path: Path, start: int, records: list[bytes], found: Records) -> int:
+    """The bytes of records that array_record read, which are those that we read.
+
+    Raises:
+        CorruptionError: where they are not; it names the first.
+    """
+    values = found.ranges(np.zeros(len(found.lengths), np.int64), found.lengths)
+    if list(map(len, records)) == found.lengths.tolist() and b"".join(records) == values.tobytes():
+        return len(values)
+    ends = np.cumsum(found.lengths)
+    ours = (values[end - length : end].tobytes() for end, length in zip(ends, found.lengths, strict=True))
+    number = next(number for number, pair in enumerate(zip_longest(records, ours), start) if len(set(pair)) > 1)
+    raise CorruptionError(f"{path}: record {number} of the shard is not what array_record reads")
+
+
+def _check(path: Path, start: int, records: list[bytes], checksums: NDArray[np.uint32]) -> None:
+    found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
+    wrong = np.flatnonzero(found != checksums)
+    if len(wrong):
+        raise CorruptionError(f"{path}: record {start + int(wrong[0])} of the shard does not match its checksum")
+
+
+def _after_their_lengths(records: list[bytes]) -> bytes:
+    """Records as they are hashed: each after its length as a little-endian uint64."""
+    lengths = struct.pack(f"<{len(records)}Q", *map(len, records))
+    prefixes = (lengths[place : place + 8] for place in range(0, len(lengths), 8))
+    return b"".join(chain.from_iterable(zip(prefixes, records, strict=True)))
+
+
 def _next_count(records: int, nbytes: int) -> int:
     """How many records to read after these, for what compressed ones take is known only when they are read."""
     return max(1, min(_GROWTH * records, _BATCH_NBYTES * records // max(1, nbytes)))
-
-
-def _read(reader: ShardReader, start: int, stop: int) -> tuple[Frames, Bytes]:
-    """Records, each checked against its CRC32C, and their bytes alone; an error names the record."""
-    found = reader.records(np.arange(start, stop))
-    frames = Frames.allocate(found.lengths)
-    values = found.ranges(np.zeros(len(frames), np.int64), found.lengths)
-    starts = np.cumsum(found.lengths) - found.lengths
-    move_ranges(frames.buffer, frames.starts, values, starts, found.lengths)
-    return frames, values
-
-
-def _compare(path: Path, start: int, lengths: Ints, values: Bytes, theirs: list[bytes]) -> None:
-    """Whether array_record read the same records.
-
-    Raises:
-        CorruptionError: where it did not; it names the first.
-    """
-    if lengths.tolist() == list(map(len, theirs)) and values.tobytes() == b"".join(theirs):
-        return
-    ends = np.cumsum(lengths).tolist()
-    ours = [values[end - length : end].tobytes() for end, length in zip(ends, lengths.tolist(), strict=True)]
-    differs = (number for number, (mine, other) in enumerate(zip(ours, theirs, strict=False)) if mine != other)
-    number = start + next(differs, min(len(ours), len(theirs)))
-    raise CorruptionError(f"{path}: record {number} of the shard is not what array_record reads")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to_position
@@ -164,6 +165,11 @@ class ShardReader:
         """The logical offset of each record, and its stored bytes."""
         rows = self._rows[numbers]
         return to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+
+    def checksums(self, start: int, stop: int) -> NDArray[np.uint32]:
+        """The CRC32C of each record from one number up to another, as the index has it."""
+        found: NDArray[np.uint32] = self._rows["crc32c"][start:stop]
+        return found
 
     def records(self, numbers: Ints) -> Records:
         """The records of these numbers, each within the shard.
