@@ -14,7 +14,7 @@ from cachelayer.errors import CacheLayerWarning, StaleVersionWarning
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import T
 from cachelayer.versions.calls import Call, name_of
-from cachelayer.versions.fingerprint import Fingerprint, fingerprint
+from cachelayer.versions.fingerprint import Fingerprint, fingerprint, keep_source
 from cachelayer.versions.naming import check_naming, naming
 
 P = ParamSpec("P")
@@ -49,6 +49,7 @@ def cacheable(cache: Cache, dataset_version: str | Callable[..., str], submit_op
     }
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
+        keep_source(function)
         version_of = naming(dataset_version, function, decides)
 
         @functools.wraps(function)

@@ -270,6 +270,13 @@ def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage,
     assert storage.cacheable("rows", "auto", compression="zstd", progress=False)(same)(3).dataset_version == name
 
 
+def test_code_that_is_edited_while_it_runs_is_what_it_was(storage: cachelayer.Storage, load: Load) -> None:
+    rows = load()["rows"]
+    make = storage.cacheable("rows", "auto")(rows)
+    Path(rows.__code__.co_filename).write_text(SOURCE.replace("n * SIZE", "n"))
+    assert make(3).dataset_version == storage.cacheable("rows", "auto")(load()["rows"])(3).dataset_version
+
+
 def test_auto_is_the_same_in_another_process(tmp_path: Path) -> None:
     call = "cachelayer.Storage(sys.argv[1]).cacheable('rows', 'auto')(rows)(3)"
     code = f"{SOURCE}import cachelayer, sys\nprint({call}.dataset_version)"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cachelayer.versions.fingerprint import Fingerprint, fingerprint
+from cachelayer.versions.fingerprint import Fingerprint, fingerprint, keep_source
 
 Load = Callable[..., dict[str, Any]]
 
@@ -363,10 +363,19 @@ def test_a_helper_without_source_is_said_to_be_unknown(load: Load) -> None:
 
 
 def test_source_that_is_gone_or_not_python_is_none(load: Load) -> None:
-    names = load("def rows(): return 1\n")
+    broken, gone = load("def rows(): return 1\n"), load("def rows(): return 1\n")
+    Path(broken["__file__"]).write_text("def rows(:\n")
+    Path(gone["__file__"]).unlink()
+    assert fingerprint(broken["rows"]) is None
+    assert fingerprint(gone["rows"]) is None
+
+
+def test_a_file_that_is_edited_later_changes_nothing_until_it_runs_again(load: Load) -> None:
+    names = load()
     path = Path(names["__file__"])
-    assert fingerprint(names["rows"]) is not None
-    path.write_text("def rows(:\n")
-    assert fingerprint(names["rows"]) is None
-    path.unlink()
-    assert fingerprint(names["rows"]) is None
+    before = known(names["rows"])
+    path.write_text(SOURCE.replace("x / 2", "x / 3"))
+    assert known(names["rows"]) == before
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    keep_source(names["rows"])
+    assert before.changes(known(names["rows"])) == ["half changed"]

@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 from cachelayer.versions.secrecy import hashed, is_secret
-from cachelayer.versions.syntax import Piece, class_of, function_of
+from cachelayer.versions.syntax import Piece, class_of, function_of, read_again
 
 ALGORITHM = 1
 """Part of every fingerprint; those of different algorithms are not compared."""
@@ -96,6 +96,13 @@ def fingerprint(function: object) -> Fingerprint | None:
     if not any(functions.values()):
         return None
     return Fingerprint(functions, dict(sorted(walk.constants.items())))
+
+
+def keep_source(function: object) -> None:
+    """Read the source of a function that was defined just now, before the file is edited."""
+    inner = innermost(function)
+    if inner is not None:
+        read_again(inner.__code__.co_filename, inner.__globals__)
 
 
 def innermost(function: object) -> FunctionType | None:

@@ -49,9 +49,20 @@ def class_of(name: str, filename: str, module: dict[str, Any]) -> Piece | None:
     return _pieces(_source(filename, module)).get(name)
 
 
-def _source(filename: str, module: dict[str, Any]) -> str:
+_sources: dict[str, str] = {}
+"""By file, as they were when they were read first: a file may be edited while the program runs its older code."""
+
+
+def read_again(filename: str, module: dict[str, Any]) -> None:
+    """Read the source of a file whose code begins to run now."""
     linecache.checkcache(filename)
-    return "".join(linecache.getlines(filename, module))
+    _sources[filename] = "".join(linecache.getlines(filename, module))
+
+
+def _source(filename: str, module: dict[str, Any]) -> str:
+    if filename not in _sources:
+        read_again(filename, module)
+    return _sources[filename]
 
 
 @lru_cache(maxsize=64)
