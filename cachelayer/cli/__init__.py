@@ -8,7 +8,7 @@ import threading
 import time
 
 _INTERRUPTED = 130
-_PATIENCE = 2.0
+_PATIENCE = 1.0
 
 
 def main() -> None:
