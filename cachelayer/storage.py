@@ -407,7 +407,7 @@ class Storage:
         target = to if isinstance(to, Storage) else Storage(to)
         info = reference.resolve(self._snapshot(reference.dataset_id))
         there = reference.dataset_id if new_id is None else paths.check_name("dataset id", new_id)
-        version = info.version if new_version is None else paths.check_name("version", new_version)
+        version = info.version if new_version is None else check_version(new_version)
         source = Published(self._store, reference.dataset_id, info)
         return target._open(there, VersionCopy(source, target._store, there, version, progress).copy())
 
