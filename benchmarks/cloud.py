@@ -132,13 +132,11 @@ def copy() -> None:
         there.storage(far=False, local_cache_bytes=0).cache(lambda: images(count), "images", "v1")
         ref = there.storage(far=True, local_cache=cache).fetch("images@v1")
         nbytes = ref.nbytes
-        shards = ref._base.shards
         started = time.perf_counter()
-        ref.read(np.linspace(0, count - 1, 256).astype(np.int64))
-        shards.wait_for_copies()
-        if shards.local_shards() < len(ref._base.manifest.shards):
-            raise RuntimeError("not every shard was copied")
+        found = ref.mirror()
         mine = nbytes / (time.perf_counter() - started)
+        if found.local_shards < found.shards:
+            raise RuntimeError("not every shard was copied")
         bare = nbytes / bare_copy(there, ref)
         near = cachelayer.Storage(local).cache(lambda: images(count), "images", "v1")
         again = there.storage(far=True, local_cache=cache).fetch("images@v1")
