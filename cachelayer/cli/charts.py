@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from cachelayer.cli.output import count, table
-from cachelayer.statistics import LeafStats, Statistics
+from cachelayer.statistics import LeafStats, LengthStats, Statistics
 from cachelayer.statistics.histogram import Number
 from cachelayer.statistics.images import ImageStats
 from cachelayer.statistics.numbers import NumberStats
@@ -15,7 +15,7 @@ from cachelayer.statistics.strings import StringStats
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 16
-_COMMON = 4
+_COMMON = 3
 _LONG = 10**9
 _COLUMNS = ("min", "mean", "max", "std")
 Row = tuple[str, str, str, str, str]
@@ -23,9 +23,11 @@ Row = tuple[str, str, str, str, str]
 
 def statistics_table(found: Statistics) -> Table:
     """A row for each leaf, and for each of its lengths."""
-    shown = table("leaf", "of", *_COLUMNS, "histogram", "beside", right=_COLUMNS)
+    shown = table("leaf", "of", *_COLUMNS, "histogram", "notes", right=_COLUMNS)
+    for column in shown.columns[2:-1]:
+        column.no_wrap = True
     sizes = found.record_nbytes
-    shown.add_row("record", "stored bytes", *_numbers(sizes.numbers), _longest(sizes.longest))
+    shown.add_row("record", "stored bytes", *_numbers(sizes.numbers), _longest(sizes))
     for leaf in found.leaves:
         for row in _rows(leaf):
             shown.add_row(*row)
@@ -45,7 +47,7 @@ def _rows(leaf: LeafStats) -> Iterator[tuple[str, ...]]:
         yield (name, leaf.spec, *columns, ", ".join(notes + others))
         name, notes = "", []
     for lengths in leaf.lengths:
-        yield (name, lengths.of, *_numbers(lengths.numbers), "; ".join([*notes, _longest(lengths.longest)]).strip("; "))
+        yield (name, lengths.of, *_numbers(lengths.numbers), "; ".join([*notes, _longest(lengths)]).strip("; "))
         name, notes = "", []
     if leaf.images is not None:
         yield ("", "width", *_numbers(leaf.images.width), "")
@@ -82,8 +84,9 @@ def _drawn(counts: Sequence[int]) -> str:
     return "".join(" " if one == 0 else _BARS[(one * (len(_BARS) - 1) + most // 2) // most] for one in counts)
 
 
-def _longest(record: int | None) -> str:
-    return "" if record is None else f"largest: record {count(record)}"
+def _longest(lengths: LengthStats) -> str:
+    differ = lengths.longest is not None and lengths.numbers.minimum != lengths.numbers.maximum
+    return f"longest: record {lengths.longest:,}" if differ else ""
 
 
 def _not_finite(numbers: NumberStats) -> list[str]:

@@ -1,5 +1,5 @@
 """What the records of a version hold: ranges, lengths, nulls and histograms of every leaf, in one pass."""
 
-from cachelayer.statistics.survey import LeafStats, Statistics, survey
+from cachelayer.statistics.survey import LeafStats, LengthStats, Statistics, survey
 
-__all__ = ["LeafStats", "Statistics", "survey"]
+__all__ = ["LeafStats", "LengthStats", "Statistics", "survey"]
