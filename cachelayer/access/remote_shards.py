@@ -70,6 +70,10 @@ class RemoteShards:
         """Whether every shard is read from a local copy."""
         return self._all_local
 
+    def has_all_copies(self) -> bool:
+        """Whether there are local copies of all shards, of which those that others made are used from now on."""
+        return bool(self._look_for_copies(np.arange(len(self._was_seen))).all())
+
     def wait_for_copies(self) -> None:
         """Return when every copy that reading has asked for so far is made, or cannot be."""
         if self._copies is not None:
