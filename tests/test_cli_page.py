@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import script
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -54,10 +53,3 @@ def test_a_pattern_is_not_satisfied_by_anything() -> None:
     assert pattern("a ... b\nc").fullmatch("a  1 2 b\n c\n")
     assert not pattern("a ... b\nc").fullmatch("a 1 2 b")
     assert not pattern("a b").fullmatch("a b c")
-
-
-def test_the_first_example_is_the_same_by_the_script(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "pipeline.py").write_text(program)
-    command, shown = re.findall(r"```console\n\$ (cachelayer build.*)\n((?:(?!\$ ).*\n)*)```", PAGE)[0]
-    assert pattern(shown).fullmatch(script(*shlex.split(command)[1:], cwd=tmp_path).stdout)
