@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import given
 from rich.console import Console
 from strategies import versions
 
-from cachelayer import ImageSpec, Ragged, Sparse, StorageError
+from cachelayer import ImageSpec, MissingDependencyError, Ragged, Sparse, StorageError
 from cachelayer.cli.pictures import Picture, is_picture, save_images
 from cachelayer.cli.rendering import ElementView, element_json, leaf_text
 from cachelayer.elements.infer import from_element
@@ -120,6 +121,11 @@ def test_json_holds_what_python_reads_back() -> None:
 def test_json_of_long_values_says_what_they_are() -> None:
     assert element_json(np.zeros((40, 30), np.uint8)) == {"dtype": "uint8", "shape": [40, 30], "first": [0] * 8}
     assert element_json("x" * 5000) == {"characters": 5000, "first": "x" * 200}
+    ragged = Ragged(np.arange(2000), np.arange(0, 2001, 2))
+    assert element_json(ragged) == {"rows": 1000, "first": [[n, n + 1] for n in range(0, 16, 2)]}
+    diagonal = Sparse(np.arange(4000).reshape(2000, 2), np.ones(2000), [4000, 4000])
+    assert element_json(diagonal)["count"] == 2000
+    assert element_json(diagonal)["values"] == [1.0] * 8
     assert element_json(bytes(5000)) == {"nbytes": 5000, "first": repr(bytes(8))}
 
 
@@ -179,6 +185,19 @@ def test_images_are_saved_as_files(tmp_path: Path) -> None:
     assert [path.name for path in written] == ["000007-rgb.png", "000007-grey.png"]
     assert np.array_equal(np.asarray(Image.open(written[0])), element["rgb"])
     assert np.array_equal(np.asarray(Image.open(written[1])), element["grey"][:, :, 0])
+
+
+def test_leaves_with_like_names_have_files_of_their_own(tmp_path: Path) -> None:
+    image = np.zeros((8, 8), np.uint8)
+    element = {"a": {"b": image}, "a b": image, "ä": image}
+    written = save_images(from_element(element), 0, element, tmp_path)
+    assert [path.name for path in written] == ["000000-a-b.png", "000000-a-b-2.png", "000000-ä.png"]
+
+
+def test_without_pillow_nothing_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'cachelayer\[image\]'"):
+        save_images(ImageSpec(), 0, b"?", tmp_path)
 
 
 def test_encoded_images_are_saved_as_they_are(tmp_path: Path) -> None:

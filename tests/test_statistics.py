@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import sys
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -245,6 +246,14 @@ def test_encoded_images_are_told_of_by_their_headers(tmp_path: Path) -> None:
     assert leaf.lengths[0].numbers.minimum == len(b"nothing")
 
 
+def test_without_pillow_encoded_images_have_their_sizes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = built(tmp_path, [image("L", (4, 6), "PNG")], element_spec=ImageSpec())
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    (leaf,) = survey(ref).leaves
+    assert leaf.images is None
+    assert leaf.lengths[0].numbers.count == 1
+
+
 def test_an_empty_version_has_statistics_too(tmp_path: Path) -> None:
     spec = {"x": ArraySpec("float32", (3,)), "name": ArraySpec(str)}
     found = survey(built(tmp_path, [], element_spec=spec))
@@ -276,6 +285,18 @@ def test_a_view_has_the_statistics_of_its_own_records(tmp_path: Path) -> None:
     assert length.numbers.values == tuple((n, 1) for n in range(20, 100, 10))
     assert length.longest == 0
     assert found.record_nbytes.longest == 0
+
+
+def test_versions_made_from_others_have_statistics_of_what_they_keep(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit(range(10), "n", "v1", progress=False)
+    storage.append("n", "v1", "v2", range(10, 30), progress=False)
+    ref = storage.derive("n", "v2", "v3", keep=[25, 3, 11])
+    found = survey(ref)
+    assert found.records == found.record_nbytes.numbers.count == 3
+    numbers = found.leaves[0].numbers
+    assert numbers is not None
+    assert numbers.values == ((3, 1), (11, 1), (25, 1))
 
 
 def stored(ref: cachelayer.DataRef[Any]) -> list[int]:

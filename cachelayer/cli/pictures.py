@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,11 @@ def save_images(spec: tree.Tree, number: int, element: Any, folder: Path) -> lis
     except ImportError as error:
         raise MissingDependencyError("saving images needs Pillow: pip install 'cachelayer[image]'") from error
     written = []
+    seen: Counter[str] = Counter()
     for (path, leaf), value in zip(tree.leaves(spec), tree.flatten_like(spec, element), strict=True):
-        name = "-".join([f"{number:06d}", *re.findall(r"[A-Za-z0-9_]+", path)])
+        name = "-".join([f"{number:06d}", *re.findall(r"\w+", path)])
+        seen[name] += 1
+        name += f"-{seen[name]}" * (seen[name] > 1)
         if isinstance(leaf, ImageSpec) and value is not None:
             written.append(_write(folder / f"{name}.{_extension(value)}", value))
         elif is_picture(value):

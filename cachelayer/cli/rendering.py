@@ -59,7 +59,7 @@ def leaf_text(value: Any) -> str:
     if isinstance(value, str):
         return _clipped(repr(value[:_TEXT]), len(value) > _TEXT)
     if isinstance(value, Ragged):
-        rows = ", ".join(leaf_text(row) for row in list(value)[:_FIRST])
+        rows = ", ".join(leaf_text(row) for row in _first_rows(value))
         return f"ragged, {_counted(len(value), 'row')}: {_clipped(rows, len(value) > _FIRST)}"
     if isinstance(value, Sparse):
         places = [tuple(place) for place in value.indices[:_FIRST].tolist()]
@@ -107,6 +107,10 @@ def _plain(scalar: NDArray[Any]) -> bool | int | float | complex | str:
     return value
 
 
+def _first_rows(ragged: Ragged) -> list[Any]:
+    return [ragged[row] for row in range(min(len(ragged), _FIRST))]
+
+
 def _clipped(text: str, is_clipped: bool) -> str:
     return f"{text} …" if is_clipped else text
 
@@ -143,10 +147,14 @@ def _leaf_json(value: Any) -> Any:
         whole = len(value) <= _WHOLE_IN_JSON
         return _printable(value) if whole else {"characters": len(value), "first": _printable(value[:_TEXT])}
     if isinstance(value, Ragged):
-        return [_leaf_json(row) for row in value]
+        whole = len(value) + value.flat_values.size <= _WHOLE_IN_JSON
+        first = [_leaf_json(row) for row in (value if whole else _first_rows(value))]
+        return first if whole else {"rows": len(value), "first": first}
     if isinstance(value, Sparse):
-        shape = value.dense_shape.tolist()
-        return {"dense_shape": shape, "indices": value.indices.tolist(), "values": _leaf_json(value.values)}
+        count = len(value.values) if len(value.values) <= _WHOLE_IN_JSON else _FIRST
+        more = {} if count == len(value.values) else {"count": len(value.values)}
+        entries = {"indices": value.indices[:count].tolist(), "values": _leaf_json(value.values[:count])}
+        return {"dense_shape": value.dense_shape.tolist(), **more, **entries}
     array = np.asarray(value)
     if array.size <= _WHOLE_IN_JSON:
         return _list_json(array)
