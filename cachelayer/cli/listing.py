@@ -81,7 +81,7 @@ def log(dataset: DatasetArgument, option: Options = None) -> Answer:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     address = Address.parse(dataset)
     events = open_storage(address.url, option).history(address.dataset_id)
-    shown = table("", "what", "", "when", "who", right=("",))
+    shown = table("entry", "what", "", "when", "who", right=("entry",))
     for event in events:
         details = "  ".join(f"{name}={_text(value)}" for name, value in event.details.items())
         shown.add_row(str(event.sequence), event.kind, details, event.time, f"{event.user}@{event.host}")

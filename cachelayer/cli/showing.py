@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -111,6 +111,15 @@ def _provenance(provenance: Mapping[str, Any]) -> RenderableType:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values()):
-        return "\n".join(f"{name} = {_text(item)}" for name, item in value.items())
+    """A value as text: of a dict a line for each key, of dicts in it by keys with dots."""
+    if isinstance(value, dict):
+        return "\n".join(f"{name} = {item}" for name, item in _flat("", value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _flat(path: str, value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, item in value.items():
+        if isinstance(item, dict):
+            yield from _flat(f"{path}{name}.", item)
+        else:
+            yield f"{path}{name}", _text(item)
