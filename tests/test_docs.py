@@ -33,7 +33,7 @@ ELSEWHERE = {
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HERE = [page for page in PAGES if page.stem not in ELSEWHERE and FENCE.search(page.read_text())]
-SHOWN = re.compile(r"`(test_\w+\.py)(?:::(\w+))?`")
+SHOWN = re.compile(r"`((?:test_|jax_|orbax_)\w+\.py)(?:::(\w+))?`")
 
 
 @pytest.fixture(scope="module")
