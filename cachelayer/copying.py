@@ -147,12 +147,12 @@ class VersionCopy:
                 return found
             names: _Names | None = None
             try:
-                names = self._names(head.revoked)
+                names = self._names(self._gone(head))
                 return self._copy(names)
             except CacheLayerError as error:
                 self._check_source(error)
                 # Who deleted a version there that had the same files has revoked their names: others are taken then.
-                if names is None or not names.all & self._log.head().revoked:
+                if names is None or not names.all & self._gone(self._log.head()):
                     raise
 
     def _existing(self, head: Snapshot) -> VersionInfo | None:
@@ -166,6 +166,15 @@ class VersionCopy:
                 "versions never change, choose another"
             )
         return found
+
+    def _gone(self, head: Snapshot) -> frozenset[str]:
+        """Names that no attempt can have at the destination any more: revoked, and its files deleted."""
+        source = self._source
+        is_here = (source.store.url, source.dataset_id) == (self._to.url, self._dataset_id)
+        if is_here and head.versions.get(source.info.version) == source.info:
+            # An attempt that others went on with was revoked, and its files are in use.
+            return head.revoked - {paths.attempt_of(file.name) for file in files_of(source)}
+        return head.revoked
 
     def _names(self, revoked: frozenset[str]) -> _Names:
         manifest, raw = self._source.manifest, self._manifest_bytes()
@@ -186,42 +195,42 @@ class VersionCopy:
         return raw
 
     def _copy(self, names: _Names) -> VersionInfo:
-        manifest = self._source.manifest
-        title = f"copy {self._source.name}"
-        attempts = attempts_of(self._to, self._dataset_id)
-        with Progress(title, manifest.shard_records, self._shows) as progress, ExitStack() as running:
-            for attempt in sorted(names.all):
-                running.enter_context(attempts.running(attempt, lambda: str(progress)))
-            self._copy_files(names, progress)
+        there = self._files_in(names.all)
+        targets = (names.of(file.name) for file in files_of(self._source))
+        missing = {paths.attempt_of(target) for target in targets if target not in there}
+        running = attempts_of(self._to, self._dataset_id)
+        title, records = f"copy {self._source.name}", self._source.manifest.shard_records
+        with Progress(title, records, self._shows) as progress, ExitStack() as shown:
+            for attempt in sorted({*missing, names.manifest_attempt}):
+                shown.enter_context(running.running(attempt, lambda: str(progress)))
+                if isinstance(self._to, LocalStore):
+                    # Nobody else writes there now.
+                    self._to.drop_unfinished(paths.build(self._dataset_id, attempt))
+            # Another copy may have brought some while this one waited for its turn.
+            self._copy_files(names, there | self._files_in(missing), progress)
             return self._publish(names)
 
-    def _copy_files(self, names: _Names, progress: Progress) -> None:
-        there = {name for attempt in names.all for name in self._names_in(attempt)}
-        threads = ThreadPoolExecutor(_FILES_AT_ONCE, "cachelayer-copy")
-        try:
-            work = {
-                threads.submit(self._copy_file, file, names.of(file.name), names.of(file.name) in there): file
-                for file in files_of(self._source)
-            }
-            for done in as_completed(work):
-                done.result()
-                progress.update(work[done].records, work[done].nbytes)
-        except KeyboardInterrupt:
-            # Who waits for the end is not made to wait for a network that may not answer.
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
-        except BaseException:
-            threads.shutdown(cancel_futures=True)
-            raise
-        threads.shutdown()
+    def _files_in(self, attempts: set[str]) -> set[str]:
+        """The files of these attempts at the destination, relative to the dataset."""
+        return {
+            f"{paths.BUILDS}/{attempt}/{name}"
+            for attempt in attempts
+            for name in self._to.names(paths.build(self._dataset_id, attempt))
+        }
 
-    def _names_in(self, attempt: str) -> list[str]:
-        """The files of an attempt at the destination, relative to the dataset."""
-        folder = paths.build(self._dataset_id, attempt)
-        if isinstance(self._to, LocalStore):
-            # Whoever writes to an attempt on a disk holds its lease, and that is us.
-            self._to.drop_unfinished(folder)
-        return [f"{paths.BUILDS}/{attempt}/{name}" for name in self._to.names(folder)]
+    def _copy_files(self, names: _Names, there: set[str], progress: Progress) -> None:
+        with ThreadPoolExecutor(_FILES_AT_ONCE, "cachelayer-copy") as threads:
+            try:
+                work = {
+                    threads.submit(self._copy_file, file, names.of(file.name), names.of(file.name) in there): file
+                    for file in files_of(self._source)
+                }
+                for done in as_completed(work):
+                    done.result()
+                    progress.update(work[done].records, work[done].nbytes)
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _copy_file(self, file: File, new_name: str, is_there: bool) -> None:
         name, target = f"{self._source.dataset_id}/{file.name}", f"{self._dataset_id}/{new_name}"
@@ -267,7 +276,7 @@ class VersionCopy:
         reference = f"{self._source.store.url}/{self._source.name}@sha256:{self._source.info.digest}"
 
         def published(head: Snapshot) -> Snapshot:
-            lost = sorted(names.all & head.revoked)
+            lost = sorted(names.all & self._gone(head))
             if lost:
                 raise BuildRevokedError(f"{', '.join(lost)} of {self._version!r} was revoked while it was copied")
             return head.with_version(info, event("copy", version=self._version, source=reference))

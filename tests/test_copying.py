@@ -133,6 +133,15 @@ def test_a_copy_within_a_dataset_is_another_name_for_the_same_files(here: Storag
     assert objects(here) == {}
 
 
+def test_shards_of_an_attempt_that_was_gone_on_with_keep_their_names_within_a_dataset(here: Storage) -> None:
+    (attempt,) = attempts(here)
+    share(here, "v2", "v1")
+    Log(here._store, "d").commit(lambda head: replace(head, revoked=head.revoked | {attempt}))
+    before = objects(here)
+    check(here.copy("d", "v2", here, new_version="v3"), here)
+    assert objects(here) == before
+
+
 def test_a_copy_that_is_there_is_not_made_again(here: Storage, there: Storage) -> None:
     first = here.copy("d", "v1", there)
     written = {path: path.stat().st_mtime_ns for path in Path(there.url).rglob("*")}
@@ -412,3 +421,38 @@ def test_an_empty_version_and_a_compressed_one_are_copied(there: Storage, tmp_pa
     here.submit(ROWS, "zstd", "v1", compression="zstd")
     assert len(here.copy("empty", "v1", there)) == 0
     check(here.copy("zstd", "v1", there), there)
+
+
+def test_versions_made_from_others_are_copied_with_all_that_they_need(
+    here: Storage, there: Storage, s3: Server
+) -> None:
+    here.append("d", "v1", "v2", ROWS[:7])
+    here.derive("d", "v2", "v3", keep=[3, 1, 506])
+    bucket = in_bucket(s3)
+    for source, to in ((here, bucket), (bucket, there)):
+        for version in ("v1", "v2", "v3"):
+            ref = source.copy("d", version, to)
+            assert ref.digest == here.fetch("d", version).digest
+            assert to.verify("d", version)
+        assert [row["n"] for row in to.fetch("d", "v3")] == [3, 1, 6]
+        assert objects(to) == objects(here)
+    # The numbers of the records, too, go under another name where theirs was revoked.
+    there.delete("d", "v3")
+    ref = here.copy("d", "v3", there)
+    assert [row["n"] for row in ref] == [3, 1, 6]
+    assert ref.digest == here.fetch("d", "v3").digest
+    for version in ("v1", "v2"):
+        there.delete("d", version)
+    assert there.gc(grace=0.0) == []
+    assert [row["n"] for row in there.fetch("d", "v3")] == [3, 1, 6]
+    assert there.verify("d", "v3")
+
+
+def test_damaged_numbers_of_kept_records_are_not_published(here: Storage, there: Storage) -> None:
+    here.derive("d", "v1", "v2", keep=[5, 3, 4])
+    (name,) = (name for name in objects(here) if name.endswith(".i64"))
+    whole = objects(here)[name]
+    here._store.put(name, whole[:8] + bytes(8) + whole[16:])
+    with pytest.raises(cachelayer.CorruptionError, match=r"\.i64: what was read does not match"):
+        here.copy("d", "v2", there)
+    assert there.datasets() == []
