@@ -168,6 +168,7 @@ def test_gc_removes_what_builds_left(storage: cachelayer.Storage) -> None:
     assert document("gc", storage.url) == {"deleted": []}
     assert document("gc", storage.url, "--grace", "0s") == {"deleted": [f"d/{left.name}"]}
     assert not left.exists()
+    assert "there is nothing at" in refused("gc", f"{storage.url}-not")
     assert "--grace 'soon'" in refused("gc", storage.url, "--grace", "soon")
 
 

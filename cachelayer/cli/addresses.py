@@ -90,6 +90,17 @@ def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | No
     return Storage(url, local_cache=local_cache, storage_options=storage_options(options))
 
 
+def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
+    """The storage of an argument that is not about to be made.
+
+    Raises:
+        InvalidArgumentError: where there is no such folder.
+    """
+    if "://" not in url and not Path(url).expanduser().exists():
+        raise InvalidArgumentError(f"there is nothing at {url}")
+    return open_storage(url, options)
+
+
 def open_reference(text: str, options: Sequence[str] | None, local_cache: Path | None = None) -> DataRef[Any]:
     """The version, or the part of one, of an argument."""
     address = Address.parse(text)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, open_storage
+from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, existing_storage, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, size, table
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
@@ -23,11 +22,10 @@ _NUMBERS = ("versions", "records", "size")
 )
 def ls(place: StorageArgument, option: Options = None) -> Answer:
     """List the datasets of a storage, or the versions of a dataset (STORAGE/ID), newest last."""
-    if "://" not in place and not Path(place).expanduser().exists():
-        raise InvalidArgumentError(f"there is nothing at {place}")
+    storage = existing_storage(place, option)
     dataset = _dataset(place, option)
     if dataset is None:
-        return _datasets(open_storage(place, option))
+        return _datasets(storage)
     storage, dataset_id = dataset
     return _versions(storage, dataset_id)
 

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from cachelayer.cli.addresses import Address, Options, ReferenceArgument, StorageArgument, open_storage
+from cachelayer.cli.addresses import (
+    Address,
+    Options,
+    ReferenceArgument,
+    StorageArgument,
+    existing_storage,
+    open_storage,
+)
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count
 from cachelayer.cli.quantities import seconds
@@ -81,5 +88,5 @@ def gc(
     option: Options = None,
 ) -> Answer:
     """Delete what failed, killed and interrupted builds and copies left. What is running is never touched."""
-    deleted = open_storage(storage, option).gc(seconds("--grace", grace))
+    deleted = existing_storage(storage, option).gc(seconds("--grace", grace))
     return Answer({"deleted": deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} deleted"])
