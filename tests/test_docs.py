@@ -8,17 +8,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_child import FENCE, GIVEN
 from servers import connect, gcs_server
 
+import cachelayer
+from cachelayer import errors
+
 ROOT = Path(__file__).parents[1]
 CHILD = Path(__file__).with_name("page_child.py")
 # Pages whose code other tests run, beside what they test.
 ELSEWHERE = {
+    "cli": "test_cli_page.py",
     "files": "test_folders.py",
     "format": "test_format.py",
     "frames": "test_polars.py",
@@ -53,11 +59,33 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)
-def test_the_code_of_a_page_does_what_stands_there(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-    settings = environment | {"CACHELAYER_LOCAL_CACHE": str(tmp_path / "copies"), "PORT": free_port()}
+def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    settings = environment | {"CACHELAYER_LOCAL_CACHE": str(folder / "copies"), "PORT": free_port()}
     command = [sys.executable, str(CHILD), str(page)]
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+
+
+Runs = dict[Path, "Future[subprocess.CompletedProcess[str]]"]
+
+
+@pytest.fixture(scope="module")
+def runs(
+    request: pytest.FixtureRequest, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runs]:
+    """The pages that were asked for, two at a time; from the last, since the tutorial takes longest."""
+    items: list[Any] = request.session.items
+    asked = {item.callspec.params["page"] for item in items if "runs" in getattr(item, "fixturenames", ())}
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            page: pool.submit(run, page, tmp_path_factory.mktemp(page.stem), environment)
+            for page in reversed(HERE)
+            if page in asked
+        }
+
+
+@pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)
+def test_the_code_of_a_page_does_what_stands_there(page: Path, runs: Runs) -> None:
+    done = runs[page].result()
     assert done.returncode == 0, done.stderr
 
 
@@ -77,3 +105,10 @@ def test_what_shows_a_promise_is_a_test(page: Path) -> None:
     for file, function in SHOWN.findall(page.read_text()):
         text = Path(__file__).with_name(file).read_text()
         assert not function or f"def {function}(" in text, f"{file}::{function}"
+
+
+def test_every_public_name_stands_in_the_reference() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert "::: cachelayer.errors" in page
+    apart = {name for name in cachelayer.__all__ if not hasattr(errors, name)}
+    assert apart <= set(re.findall(r"^::: cachelayer\.(\w+)$", page, re.M))
