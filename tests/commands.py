@@ -55,6 +55,10 @@ def no_source():
     return 7
 
 
+def exits():
+    raise SystemExit(0)
+
+
 def prints():
     print("printed by the source")
     return [1, 2]

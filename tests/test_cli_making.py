@@ -96,6 +96,7 @@ def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
         ("pipeline:row", "no 'row' in pipeline: did you mean rows"),
         ("pipeline:NUMBER", "pipeline:NUMBER is a int: name a function"),
         ("pipeline:no_source", "a int is not a source"),
+        ("pipeline:exits", "called sys.exit(0): nothing was done"),
         ("nowhere:rows", "no module 'nowhere'"),
         ("nowhere.deep:rows", "no module 'nowhere.deep'"),
         ("nowhere.py:rows", "there is no file"),

@@ -7,19 +7,19 @@ import sys
 import threading
 import time
 
-_INTERRUPTED = 130
 _PATIENCE = 1.0
 
 
 def main() -> None:
     """Entry point of the script ``cachelayer``."""
     from cachelayer.cli.app import app
+    from cachelayer.cli.output import INTERRUPTED
 
     try:
         app(prog_name="cachelayer")
     except SystemExit as end:
-        if end.code == _INTERRUPTED:
-            _end_soon(_INTERRUPTED)
+        if end.code == INTERRUPTED:
+            _end_soon(INTERRUPTED)
         raise
 
 

@@ -87,19 +87,15 @@ def _exit_codes(*, show_traceback: bool) -> Iterator[None]:
         if line is not None:
             sys.stderr.write(f"{line}\n")
         raise typer.Exit(_code(error)) from None
+    except SystemExit as end:
+        output.problem("error", f"the program called sys.exit({end.code!r}): nothing was done")
+        raise typer.Exit(output.USAGE) from None
     except (typer.Exit, BrokenPipeError):
         raise
-    except Exception as error:
-        if not _is_usage(error):
-            traceback.print_exc()
-            output.problem("error", "this is a mistake in cachelayer: please report it with the lines above")
-            raise typer.Exit(output.BUG) from None
-        raise
-
-
-def _is_usage(error: Exception) -> bool:
-    """Whether Typer itself shows it, as it does what was typed wrongly."""
-    return isinstance(error, typer.BadParameter)
+    except Exception:
+        traceback.print_exc()
+        output.problem("error", "this is a mistake in cachelayer: please report it with the lines above")
+        raise typer.Exit(output.BUG) from None
 
 
 def _code(error: CacheLayerError) -> int:
