@@ -92,7 +92,7 @@ def _exit_codes(*, show_traceback: bool) -> Iterator[None]:
         raise typer.Exit(output.USAGE) from None
     except (typer.Exit, BrokenPipeError):
         raise
-    except Exception:
+    except Exception:  # noqa: BLE001 - shown whole, and with an exit code of its own
         traceback.print_exc()
         output.problem("error", "this is a mistake in cachelayer: please report it with the lines above")
         raise typer.Exit(output.BUG) from None
