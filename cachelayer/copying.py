@@ -219,18 +219,23 @@ class VersionCopy:
         }
 
     def _copy_files(self, names: _Names, there: set[str], progress: Progress) -> None:
-        with ThreadPoolExecutor(_FILES_AT_ONCE, "cachelayer-copy") as threads:
-            try:
-                work = {
-                    threads.submit(self._copy_file, file, names.of(file.name), names.of(file.name) in there): file
-                    for file in files_of(self._source)
-                }
-                for done in as_completed(work):
-                    done.result()
-                    progress.update(work[done].records, work[done].nbytes)
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+        threads = ThreadPoolExecutor(_FILES_AT_ONCE, "cachelayer-copy")
+        try:
+            work = {
+                threads.submit(self._copy_file, file, names.of(file.name), names.of(file.name) in there): file
+                for file in files_of(self._source)
+            }
+            for done in as_completed(work):
+                done.result()
+                progress.update(work[done].records, work[done].nbytes)
+        except KeyboardInterrupt:
+            # Who waits for the end is not made to wait for a network that may not answer.
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+        threads.shutdown()
 
     def _copy_file(self, file: File, new_name: str, is_there: bool) -> None:
         name, target = f"{self._source.dataset_id}/{file.name}", f"{self._dataset_id}/{new_name}"

@@ -100,15 +100,18 @@ def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> N
     shards = len(storage.fetch("d")._base.manifest.shards)
     url = s3.url(new_bucket(s3), "caches")
     with fault_proxy(s3.endpoint) as proxy:
-        arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint))
+        # Who waited for the upload that is stalled would wait for ever.
+        patient = ("--to-option", "timeout=100000")
+        arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint), *patient)
         proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
         with subprocess.Popen([SCRIPT, *arguments], cwd=here, stderr=subprocess.PIPE, text=True) as child:
-            sent = uploads(url, s3)
-            while len(sent) < 2 * shards - 1:
-                assert child.poll() is None
-                sent = uploads(url, s3)
-            child.send_signal(signal.SIGINT)
-            _, said = child.communicate(timeout=60)
+            try:
+                while len(uploads(url, s3)) < 2 * shards - 1:
+                    assert child.poll() is None
+                child.send_signal(signal.SIGINT)
+                _, said = child.communicate(timeout=60)
+            finally:
+                child.kill()
         assert child.returncode == 130
         assert "to go on where it stopped, run the same command again" in said
         assert "Traceback" not in said
