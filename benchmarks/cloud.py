@@ -224,7 +224,7 @@ def upload() -> None:
 
 def bare_upload(storage: cachelayer.Storage, files: list[Path]) -> float:
     """Seconds of uploading files that are there already, as many at once as a build does."""
-    from cachelayer.building.build import _DELIVERIES
+    from cachelayer.building.pipeline import _DELIVERIES
 
     started = time.perf_counter()
     with ThreadPoolExecutor(_DELIVERIES) as threads:

@@ -43,7 +43,9 @@ def a_manifest(shards: int, records: int) -> Manifest:
         for number in range(shards)
         for digest in [hashlib.sha256(number.to_bytes(8, "little")).hexdigest()]
     ]
-    return Manifest("typed/1", SPEC, ShardTable.of(ShardFile(ATTEMPT, number, stat) for number, stat in enumerate(stats)))
+    return Manifest(
+        "typed/1", SPEC, ShardTable.of(ShardFile(ATTEMPT, number, stat) for number, stat in enumerate(stats))
+    )
 
 
 def seconds(work: Callable[[], Any], rounds: int = 5) -> float:

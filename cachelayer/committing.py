@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from cachelayer.access.composition import Composition
-from cachelayer.errors import AlreadyExistsError, CacheLayerError, VersionNotFoundError
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CacheLayerError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
@@ -45,23 +44,31 @@ class Committer:
             name = f"{self._dataset_id}@{self._version}"
             raise AlreadyExistsError(f"{name} {what} already: choose another version")
 
-    def revoke(self, attempt: str) -> Snapshot:
+    def revoke(self, attempt: str, by: str = "") -> Snapshot:  # noqa: ARG002 - it does not matter who does
         """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
+        change = event("revoke", attempts=[attempt])
+        return self._unless_settled(attempt, lambda head: head.without_attempts([attempt], change))
 
-        def revoked(head: Snapshot) -> Snapshot:
-            return replace(head, revoked=head.revoked | {attempt}, event=event("revoke", attempts=[attempt]))
+    def adopt(self, attempt: str, by: str) -> Snapshot:
+        """The same, where what it has finished goes on to be another's."""
+        change = event("adopt", attempts=[attempt], by=by)
+        return self._unless_settled(attempt, lambda head: head.adopting([attempt], by, change))
 
+    def _unless_settled(self, attempt: str, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
         head = self._log.head()
         settled = self._version in head.versions or attempt in head.revoked
-        return head if settled else self._log.commit(revoked)
+        return head if settled else self._log.commit(change)
 
-    def publish(self, attempt: str, made: Composition, details: Mapping[str, Any]) -> VersionInfo:
+    def publish(
+        self, attempt: str, made: Composition, details: Mapping[str, Any], adopted: Collection[str] = ()
+    ) -> VersionInfo:
         """Write the manifest and what lies beside it, and publish it.
 
         Args:
             attempt: which wrote it.
             made: what the version consists of.
             details: what the log's event says of it.
+            adopted: the interrupted attempts whose shards it goes on from.
 
         Raises:
             AlreadyExistsError: where another published the version first.
@@ -84,26 +91,40 @@ class Committer:
             time=manifest.provenance["time"],
         )
         self._commits = True
-        self._log.commit(lambda head: self._next(head, info, details))
+        self._log.commit(lambda head: self._next(head, info, details, adopted))
         return info
 
-    def _next(self, head: Snapshot, info: VersionInfo, details: Mapping[str, Any]) -> Snapshot:
+    def _next(
+        self, head: Snapshot, info: VersionInfo, details: Mapping[str, Any], adopted: Collection[str]
+    ) -> Snapshot:
         base = self._base
         if base is not None and head.versions.get(base.version) != base:
             raise VersionNotFoundError(
                 f"{self._dataset_id}@{base.version} was deleted while {self._version!r} was made of it"
             )
+        attempt = paths.attempt_of(info.manifest)
+        lost = sorted(name for name in adopted if head.adopted.get(name) != attempt)
+        if lost:
+            raise BuildRevokedError(
+                f"{', '.join(lost)}, with which attempt {attempt} went on, was collected meanwhile: build again"
+            )
         return head.with_version(info, event("publish", version=self._version, **details))
 
-    def abandon(self, attempt: str) -> bool:
-        """Delete what a failed attempt wrote, unless it failed after its publication; whether others had revoked it."""
+    def abandon(self, attempt: str, *, keep: bool) -> bool:
+        """Delete what a failed attempt wrote, unless it failed after its publication; whether others had revoked it.
+
+        Args:
+            attempt: the attempt.
+            keep: leave what another attempt can go on with.
+        """
         with suppress(CacheLayerError):
             head = self._log.head()
             revoked = attempt in head.revoked
             if self._commits:
                 # A put that failed may still arrive: it cannot after an entry that revokes the attempt.
                 head = self.revoke(attempt)
-            if attempt not in {paths.attempt_of(info.manifest) for info in head.versions.values()}:
+            published = {paths.attempt_of(info.manifest) for info in head.versions.values()}
+            if attempt not in published and not (keep and head.can_be_adopted(attempt)):
                 self._store.delete_folder(paths.build(self._dataset_id, attempt))
             return revoked
         return False

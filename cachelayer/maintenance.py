@@ -25,6 +25,7 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.provenance import event
+from cachelayer.versions.unfinished import Unfinished
 
 _WHILE = 3600.0
 """Seconds after which a file that is there for an instant only was left by a killed process."""
@@ -84,8 +85,15 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
         for attempt in store.names(paths.builds(dataset_id))
         if paths.is_attempt(attempt) and clock.age(*_newest(store, paths.build(dataset_id, attempt))) >= grace
     ]
-    running = attempts.are_running(old)
-    return _delete_unnamed(store, dataset_id, [name for name, runs in zip(old, running, strict=True) if not runs])
+    head = Log(store, dataset_id).head()
+    adopted = head.adopted
+    for version in set(store.names(paths.unfinished(dataset_id))).intersection(head.versions):
+        # Whoever published it was killed before it could do so.
+        store.delete_folder(paths.unfinished(dataset_id, version))
+    owners = sorted({adopted.get(attempt, attempt) for attempt in old})
+    running = {*_running(attempts, old), *_running(attempts, owners)}
+    idle = [name for name in old if name not in running and adopted.get(name, name) not in running]
+    return _delete_unnamed(store, dataset_id, idle, adopted)
 
 
 def collect_deleted(store: ObjectStore, dataset_id: str, info: VersionInfo) -> None:
@@ -94,29 +102,41 @@ def collect_deleted(store: ObjectStore, dataset_id: str, info: VersionInfo) -> N
         attempts = _attempts_of(store, dataset_id, info)
     except (CorruptionError, FormatError):
         attempts = {paths.attempt_of(info.manifest)}
-    _delete_unnamed(store, dataset_id, attempts)
+    _delete_unnamed(store, dataset_id, attempts, Log(store, dataset_id).head().adopted)
 
 
-def _delete_unnamed(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> list[str]:
+def _running(attempts: Attempts, names: list[str]) -> list[str]:
+    return [name for name, runs in zip(names, attempts.are_running(names), strict=True) if runs]
+
+
+def _delete_unnamed(
+    store: ObjectStore, dataset_id: str, attempts: Iterable[str], adopted: Mapping[str, str]
+) -> list[str]:
     """Delete those of these attempts that no version names.
 
     Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. Whatever is
-    published before that stays.
+    published, or adopted by another attempt, before that stays.
+
+    Args:
+        store, dataset_id: where they are.
+        attempts: the attempts.
+        adopted: by whom they were adopted when it was found that nobody runs them.
     """
     log = Log(store, dataset_id)
 
     def unnamed(head: Snapshot) -> list[str]:
-        return sorted(set(attempts) - _named_attempts(store, dataset_id, head))
+        free = {name for name in attempts if head.adopted.get(name) == adopted.get(name)}
+        return sorted(free - _named_attempts(store, dataset_id, head))
 
     def revoked(head: Snapshot) -> Snapshot:
         dead = unnamed(head)
-        return replace(head, revoked=head.revoked.union(dead), event=event("revoke", attempts=dead))
+        return head.without_attempts(dead, event("revoke", attempts=dead))
 
     try:
         dead = unnamed(log.head())
         if dead:
             head = log.commit(revoked)
-            dead = [attempt for attempt in dead if attempt in head.revoked]
+            dead = [attempt for attempt in dead if not head.can_be_adopted(attempt)]
     except (CorruptionError, FormatError) as error:
         warnings.warn(
             f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}",
@@ -127,7 +147,17 @@ def _delete_unnamed(store: ObjectStore, dataset_id: str, attempts: Iterable[str]
     for attempt in dead:
         store.delete_folder(paths.build(dataset_id, attempt))
         attempts_of(store, dataset_id).forget(attempt)
+    if dead:
+        _forget_unfinished(store, dataset_id, dead)
     return dead
+
+
+def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> None:
+    """Delete the notes of what these attempts had finished."""
+    for version in store.names(paths.unfinished(dataset_id)):
+        unfinished = Unfinished(store, dataset_id, version)
+        for attempt in set(unfinished.attempts()).intersection(attempts):
+            unfinished.forget(attempt)
 
 
 def _named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:

@@ -23,14 +23,17 @@ from cachelayer.errors import BuildRevokedError, CorruptionError, InvalidArgumen
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress import Progress, notice
+from cachelayer.resuming import Resumption
 from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt
 from cachelayer.versions.log import VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.provenance import environment, now
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.unfinished import Finished
 
 R = TypeVar("R")
+_MADE_BY = ("function", "code", "arguments")
 
 
 class Publisher:
@@ -96,8 +99,9 @@ class Publisher:
             self._committer.refuse_if_published()
             return opened(self._build(attempt))
 
+        revoke = self._committer.adopt if self._options.resume else self._committer.revoke
         return self._attempts.once(
-            self._version, find, built, status=self._status, revoke=self._committer.revoke, waiting=self._waiting
+            self._version, find, built, status=self._status, revoke=revoke, waiting=self._waiting
         )
 
     def _status(self) -> str:
@@ -112,19 +116,43 @@ class Publisher:
     def _build(self, attempt: str) -> VersionInfo:
         options, source = self._what()
         started = time.monotonic()
+        resumption = self._resumption(attempt, source) if options.resume else None
         try:
+            earlier = None if resumption is None else self._earlier(resumption, options, source)
             with (
                 staging(self._store, self._copies, self._dataset_id, attempt) as stage,
                 Progress(self._name, options.expected(source.length), options.progress) as self._progress,
             ):
-                built = build(source, stage.folder, attempt, options, self._progress, stage.deliver)
+                note = None if resumption is None else resumption.note
+                built = build(
+                    source, stage.folder, attempt, options, self._progress, stage.deliver, earlier=earlier, note=note
+                )
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
                 kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
-                return self._publish(attempt, built, {**kept, **built.left_out, **self._call, **made, **environment()})
+                provenance = {**kept, **built.left_out, **self._call, **made, **environment()}
+                info = self._publish(attempt, built, provenance)
         except BaseException as error:
-            if self._committer.abandon(attempt) and isinstance(error, StorageError | CorruptionError):
+            keeps = resumption is not None and resumption.has_finished
+            if self._committer.abandon(attempt, keep=keeps) and isinstance(error, StorageError | CorruptionError):
                 raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error
             raise
+        if resumption is not None:
+            resumption.forget()
+        return info
+
+    def _resumption(self, attempt: str, source: Source) -> Resumption:
+        base = None if self._base is None else self._base.info.digest
+        made_by = {name: self._call.get(name) for name in _MADE_BY}
+        plan = {**self._options.plan, "base": base, "source": source.kind, **made_by}
+        return Resumption(self._store, self._dataset_id, self._version, attempt, self._attempts, plan)
+
+    def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
+        spec = options.element_spec if options.element_spec is not None else source.element_spec
+        earlier = resumption.take_over(spec, source.length)
+        if earlier is not None:
+            records = sum(shard.stats.records for shard in earlier.shards.values())
+            notice(f"{self._name}: going on after {records:,} records that are there", options.progress)
+        return earlier
 
     def _what(self) -> tuple[BuildOptions, Source]:
         """The source, and how it is built: behind a base, with the base's spec."""
@@ -144,13 +172,14 @@ class Publisher:
     def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> VersionInfo:
         shards = ShardTable.of(built.shards)
         manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
+        adopted = shards.attempts - {attempt}
         if self._base is None:
-            return self._committer.publish(attempt, Composition(manifest, {}), {})
+            return self._committer.publish(attempt, Composition(manifest, {}), {}, adopted)
         inherited = self._base.manifest.provenance.get("metadata") or {}
         provenance["metadata"] = {**inherited, **provenance["metadata"]}
         provenance["base"] = _base_of(self._base.info)
         made = appended(self._base, manifest, attempt)
-        return self._committer.publish(attempt, made, {"base": self._base.info.version})
+        return self._committer.publish(attempt, made, {"base": self._base.info.version}, adopted)
 
 
 def derive(
@@ -184,7 +213,7 @@ def derive(
         try:
             return committer.publish(attempt, made, {"base": base.info.version})
         except BaseException:
-            committer.abandon(attempt)
+            committer.abandon(attempt, keep=False)
             raise
 
 

@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from cachelayer import maintenance
 from cachelayer.access.comparing import Diff
+from cachelayer.access.composition import chosen
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.published import Published
 from cachelayer.arguments import integer
@@ -33,11 +34,11 @@ from cachelayer.objects.copies import CacheFolder, default_folder
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
-from cachelayer.publishing import Publisher
+from cachelayer.publishing import Publisher, derive
 from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.naming import check_version
-from cachelayer.versions.provenance import event, origin
+from cachelayer.versions.provenance import checked_metadata, event, origin
 from cachelayer.versions.reference import Reference
 
 
@@ -100,6 +101,7 @@ class Storage:
         max_records: int | None = None,
         unbatch: bool = False,
         on_error: OnError = "raise",
+        resume: bool = False,
         progress: bool | None = None,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -118,6 +120,9 @@ class Storage:
             unbatch: each element of the source is a batch: take it apart along the leading axis.
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
                 does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
+            resume: go on with the shards that an attempt at the same version finished before it was interrupted, and
+                leave them if this one is. Where the source can begin at any record it begins there, and the last of
+                those shards is compared; otherwise it is run through, and all of them are.
             progress: None shows a line where stderr is a terminal.
             description: a text that is kept with the version.
             metadata: a dict that JSON can hold, kept with the version.
@@ -139,6 +144,7 @@ class Storage:
             max_records=max_records,
             unbatch=unbatch,
             on_error=on_error,
+            resume=resume,
             progress=progress,
             description=description,
             metadata=metadata,
@@ -149,13 +155,79 @@ class Storage:
 
         return each_split(source, dataset_id, submit)
 
+    def append(
+        self, dataset_id: str, base_version: str, new_version: str, source: Any, **submit_options: Any
+    ) -> DataRef[Any]:
+        """Publish a version that has the records of another, and those of a source behind them.
+
+        The shards of the base are shared, not copied. They stay until the last version that names them is deleted.
+
+        Args:
+            dataset_id, base_version: the version to begin with; a tag or ``latest`` will do.
+            new_version: the name of the new one.
+            source, submit_options: as in :meth:`submit`; elements have the element spec of the base.
+
+        Raises:
+            AlreadyExistsError: where the new version is there, as after losing a race against another.
+            InvalidArgumentError: where the source has another element spec, with each leaf that differs.
+            NotFoundError: where there is no such base.
+            CacheLayerError: as in :meth:`submit`.
+        """
+        options = BuildOptions.checked(**submit_options)
+
+        def append(part: Any, part_id: str) -> DataRef[Any]:
+            base = self.fetch(part_id, base_version)._base
+            return self._open(part_id, self._publisher(part, part_id, new_version, {}, options, base).submit())
+
+        return each_split(source, dataset_id, append)
+
+    def derive(
+        self,
+        dataset_id: str,
+        base_version: str,
+        new_version: str,
+        *,
+        keep: Any,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> DataRef[Any]:
+        """Publish a version of some of the records of another. No record is copied.
+
+        Args:
+            dataset_id, base_version: the version to choose from; a tag or ``latest`` will do.
+            new_version: the name of the new one.
+            keep: the records in their new order: integers, a slice, or one bool for each record of the base.
+            description, metadata: as in :meth:`submit`; metadata goes over that of the base.
+
+        Returns:
+            The version; its digest is that of ``fetch(dataset_id, base_version).select(keep)``.
+
+        Raises:
+            AlreadyExistsError: where the new version is there.
+            NotFoundError: where there is no such base.
+            RecordIndexError: where the base has no such record.
+            InvalidTypeError: where ``keep`` is nothing of that.
+        """
+        check_version(new_version)
+        base = self.fetch(dataset_id, base_version)
+        kept = chosen(base, keep)
+        stored = checked_metadata(metadata)
+        info = derive(base._base, new_version, kept, description=description, metadata=stored)
+        return self._open(base.dataset_id, info)
+
     def _publisher(
-        self, source: Any, dataset_id: str, dataset_version: str, call: Mapping[str, Any], options: BuildOptions
+        self,
+        source: Any,
+        dataset_id: str,
+        dataset_version: str,
+        call: Mapping[str, Any],
+        options: BuildOptions,
+        base: Published | None = None,
     ) -> Publisher:
         paths.check_name("dataset id", dataset_id)
         check_version(dataset_version)
         made = {**origin(source), **call}
-        return Publisher(self._store, self._copies, dataset_id, dataset_version, source, made, options)
+        return Publisher(self._store, self._copies, dataset_id, dataset_version, source, made, options, base)
 
     def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
         """A published version.
@@ -214,7 +286,8 @@ class Storage:
         Args:
             source: as in :meth:`submit`; a function is called only where the version has to be built.
             dataset_id, dataset_version: as in :meth:`submit`.
-            submit_options: as in :meth:`submit`; they matter only where the version has to be built.
+            submit_options: as in :meth:`submit`, but ``resume`` is on; they matter only where the version has to be
+                built.
 
         Raises:
             BuildRevokedError: where this process built, was taken for dead, and another builds now: ask again.
@@ -232,7 +305,9 @@ class Storage:
         found = self._find(dataset_id, version)
         if found is not None:
             return found
-        publisher = self._publisher(source, dataset_id, version, call, BuildOptions.checked(**options))
+        publisher = self._publisher(
+            source, dataset_id, version, call, BuildOptions.checked(**{"resume": True, **options})
+        )
         try:
             return publisher.once(lambda: self._find(dataset_id, version), lambda info: self._open(dataset_id, info))
         except AlreadyExistsError:

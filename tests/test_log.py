@@ -26,6 +26,7 @@ SNAPSHOTS = st.builds(
     versions=st.lists(NAMES, unique=True, max_size=4).map(lambda names: {n: replace(INFO, version=n) for n in names}),
     tags=st.dictionaries(NAMES, NAMES, max_size=3),
     revoked=st.frozensets(NAMES, max_size=3),
+    adopted=st.dictionaries(NAMES, NAMES, max_size=3),
     event=st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3),
 )
 

@@ -1,37 +1,27 @@
-"""From a source to shards: encode, hash and write beside each other."""
+"""From a source to shards."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
-from cachelayer.building.cuts import ShardCutter
 from cachelayer.building.encode import Encoder
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.source import Batch, Elements, Source
-from cachelayer.codec import Frames, codec_for
+from cachelayer.building.pipeline import Deliver, OnFinished, ShardPipeline
+from cachelayer.building.source import Batch, Elements, Seekable, Source
+from cachelayer.codec import Codec, codec_for
+from cachelayer.elements import spec_json
 from cachelayer.elements.infer import from_elements
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError
-from cachelayer.objects import paths
+from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.progress import Progress
 from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import Finished
 
-_BATCHES_IN_FLIGHT = 4
 _LOOK_AHEAD = 10_000
-_DELIVERIES = 4
-_SHARDS_IN_FLIGHT = 6
-
-
-Deliver = Callable[[Path], None]
-"""Takes a finished shard on, by its path; its index lies beside it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +41,10 @@ class Built:
     left_out: Mapping[str, Any]
 
 
+Note = Callable[[Tree, frozenset[int]], OnFinished]
+"""Gives what is told of finished shards, for a spec and the leaves that were None in some element so far."""
+
+
 def build(
     source: Source,
     folder: Path,
@@ -58,6 +52,9 @@ def build(
     options: BuildOptions,
     progress: Progress,
     deliver: Deliver | None = None,
+    *,
+    earlier: Finished | None = None,
+    note: Note | None = None,
 ) -> Built:
     """Write the elements of a source into shards.
 
@@ -68,24 +65,59 @@ def build(
         options: how; an element spec in them goes before the source's.
         progress: is told of what was written.
         deliver: is called with each finished shard, beside the writing of later ones, and may raise.
+        earlier: what an attempt that was interrupted has finished of the same: it is compared, and not written again.
+        note: tells whom to tell of each finished shard.
 
     Raises:
         ElementError: for an element that does not fit the spec.
-        SourceError: where the source fails.
+        SourceError: where the source fails, or does not give what it gave to the earlier attempt.
         StorageError: where the disk is full or fails.
     """
-    batches = source.batches(options.max_records)
+    done = {} if earlier is None else earlier.shards
+    first, start = _start(source, options, done)
+    if start and isinstance(source, Seekable):
+        source = source.skipped(start)
+    batches = source.batches(None if options.max_records is None else options.max_records - start)
     spec = options.element_spec if options.element_spec is not None else source.element_spec
+    if spec is None and earlier is not None:
+        spec = spec_json.from_json(earlier.element_spec)
     if spec is None:
         spec, batches = _inferred(batches)
     codec = codec_for(spec)
-    encoder = Encoder(codec, options.on_error)
-    with _ShardPipeline(folder, attempt, options, progress, deliver) as pipeline:
-        for batch in batches:
-            pipeline.write(encoder.encode(batch))
-        shards = pipeline.finish()
+    encoder = Encoder(codec, options.on_error, start, () if earlier is None else earlier.nullable)
+    progress.update(start, 0)
+    with ShardPipeline(
+        folder, attempt, options.compression, options.shard_bytes, progress, deliver, done, first
+    ) as pipeline:
+        shards = _write(batches, encoder, codec, pipeline, note)
     encoder.warn_of_left_out()
     return Built(codec.name, encoder.element_spec, shards, encoder.left_out)
+
+
+def _write(
+    batches: Iterator[Batch], encoder: Encoder, codec: Codec, pipeline: ShardPipeline, note: Note | None
+) -> list[ShardFile]:
+    on_finished: OnFinished | None = None
+    for batch in batches:
+        frames = encoder.encode(batch)
+        if note is not None:
+            on_finished = note(codec.spec, encoder.nullable)
+        pipeline.write(frames, on_finished)
+    return pipeline.finish(on_finished)
+
+
+def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile]) -> tuple[int, int]:
+    """The shard and the record to begin with: the last of those done without a gap, where the source can go there.
+
+    That one is compared: a source that does not repeat itself would not give it again.
+    """
+    whole = 0
+    while whole in done:
+        whole += 1
+    # What was left out before is not known by its number in the source.
+    if whole < 2 or options.on_error == "skip" or not isinstance(source, Seekable):
+        return 0, 0
+    return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
 
 
 def _inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
@@ -104,85 +136,3 @@ def _inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
             if error.record is not None or len(elements) >= _LOOK_AHEAD:
                 raise
     return (from_elements(elements) if elements else None), iter(seen)
-
-
-def _deliver(deliver: Deliver, shard: Path, finished: Future[ShardStats]) -> None:
-    finished.result()
-    deliver(shard)
-
-
-class _ShardPipeline:
-    """Writes shards in the caller's thread; hashes records, and finishes shards, in threads beside it.
-
-    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so that a thread for it would only make the source
-    wait for the lock. Hashing and bringing files to the disk let the lock go.
-    """
-
-    def __init__(
-        self, folder: Path, attempt: str, options: BuildOptions, progress: Progress, deliver: Deliver | None
-    ) -> None:
-        self._folder = folder
-        self._attempt = attempt
-        self._compression = options.compression
-        self._cutter = ShardCutter(options.shard_bytes)
-        self._progress = progress
-        self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
-        self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
-        self._delivering = ThreadPoolExecutor(_DELIVERIES, "cachelayer-deliver")
-        self._deliver = deliver
-        self._delivered: deque[Future[None]] = deque()
-        self._hashes: deque[Future[None]] = deque()
-        self._writer: ShardWriter | None = None
-        self._shards: list[Future[ShardStats]] = []
-
-    def __enter__(self) -> _ShardPipeline:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for executor in (self._hashing, self._finishing, self._delivering):
-            executor.shutdown(wait=True, cancel_futures=True)
-        if self._writer is not None:
-            # Reached with a writer only after a failure, which is the error to be shown.
-            with suppress(CacheLayerError):
-                self._writer.close()
-
-    def write(self, frames: Frames) -> None:
-        """Append records; errors of earlier ones may be raised here."""
-        for begins, rows in self._cutter.cut(frames.lengths):
-            if begins or self._writer is None:
-                self._finish_shard()
-                path = self._folder / Path(paths.shard(self._attempt, len(self._shards))).name
-                self._writer = ShardWriter(path, Path(paths.index_of(str(path))), self._compression)
-            piece = frames[rows]
-            self._hashes.append(self._hashing.submit(self._writer.hash, piece))
-            self._writer.write(piece)
-            self._progress.update(len(piece), int(piece.lengths.sum()))
-        while len(self._hashes) > _BATCHES_IN_FLIGHT:
-            self._hashes.popleft().result()
-
-    def _finish_shard(self) -> None:
-        writer = self._writer
-        if writer is None:
-            return
-        last_hash = self._hashes[-1]
-
-        def finish() -> ShardStats:
-            last_hash.result()
-            return writer.finish()
-
-        finished = self._finishing.submit(finish)
-        self._shards.append(finished)
-        self._writer = None
-        if self._deliver is not None:
-            self._delivered.append(self._delivering.submit(_deliver, self._deliver, writer.path, finished))
-            # Shards that wait to be delivered take room on the disk.
-            while len(self._delivered) > _SHARDS_IN_FLIGHT:
-                self._delivered.popleft().result()
-
-    def finish(self) -> list[ShardFile]:
-        """The shards, all of them durable."""
-        self._finish_shard()
-        stats = [future.result() for future in self._shards]
-        for future in self._delivered:
-            future.result()
-        return [ShardFile(self._attempt, number, stat) for number, stat in enumerate(stats)]

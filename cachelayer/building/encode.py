@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from cachelayer.building.source import Batch, Elements
@@ -25,13 +26,15 @@ class Encoder:
         codec: encodes them.
         on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that does
             not decode; ``"raise"`` raises an error for the former.
+        first: the number of the first element in the source.
+        nullable: the numbers of the leaves that were None in some element before.
     """
 
-    def __init__(self, codec: Codec, on_error: OnError) -> None:
+    def __init__(self, codec: Codec, on_error: OnError, first: int = 0, nullable: Iterable[int] = ()) -> None:
         self._codec = codec
         self._skips = on_error == "skip"
-        self._records = 0
-        self._nullable: set[int] = set()
+        self._records = first
+        self._nullable = set(nullable)
         self._left_out: list[ElementError] = []
         self._left_out_count = 0
 
@@ -85,6 +88,11 @@ class Encoder:
             return self._codec.elements(batch.columns(self._codec), len(batch))
         except ElementError as error:
             raise error.at(record=self._records + (error.record or 0)) from error.__cause__
+
+    @property
+    def nullable(self) -> frozenset[int]:
+        """The numbers of the leaves that were None in some element so far."""
+        return frozenset(self._nullable)
 
     @property
     def left_out(self) -> dict[str, Any]:

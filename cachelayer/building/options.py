@@ -32,6 +32,7 @@ class BuildOptions:
     unbatch: bool
     on_error: OnError
     progress: bool | None
+    resume: bool
     kept: Mapping[str, Any]
 
     @classmethod
@@ -45,6 +46,7 @@ class BuildOptions:
         unbatch: bool = False,
         on_error: OnError = "raise",
         progress: bool | None = None,
+        resume: bool = False,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -63,8 +65,20 @@ class BuildOptions:
             unbatch=bool(unbatch),
             on_error=on_error,
             progress=progress,
+            resume=bool(resume),
             kept={"description": description, "metadata": checked_metadata(metadata)},
         )
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What decides the shards beside the source and its spec, as JSON: others go on only with a build like it."""
+        return {
+            "compression": self.compression.zstd_level,
+            "shard_bytes": self.shard_bytes,
+            "max_records": self.max_records,
+            "unbatch": self.unbatch,
+            "on_error": self.on_error,
+        }
 
     def expected(self, length: int | None) -> int | None:
         """Number of records of a source of this length, where it is known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -106,6 +107,14 @@ class Declarable(Protocol):
     def with_element_spec(self, spec: Tree) -> Source: ...
 
 
+@runtime_checkable
+class Seekable(Protocol):
+    """A source that can begin at any record, at little cost."""
+
+    def skipped(self, records: int) -> Source:
+        """The same source from this record on; its errors go on counting from there."""
+
+
 @dataclass(frozen=True)
 class Splits:
     """Several sources by name, as datasets have them for training and tests: a dataset of each."""
@@ -180,6 +189,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
             f"a {type(obj).__name__} is not a source: pass a tf.data.Dataset, an iterable of elements, a function that "
             "returns one, an array, or a dict of arrays"
         ) from error
+    if isinstance(obj, Sequence) and not unbatch:
+        return SequenceSource(obj)
     length = None if unbatch else _length_of(obj)
     return IterableSource(_unbatched(iterator) if unbatch else iterator, type(obj).__name__, length)
 
@@ -232,10 +243,18 @@ class ArraySource:
         )
         nbytes = sum(array.nbytes for _, array in found)
         self._batch = batch_records(nbytes / max(1, self.length))
+        self._first = 0
+
+    def skipped(self, records: int) -> ArraySource:
+        """The same arrays from a row on."""
+        skipped = copy(self)
+        skipped._first += records
+        return skipped
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        stop = min(self.length or 0, limit) if limit is not None else self.length or 0
-        for start in range(0, stop, self._batch):
+        rows = self.length or 0
+        stop = rows if limit is None else min(rows, self._first + limit)
+        for start in range(self._first, stop, self._batch):
             end = min(start + self._batch, stop)
             yield Stacked(tree.map_structure(self._arrays, partial(_rows, slice(start, end))), end - start)
 
@@ -245,15 +264,16 @@ class IterableSource:
 
     element_spec: Tree | None = None
 
-    def __init__(self, iterator: Iterator[Any], kind: str, length: int | None) -> None:
+    def __init__(self, iterator: Iterator[Any], kind: str, length: int | None, first: int = 0) -> None:
         self._iterator = iterator
         self.kind = kind
         self.length = length
+        self._first = first
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         items: list[Any] = []
         nbytes = 0
-        for element in islice(guarded(self._iterator), limit):
+        for element in islice(guarded(self._iterator, self._first), limit):
             items.append(_snapshot(element))
             nbytes += _approximate_nbytes(element)
             if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
@@ -263,13 +283,27 @@ class IterableSource:
             yield Elements(items)
 
 
-def guarded(elements: Iterator[Any]) -> Iterator[Any]:
-    """The same elements; a failure of theirs names the record.
+class SequenceSource(IterableSource):
+    """The elements of a sequence."""
+
+    def __init__(self, items: Sequence[Any], first: int = 0) -> None:
+        # The iterator of the sequence itself, where it is read from its begin: it may know a faster way.
+        iterator = iter(items) if first == 0 else map(items.__getitem__, range(first, len(items)))
+        super().__init__(iterator, type(items).__name__, len(items), first)
+        self._items = items
+
+    def skipped(self, records: int) -> SequenceSource:
+        """The same sequence from an element on."""
+        return SequenceSource(self._items, self._first + records)
+
+
+def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
+    """The same elements, which begin with this record of the source; a failure of theirs names the record.
 
     Raises:
         SourceError: where they raise, from what they raised.
     """
-    record = 0
+    record = first
     while True:
         try:
             element = next(elements)

@@ -6,6 +6,7 @@
     <root>/<dataset id>/_log/head                         a hint at the last entry
     <root>/<dataset id>/_leases/<version>                 who builds this version; in a bucket /<turn> behind it
     <root>/<dataset id>/_running/<attempt>                who runs this build attempt
+    <root>/<dataset id>/_unfinished/<version>/<attempt>/  what this attempt has finished, while it builds the version
     <root>/<dataset id>/_builds/<attempt>/manifest.json
     <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index
     <root>/<dataset id>/_builds/<attempt>/kept.i64        the numbers of the records that a version keeps of its shards
@@ -81,6 +82,12 @@ def running(dataset_id: str) -> str:
 def build_lease(dataset_id: str, attempt: str) -> str:
     """The lease of who runs a build attempt: held before the attempt has a folder, until it is published or deleted."""
     return f"{running(dataset_id)}/{attempt}"
+
+
+def unfinished(dataset_id: str, version: str = "") -> str:
+    """What attempts at a version that did not end have finished; without a version the folder of all."""
+    folder = f"{dataset_id}/_unfinished"
+    return f"{folder}/{version}" if version else folder
 
 
 def manifest(attempt: str) -> str:

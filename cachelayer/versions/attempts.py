@@ -43,7 +43,7 @@ class Attempts(Protocol):
         build: Callable[[str], R],
         *,
         status: Callable[[], str],
-        revoke: Callable[[str], object],
+        revoke: Callable[[str, str], object],
         waiting: Callable[[str], None],
     ) -> R:
         """What ``find`` finds, or what ``build`` builds where none of those who ask at once has built it.
@@ -53,7 +53,7 @@ class Attempts(Protocol):
             find: looks for it.
             build: builds it, under the name of an attempt that is shown at work meanwhile.
             status: how far the build is.
-            revoke: keeps a dead attempt from publishing.
+            revoke: keeps a dead attempt from publishing; it is told which attempt builds after it.
             waiting: is told now and then who is waited for.
         """
 
@@ -98,7 +98,7 @@ class LockedAttempts:
         build: Callable[[str], R],
         *,
         status: Callable[[], str],
-        revoke: Callable[[str], object],  # noqa: ARG002 - who lost the lock is dead
+        revoke: Callable[[str, str], object],  # noqa: ARG002 - who lost the lock is dead
         waiting: Callable[[str], None],
     ) -> R:
         found = find()
@@ -148,7 +148,7 @@ class BeatingAttempts:
         build: Callable[[str], R],
         *,
         status: Callable[[], str],
-        revoke: Callable[[str], object],
+        revoke: Callable[[str, str], object],
         waiting: Callable[[str], None],
     ) -> R:
         turns, watch = Turns(self._store, self._dataset_id, version), Watch(self._store, self._dataset_id)
@@ -164,7 +164,7 @@ class BeatingAttempts:
                 if not taken:
                     continue
                 if last.attempt is not None:
-                    revoke(last.attempt)
+                    revoke(last.attempt, attempt)
                 found = find()
                 return build(attempt) if found is None else found
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -52,6 +52,7 @@ class Snapshot:
         versions: by name, in the order in which they were published.
         tags: the version that each tag names.
         revoked: build attempts that may not publish any more.
+        adopted: of those, the attempts whose files another attempt goes on with, by that other attempt.
         event: what the entry changed, by whom and when.
     """
 
@@ -59,6 +60,7 @@ class Snapshot:
     versions: Mapping[str, VersionInfo] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
+    adopted: Mapping[str, str] = field(default_factory=dict)
     event: Mapping[str, Any] = field(default_factory=dict)
 
     def with_version(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
@@ -76,7 +78,26 @@ class Snapshot:
         attempt = paths.attempt_of(info.manifest)
         if attempt in self.revoked:
             raise BuildRevokedError(f"build attempt {attempt} of version {info.version!r} was revoked: build again")
-        return replace(self, versions={**self.versions, info.version: info}, event=event)
+        adopted = {name: owner for name, owner in self.adopted.items() if owner != attempt}
+        return replace(self, versions={**self.versions, info.version: info}, adopted=adopted, event=event)
+
+    def adopting(self, attempts: Collection[str], owner: str, event: Mapping[str, Any]) -> Snapshot:
+        """The snapshot in which these attempts cannot publish any more, and their files belong to another attempt."""
+        # Whoever had adopted them has died too, and what else it had goes along.
+        dead = {*attempts, *(self.adopted[name] for name in attempts if name in self.adopted)} - {owner}
+        taken = {*dead, *(name for name, of in self.adopted.items() if of in dead)}
+        adopted = {**self.adopted, **dict.fromkeys(sorted(taken), owner)}
+        return replace(self, revoked=self.revoked | taken, adopted=adopted, event=event)
+
+    def without_attempts(self, attempts: Iterable[str], event: Mapping[str, Any]) -> Snapshot:
+        """The snapshot in which these attempts cannot publish any more, and nobody can go on with their files."""
+        gone = frozenset(attempts)
+        adopted = {name: owner for name, owner in self.adopted.items() if name not in gone}
+        return replace(self, revoked=self.revoked | gone, adopted=adopted, event=event)
+
+    def can_be_adopted(self, attempt: str) -> bool:
+        """Whether the files of an attempt that did not publish are there for another one to go on with."""
+        return attempt not in self.revoked or attempt in self.adopted
 
     def encode(self, token: str) -> bytes:
         document = {
@@ -85,6 +106,7 @@ class Snapshot:
             "versions": [asdict(info) for info in self.versions.values()],
             "tags": dict(self.tags),
             "revoked": sorted(self.revoked),
+            "adopted": dict(self.adopted),
             "event": dict(self.event),
             "token": token,
         }
@@ -110,6 +132,7 @@ class Snapshot:
                 versions={info.version: info for info in versions},
                 tags=document["tags"],
                 revoked=frozenset(document["revoked"]),
+                adopted=document["adopted"],
                 event=document["event"],
             )
         except FormatError:

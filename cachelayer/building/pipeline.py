@@ -1,0 +1,208 @@
+"""Records into shards: write, hash, finish and deliver beside each other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
+from cachelayer.building.cuts import ShardCutter
+from cachelayer.codec import Frames
+from cachelayer.errors import CacheLayerError, SourceError
+from cachelayer.objects import paths
+from cachelayer.progress import Progress
+from cachelayer.versions.shard_table import ShardFile
+
+_BATCHES_IN_FLIGHT = 4
+_DELIVERIES = 4
+_SHARDS_IN_FLIGHT = 6
+
+Deliver = Callable[[Path], None]
+"""Takes a finished shard on, by its path; its index lies beside it."""
+OnFinished = Callable[[int, ShardFile], None]
+"""Is told of each shard that lies where it belongs, by its number in the version."""
+
+
+class ShardPipeline:
+    """Writes shards in the caller's thread; hashes records, and finishes shards, in threads beside it.
+
+    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so that a thread for it would only make the source
+    wait for the lock. Hashing and bringing files to the disk let the lock go.
+
+    Args:
+        folder: where the shards are written.
+        attempt: the build attempt that the folder belongs to.
+        compression, shard_bytes: how.
+        progress: is told of what was written.
+        deliver: takes finished shards on; None where they lie where they belong.
+        earlier: shards that are there already, by their numbers: their records are compared, and not written.
+        first: the number of the shard that the first record begins.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        attempt: str,
+        compression: Compression,
+        shard_bytes: int,
+        progress: Progress,
+        deliver: Deliver | None,
+        earlier: Mapping[int, ShardFile],
+        first: int,
+    ) -> None:
+        self._folder = folder
+        self._attempt = attempt
+        self._compression = compression
+        self._cutter = ShardCutter(shard_bytes)
+        self._progress = progress
+        self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
+        self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
+        self._delivering = ThreadPoolExecutor(_DELIVERIES, "cachelayer-deliver")
+        self._deliver = deliver
+        self._delivered: deque[Future[None]] = deque()
+        self._hashes: deque[Future[None]] = deque()
+        self._writer: ShardWriter | _ShardChecker | None = None
+        self._earlier = earlier
+        self._resumable = False
+        self._shards: list[ShardFile | Future[ShardStats]] = [earlier[number] for number in range(first)]
+
+    def __enter__(self) -> ShardPipeline:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Whoever resumes is glad of what was written. Who interrupts does not wait for what is still to be sent.
+        gives_up = kind is not None and (not self._resumable or (kind is KeyboardInterrupt and bool(self._deliver)))
+        for executor in (self._hashing, self._finishing, self._delivering):
+            executor.shutdown(wait=True, cancel_futures=gives_up)
+        if isinstance(self._writer, ShardWriter):
+            # Reached with a writer only after a failure, which is the error to be shown.
+            with suppress(CacheLayerError):
+                self._writer.close()
+
+    def write(self, frames: Frames, on_finished: OnFinished | None = None) -> None:
+        """Append records; errors of earlier ones may be raised here.
+
+        Args:
+            frames: the records.
+            on_finished: is told of the shards that these records, or the end, close.
+        """
+        self._resumable = on_finished is not None
+        for begins, rows in self._cutter.cut(frames.lengths):
+            if begins or self._writer is None:
+                self._finish_shard(on_finished)
+                self._writer = self._begin_shard()
+            piece = frames[rows]
+            self._hashes.append(self._hashing.submit(self._writer.hash, piece))
+            self._writer.write(piece)
+            self._progress.update(len(piece), int(piece.lengths.sum()))
+        while len(self._hashes) > _BATCHES_IN_FLIGHT:
+            self._hashes.popleft().result()
+
+    def _begin_shard(self) -> ShardWriter | _ShardChecker:
+        number = len(self._shards)
+        if number in self._earlier:
+            first = sum(self._records_of(shard) for shard in range(number))
+            return _ShardChecker(self._earlier[number], first)
+        path = self._folder / Path(paths.shard(self._attempt, number)).name
+        return ShardWriter(path, Path(paths.index_of(str(path))), self._compression)
+
+    def _records_of(self, number: int) -> int:
+        shard = self._shards[number]
+        return (shard.stats if isinstance(shard, ShardFile) else shard.result()).records
+
+    def _finish_shard(self, on_finished: OnFinished | None) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        last_hash, self._writer = self._hashes[-1], None
+        if isinstance(writer, _ShardChecker):
+            last_hash.result()
+            writer.check()
+            self._shards.append(writer.shard)
+            return
+
+        def finish() -> ShardStats:
+            last_hash.result()
+            return writer.finish()
+
+        number, finished = len(self._shards), self._finishing.submit(finish)
+        self._shards.append(finished)
+        if self._deliver is None and on_finished is None:
+            return
+
+        def deliver() -> None:
+            stats = finished.result()
+            if self._deliver is not None:
+                self._deliver(writer.path)
+            if on_finished is not None:
+                on_finished(number, ShardFile(self._attempt, number, stats))
+
+        self._delivered.append(self._delivering.submit(deliver))
+        # Shards that wait to be delivered take room on the disk.
+        while len(self._delivered) > _SHARDS_IN_FLIGHT:
+            self._delivered.popleft().result()
+
+    def finish(self, on_finished: OnFinished | None = None) -> list[ShardFile]:
+        """The shards, all of them durable.
+
+        Raises:
+            SourceError: where there are fewer than there were.
+        """
+        self._finish_shard(on_finished)
+        there = len(self._shards)
+        stats = [shard if isinstance(shard, ShardFile) else shard.result() for shard in self._shards]
+        for future in self._delivered:
+            future.result()
+        shards = [
+            stat if isinstance(stat, ShardFile) else ShardFile(self._attempt, number, stat)
+            for number, stat in enumerate(stats)
+        ]
+        if any(number >= there for number in self._earlier):
+            ended = sum(shard.stats.records for shard in shards)
+            raise SourceError(f"the source ended after {ended} records; {_OTHERWISE}")
+        return shards
+
+
+_OTHERWISE = (
+    "an attempt that was interrupted had more or other ones. A source that does not repeat itself cannot be gone on "
+    "with: build with resume=False, or make it repeat itself, as with a fixed seed"
+)
+
+
+class _ShardChecker:
+    """Compares records with those of a shard that is there.
+
+    Args:
+        shard: the shard.
+        first: the number of its first record.
+    """
+
+    def __init__(self, shard: ShardFile, first: int) -> None:
+        self.shard = shard
+        self._first = first
+        self._records = 0
+        self._sha256 = hashlib.sha256()
+
+    def hash(self, frames: Frames) -> None:
+        """Take the records into the digest."""
+        self._sha256.update(frames.memory())
+
+    def write(self, frames: Frames) -> None:
+        """Count the records."""
+        self._records += len(frames)
+
+    def check(self) -> None:
+        """Compare.
+
+        Raises:
+            SourceError: where they differ.
+        """
+        stats = self.shard.stats
+        if self._records != stats.records or self._sha256.hexdigest() != stats.sha256:
+            last = self._first + max(self._records, stats.records) - 1
+            raise SourceError(f"records {self._first} to {last} of the source are not what they were: {_OTHERWISE}")

@@ -1,0 +1,164 @@
+"""Going on with what an attempt that was interrupted has finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cachelayer.building.pipeline import OnFinished
+from cachelayer.elements import spec_json
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import SourceError
+from cachelayer.objects import paths
+from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.attempts import Attempts
+from cachelayer.versions.log import Log, Snapshot
+from cachelayer.versions.manifest import canonical_json
+from cachelayer.versions.provenance import event
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import Finished, Unfinished
+
+_AT_ONCE = 16
+
+
+class Resumption:
+    """Takes over what an interrupted attempt at a version has finished, and notes what this one finishes.
+
+    Nothing is written for a version of one shard.
+
+    Args:
+        store: where it is kept.
+        dataset_id, version: what is built.
+        attempt: the attempt that builds now.
+        attempts: tells which attempts are at work.
+        plan: what is built and how, as JSON.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        dataset_id: str,
+        version: str,
+        attempt: str,
+        attempts: Attempts,
+        plan: Mapping[str, Any],
+    ) -> None:
+        self._store = store
+        self._dataset_id = dataset_id
+        self._attempt = attempt
+        self._attempts = attempts
+        self._plan = plan
+        self._log = Log(store, dataset_id)
+        self._unfinished = Unfinished(store, dataset_id, version)
+        self._taken: list[str] = []
+        self._begun = False
+        self._source_length: int | None = None
+
+    def take_over(self, spec: Tree | None, source_length: int | None) -> Finished | None:
+        """What an attempt that was interrupted has finished of the same; it cannot publish after that.
+
+        Args:
+            spec: the element spec that is known before the first element; None for any.
+            source_length: the number of elements of the source, where it is known.
+
+        Raises:
+            SourceError: where the source had another length then.
+        """
+        self._source_length = source_length
+        found = self._best(None if spec is None else canonical_json(spec_json.to_json(spec)))
+        if found is None:
+            return None
+        attempt, finished = found
+        if None not in (finished.source_length, source_length) and finished.source_length != source_length:
+            raise SourceError(
+                f"the source has {source_length} elements and had {finished.source_length} when attempt {attempt} was "
+                "interrupted: build with resume=False"
+            )
+        change = event("adopt", attempts=[attempt], by=self._attempt)
+        head = self._log.commit(
+            lambda head: head.adopting([attempt], self._attempt, change) if head.can_be_adopted(attempt) else head
+        )
+        ours = {self._attempt, *(name for name, owner in head.adopted.items() if owner == self._attempt)}
+        shards = {number: shard for number, shard in finished.shards.items() if shard.attempt in ours}
+        there = self._there(shards)
+        if not there:
+            return None
+        kept = Finished(self._plan, finished.element_spec, source_length, there, finished.nullable)
+        self._unfinished.begin(self._attempt, kept)
+        self._begun = True
+        self._taken = sorted(ours - {self._attempt})
+        self._unfinished.forget(attempt)
+        for taken in self._taken:
+            self._remove_parts(taken, there)
+        return kept
+
+    def _remove_parts(self, attempt: str, there: Mapping[int, ShardFile]) -> None:
+        """Remove what an attempt was writing when it was interrupted."""
+        whole = {shard.name for shard in there.values()}
+        whole |= {paths.index_of(name) for name in whole}
+        folder = paths.build(self._dataset_id, attempt)
+        for name in self._store.names(folder):
+            if f"{paths.BUILDS}/{attempt}/{name}" not in whole:
+                self._store.delete(f"{folder}/{name}")
+
+    def _best(self, spec: bytes | None) -> tuple[str, Finished] | None:
+        """The interrupted attempt at the same that has finished most."""
+        head = self._log.head()
+        others = [name for name in self._unfinished.attempts() if self._can_be_taken(head, name)]
+        found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
+        same = [
+            (name, finished)
+            for name, finished in found
+            if finished.shards
+            and finished.plan == self._plan
+            and (spec is None or canonical_json(finished.element_spec) == spec)
+        ]
+        return max(same, key=lambda each: len(each[1].shards), default=None)
+
+    def _can_be_taken(self, head: Snapshot, attempt: str) -> bool:
+        owner = head.adopted.get(attempt, attempt)
+        if attempt == self._attempt or not head.can_be_adopted(attempt):
+            return False
+        return owner == self._attempt or not any(self._attempts.are_running([attempt, owner]))
+
+    def _there(self, shards: Mapping[int, ShardFile]) -> dict[int, ShardFile]:
+        """Those of the shards that lie in the store."""
+
+        def is_there(shard: ShardFile) -> bool:
+            name = f"{self._dataset_id}/{shard.name}"
+            sizes = (self._store.size(name), self._store.size(paths.index_of(name)))
+            return sizes == (shard.stats.nbytes, shard.stats.index_nbytes)
+
+        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-resume") as threads:
+            found = list(threads.map(is_there, shards.values()))
+        return {number: shard for (number, shard), is_right in zip(shards.items(), found, strict=True) if is_right}
+
+    def note(self, spec: Tree, nullable: frozenset[int]) -> OnFinished:
+        """What is to be told of each finished shard."""
+
+        def on_finished(number: int, shard: ShardFile) -> None:
+            self._unfinished.add(self._attempt, number, shard, nullable)
+
+        if not self._begun:
+            return self._first(spec, on_finished)
+        return on_finished
+
+    def _first(self, spec: Tree, then: OnFinished) -> OnFinished:
+        def on_finished(number: int, shard: ShardFile) -> None:
+            # Written anew by each of several that end at once: it is the same.
+            self._unfinished.begin(self._attempt, Finished(self._plan, spec_json.to_json(spec), self._source_length))
+            self._begun = True
+            then(number, shard)
+
+        return on_finished
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether there is something that another attempt can go on with."""
+        return self._begun
+
+    def forget(self) -> None:
+        """Delete the notes: the version is published, or nothing of it is kept."""
+        for attempt in [self._attempt, *self._taken] if self._begun else []:
+            self._unfinished.forget(attempt)

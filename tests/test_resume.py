@@ -1,0 +1,332 @@
+"""Builds that are interrupted go on where they stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from resume_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, generated, row, run
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.objects import paths
+from cachelayer.versions.log import Log
+from cachelayer.versions.unfinished import Unfinished
+
+ROUNDS = 30
+ROUNDS_IN_A_STORE = 8
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.DataRef[Any]:
+    storage = Storage(tmp_path_factory.mktemp("expected"))
+    return storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def finished(storage: Storage, version: str = "v1") -> dict[int, str]:
+    """The shards that are noted as whole, by number."""
+    unfinished = Unfinished(storage._store, "rows", version)
+    most: dict[int, str] = {}
+    for attempt in unfinished.attempts():
+        found = unfinished.read(attempt)
+        shards = {} if found is None else {number: shard.name for number, shard in found.shards.items()}
+        most = max(most, shards, key=len)
+    return most
+
+
+def shards(ref: cachelayer.DataRef[Any]) -> list[str]:
+    return [shard.name for shard in ref._base.manifest.shards]
+
+
+def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    ref = storage.fetch("rows", "v1")
+    assert ref.digest == expected.digest
+    assert ref.element_spec == expected.element_spec
+    assert storage.verify("rows", "v1", progress=False)
+    store = storage._store
+    named = ref._base.manifest.attempts | {paths.attempt_of(ref._base.info.manifest)}
+    storage.gc(grace=0.0)
+    assert store.names("rows/_unfinished/v1") == []
+    assert set(store.names("rows/_builds")) == named
+    files = [f"{paths.BUILDS}/{attempt}/{name}" for attempt in named for name in store.names(f"rows/_builds/{attempt}")]
+    listed = set(shards(ref)) | {paths.index_of(name) for name in shards(ref)} | {ref._base.info.manifest}
+    assert set(files) == listed
+    assert storage.verify("rows", "v1", progress=False)
+
+
+@pytest.mark.parametrize("how", ["generator", "sequence"])
+def test_killed_at_random_moments_the_version_is_that_of_one_run_and_no_shard_is_written_twice(
+    storage: Storage, expected: cachelayer.DataRef[Any], how: str
+) -> None:
+    draw = random.Random(how)
+    kept: dict[int, str] = {}
+    for _ in range(ROUNDS):
+        die_at, die_at_put = (draw.randrange(RECORDS), None) if draw.random() < 0.7 else (None, draw.randrange(1, 40))
+        if run(storage.url, None, how, die_at, die_at_put) == 0:
+            break
+        now = finished(storage) or {}
+        if not Log(storage._store, "rows").head().versions:
+            assert kept.items() <= now.items()
+            kept = now
+    assert run(storage.url, None, how, None) == 0
+    names = shards(storage.fetch("rows", "v1"))
+    assert all(names[number] == name for number, name in kept.items())
+    check(storage, expected)
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS_IN_A_STORE, pytest.param(ROUNDS, marks=pytest.mark.soak)])
+def test_killed_at_random_moments_in_an_object_store(
+    s3: Server, expected: cachelayer.DataRef[Any], monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
+    url, options = s3.url(new_bucket(s3)), s3.storage_options()
+    draw = random.Random(5)
+    for number in range(rounds):
+        last = number == rounds - 1
+        die_at = None if last else min(RECORDS - 1, draw.randrange(300) + number * RECORDS // rounds)
+        if run(url, options, "sequence", die_at) == 0:
+            break
+    storage = Storage(url, storage_options=options, local_cache_bytes=0)
+    check(storage, expected)
+    assert len(storage.fetch("rows", "v1")._base.manifest.attempts) > 1
+
+
+class Listed(Sequence[Any]):
+    """A sequence that may fail, and notes which of its elements it was asked for.
+
+    Args:
+        fails_at: the element at which it fails.
+        length: number of elements.
+        order: gives the row of an element.
+        at: an element, and what is done before it is given.
+    """
+
+    def __init__(
+        self,
+        fails_at: int | None,
+        length: int = RECORDS,
+        order: Callable[[int], int] = int,
+        at: tuple[int, Callable[[], object]] | None = None,
+    ) -> None:
+        self.fails_at = fails_at
+        self.length = length
+        self.order = order
+        self.at = at
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self.length:
+            raise IndexError(number)
+        self.asked.append(number)
+        if number == self.fails_at:
+            raise OSError("the disk of the source went away")
+        if self.at is not None and number == self.at[0]:
+            self.at[1]()
+        return row(self.order(number))
+
+
+def fail(storage: Storage, source: Any, **options: Any) -> None:
+    with pytest.raises(cachelayer.CacheLayerError):
+        storage.cache(source, "rows", "v1", shard_bytes=SHARD_BYTES, **options)
+
+
+def cache(storage: Storage, source: Any, **options: Any) -> cachelayer.DataRef[Any]:
+    return storage.cache(source, "rows", "v1", **{"shard_bytes": SHARD_BYTES, **options})
+
+
+def test_a_source_that_can_seek_is_asked_for_no_more_than_the_last_finished_shard_and_what_follows(
+    storage: Storage, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Listed(7200))
+    done = len(finished(storage))
+    records = np.cumsum(expected._base.manifest.shards.records)
+    again = Listed(None)
+    ref = cache(storage, again)
+    assert done > 3
+    assert min(again.asked) == records[done - 2]
+    assert len(again.asked) == RECORDS - records[done - 2]
+    assert ref.digest == expected.digest
+    check(storage, expected)
+
+
+@pytest.mark.parametrize("kind", ["generator", "sequence"])
+def test_a_failed_source_is_named_by_its_record_after_resuming_too(storage: Storage, kind: str) -> None:
+    def failing(at: int) -> Any:
+        return Listed(at) if kind == "sequence" else failing_rows(at)
+
+    fail(storage, failing(4000))
+    with pytest.raises(cachelayer.SourceError, match="record 7200"):
+        cache(storage, failing(7200))
+    assert len(finished(storage)) > 5
+
+
+def failing_rows(at: int | None) -> Iterator[Any]:
+    rows = Listed(at)
+    for number in range(RECORDS):
+        yield rows[number]
+
+
+def bad_at(number: int) -> Iterator[Any]:
+    for each in range(RECORDS):
+        yield {"number": "x"} if each == number else row(each)
+
+
+def test_an_element_that_does_not_fit_is_named_by_its_record_after_resuming_too(storage: Storage) -> None:
+    fail(storage, bad_at(4800))
+    with pytest.raises(cachelayer.ElementError, match="record 6400"):
+        cache(storage, bad_at(6400))
+
+
+def changed(at: int) -> Iterator[Any]:
+    for number in range(RECORDS):
+        yield row(number + (number == at))
+
+
+@pytest.mark.parametrize("at", [0, 2400, 3200])
+def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: int) -> None:
+    fail(storage, failing_rows(4800))
+    kept = finished(storage)
+    assert len(kept) > 5
+    with pytest.raises(cachelayer.SourceError, match=r"not what they were.*resume=False"):
+        cache(storage, changed(at))
+    assert len(cache(storage, changed(at), resume=False)) == RECORDS
+    assert cache(storage, [0]).read([0])["number"] == (1 if at == 0 else 0)
+
+
+def test_a_sequence_in_another_order_is_refused(storage: Storage) -> None:
+    fail(storage, Listed(5600))
+    with pytest.raises(cachelayer.SourceError, match="not what they were"):
+        cache(storage, Listed(None, order=lambda number: (number * 7 + 3) % RECORDS))
+
+
+def test_a_source_that_became_shorter_is_refused(storage: Storage) -> None:
+    fail(storage, failing_rows(6400))
+    with pytest.raises(cachelayer.SourceError, match=r"ended after|not what they were"):
+        cache(storage, (row(number) for number in range(800)))
+
+
+@pytest.mark.parametrize("length", [RECORDS - 1, RECORDS + 1])
+def test_a_sequence_of_another_length_is_refused(storage: Storage, length: int) -> None:
+    fail(storage, Listed(6400))
+    with pytest.raises(cachelayer.SourceError, match=f"has {length} elements and had {RECORDS}"):
+        cache(storage, Listed(None, length))
+
+
+@pytest.mark.parametrize(
+    "other", [{"shard_bytes": SHARD_BYTES + 1}, {"compression": "zstd"}, {"max_records": 7900}, {"on_error": "skip"}]
+)
+def test_a_build_with_other_options_begins_anew(storage: Storage, other: dict[str, Any]) -> None:
+    fail(storage, Listed(6400))
+    source = Listed(None)
+    ref = cache(storage, source, **other)
+    assert source.asked[0] == 0
+    assert len(ref._base.manifest.attempts) == 1
+
+
+def test_shards_that_were_lost_are_written_again(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    fail(storage, Listed(6400))
+    for number, name in finished(storage).items():
+        if number in (2, 5):
+            Path(storage.url, "rows", name).unlink()
+    ref = cache(storage, Listed(None))
+    own = paths.attempt_of(ref._base.info.manifest)
+    written = [number for number, name in enumerate(shards(ref)) if paths.attempt_of(name) == own]
+    assert {2, 5} < set(written)
+    assert not {0, 1, 3, 4, 6} & set(written)
+    check(storage, expected)
+
+
+def test_without_resume_nothing_is_left_of_a_failed_build(storage: Storage, tmp_path: Path) -> None:
+    fail(storage, Listed(6400), resume=False)
+    with pytest.raises(cachelayer.SourceError):
+        storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES)
+    assert not list(tmp_path.rglob("shard-*"))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    with pytest.raises(cachelayer.SourceError):
+        storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
+    source = Listed(None)
+    storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
+    assert source.asked[0] > 0
+    check(storage, expected)
+
+
+def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_path: Path) -> None:
+    fail(storage, Listed(6400))
+    assert storage.gc(grace=3600) == []
+    assert len(finished(storage)) > 5
+    assert len(storage.gc(grace=0.0)) == 1
+    assert not list(tmp_path.rglob("shard-*"))
+    assert not [path for path in tmp_path.rglob("_unfinished/*/*") if path.is_dir()]
+    source = Listed(None)
+    cache(storage, source)
+    assert source.asked[0] == 0
+
+
+def test_gc_leaves_what_a_running_build_goes_on_with(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    fail(storage, Listed(6400))
+    collected: list[list[str]] = []
+
+    ref = cache(storage, Listed(None, at=(7200, lambda: collected.append(storage.gc(grace=0.0)))))
+    assert collected == [[]]
+    assert len(ref._base.manifest.attempts) == 2
+    check(storage, expected)
+
+
+def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: Storage) -> None:
+    fail(storage, Listed(6400))
+
+    def collect() -> None:
+        Log(storage._store, "rows").commit(lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
+
+    with pytest.raises(cachelayer.BuildRevokedError, match="collected meanwhile"):
+        cache(storage, Listed(None, at=(7600, collect)))
+    assert storage.versions("rows") == {}
+    cache(storage, Listed(None))
+    assert storage.verify("rows", "v1")
+
+
+def test_an_interrupt_keeps_what_was_finished(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        cache(storage, Listed(None, at=(5600, lambda: os.kill(os.getpid(), signal.SIGINT))))
+    assert storage._store.exists("rows/_log/0000000001.json") is False
+    source = Listed(None)
+    cache(storage, source)
+    assert source.asked[0] > 1000
+    check(storage, expected)
+
+
+def test_appending_goes_on_too(storage: Storage) -> None:
+    storage.submit(generated, "rows", "v0", shard_bytes=SHARD_BYTES)
+    with pytest.raises(cachelayer.SourceError):
+        storage.append("rows", "v0", "v1", Listed(6400), shard_bytes=SHARD_BYTES, resume=True)
+    source = Listed(None)
+    ref = storage.append("rows", "v0", "v1", source, shard_bytes=SHARD_BYTES, resume=True)
+    assert source.asked[0] > 0
+    assert ref.read([0, RECORDS, 2 * RECORDS - 1])["number"].tolist() == [0, 0, RECORDS - 1]
+    assert storage.verify("rows", "v1")
+
+
+def test_a_version_of_one_shard_leaves_no_notes(storage: Storage, tmp_path: Path) -> None:
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(Listed(10), "rows", "v1")
+    assert not (tmp_path / "rows" / "_unfinished").exists()
+    storage.cache(Listed(None), "rows", "v1")
+    assert not list((tmp_path / "rows" / "_unfinished").glob("*/*"))
