@@ -186,7 +186,7 @@ def test_a_source_that_fails_leaves_nothing(
     open_storage: Callable[..., Storage], store: ObjectStore, how: str, tmp_path: Path
 ) -> None:
     with pytest.raises(cachelayer.SourceError, match="the disk of the source broke"):
-        getattr(open_storage(tmp_path), how)(failing, "rows", "v1", shard_bytes=SHARD_BYTES)
+        getattr(open_storage(tmp_path), how)(failing, "rows", "v1", shard_bytes=SHARD_BYTES, resume=False)
     assert store.names("") == []
     assert not list(tmp_path.rglob("shard-*"))
 

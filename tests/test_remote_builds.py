@@ -113,9 +113,9 @@ def test_of_processes_that_cache_at_once_one_builds_and_the_others_say_who(place
 
 
 def test_a_builder_that_was_killed_is_replaced_and_what_it_left_is_collected(place: Place, stack: ExitStack) -> None:
-    builder = stack.enter_context(place.child("cache", "a"))
+    builder = stack.enter_context(place.child("cache anew", "a"))
     dead = running(place, builder)
-    waiter = stack.enter_context(place.child("cache", "b"))
+    waiter = stack.enter_context(place.child("cache anew", "b"))
     waiter.shown(f"waiting for process {builder.pid} ")
     builder.kill()
     assert waiter.hears() == "building"
@@ -132,9 +132,9 @@ def test_a_builder_that_was_killed_is_replaced_and_what_it_left_is_collected(pla
 @pytest.fixture
 def replaced(place: Place, stack: ExitStack) -> tuple[Child, Child, str]:
     """A builder that was stopped, the one that has taken over, and the attempt of the first."""
-    builder = stack.enter_context(place.child("cache", "a"))
+    builder = stack.enter_context(place.child("cache anew", "a"))
     attempt = running(place, builder)
-    waiter = stack.enter_context(place.child("cache", "b"))
+    waiter = stack.enter_context(place.child("cache anew", "b"))
     waiter.shown("waiting for")
     builder.send_signal(signal.SIGSTOP)
     assert waiter.hears() == "building"
@@ -167,6 +167,31 @@ def test_a_builder_that_wakes_up_while_another_builds_cannot_publish(
     successor.go_on()
     assert successor.outcome()["digest"] == expected_digest()
     check_whole(place)
+
+
+def test_what_a_stopped_builder_has_finished_is_the_successors_and_stays_when_it_wakes_up(
+    place: Place, stack: ExitStack
+) -> None:
+    builder = stack.enter_context(place.child("cache", "a"))
+    first = running(place, builder)
+    notes = f"{paths.unfinished('rows', 'v1')}/{first}"
+    wait_until(lambda: {"plan.json", "00000.json", "00001.json"} <= set(place.store.names(notes)))
+    builder.send_signal(signal.SIGSTOP)
+    successor = stack.enter_context(place.child("cache", "b"))
+    assert successor.hears() == "building"
+    assert place.head().adopted.keys() == {first}
+    second = place.head().adopted[first]
+    successor.go_on()
+    published = successor.outcome()
+    builder.send_signal(signal.SIGCONT)
+    builder.go_on()
+    assert builder.outcome() == published
+    ref = place.storage.fetch("rows", "v1")
+    assert [shard.attempt for shard in ref._base.manifest.shards][:2] == [first, first]
+    assert ref._base.manifest.attempts == {first, second}
+    assert ref.digest == expected_digest()
+    assert place.storage.gc(grace=0.0) == []
+    assert place.storage.verify("rows", "v1", progress=False)
 
 
 def test_of_two_builds_of_one_version_one_wins_and_the_other_removes_its_files(place: Place, stack: ExitStack) -> None:
