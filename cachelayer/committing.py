@@ -8,11 +8,29 @@ from contextlib import suppress
 from typing import Any
 
 from cachelayer.access.composition import Composition
+from cachelayer.access.published import Published
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CacheLayerError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.provenance import event
+
+
+def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
+    """Every attempt that wrote a manifest, a shard or another file of a version.
+
+    Raises:
+        CorruptionError, FormatError: where that is not known of some version.
+    """
+    named: set[str] = set()
+    for info in head.versions.values():
+        named |= attempts_named_by(store, dataset_id, info)
+    return named
+
+
+def attempts_named_by(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
+    """The same of one version."""
+    return {paths.attempt_of(info.manifest), *Published(store, dataset_id, info).manifest.attempts}
 
 
 class Committer:
@@ -123,8 +141,15 @@ class Committer:
             if self._commits:
                 # A put that failed may still arrive: it cannot after an entry that revokes the attempt.
                 head = self.revoke(attempt)
-            published = {paths.attempt_of(info.manifest) for info in head.versions.values()}
-            if attempt not in published and not (keep and head.can_be_adopted(attempt)):
+            needed = keep and head.can_be_adopted(attempt)
+            if not needed and attempt not in self._named(head, revoked):
                 self._store.delete_folder(paths.build(self._dataset_id, attempt))
             return revoked
         return False
+
+    def _named(self, head: Snapshot, revoked: bool) -> set[str]:
+        """The attempts that versions name, as far as the attempt in question can be among them."""
+        if revoked:
+            # Who revoked it may go on with what it had finished, or have published that.
+            return named_attempts(self._store, self._dataset_id, head) | set(head.adopted)
+        return {paths.attempt_of(info.manifest) for info in head.versions.values()}

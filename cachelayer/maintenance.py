@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from cachelayer.access.published import Published
+from cachelayer.committing import attempts_named_by, named_attempts
 from cachelayer.errors import (
     AlreadyExistsError,
     CacheLayerWarning,
@@ -99,7 +99,7 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
 def collect_deleted(store: ObjectStore, dataset_id: str, info: VersionInfo) -> None:
     """Delete the build attempts of a version that was deleted, but for those that another version names."""
     try:
-        attempts = _attempts_of(store, dataset_id, info)
+        attempts = attempts_named_by(store, dataset_id, info)
     except (CorruptionError, FormatError):
         attempts = {paths.attempt_of(info.manifest)}
     _delete_unnamed(store, dataset_id, attempts, Log(store, dataset_id).head().adopted)
@@ -124,19 +124,19 @@ def _delete_unnamed(
     """
     log = Log(store, dataset_id)
 
+    dead: list[str] = []
+
     def unnamed(head: Snapshot) -> list[str]:
         free = {name for name in attempts if head.adopted.get(name) == adopted.get(name)}
-        return sorted(free - _named_attempts(store, dataset_id, head))
+        return sorted(free - named_attempts(store, dataset_id, head))
 
     def revoked(head: Snapshot) -> Snapshot:
-        dead = unnamed(head)
-        return head.without_attempts(dead, event("revoke", attempts=dead))
+        dead[:] = unnamed(head)
+        return head.without_attempts(dead, event("revoke", attempts=list(dead)))
 
     try:
-        dead = unnamed(log.head())
-        if dead:
-            head = log.commit(revoked)
-            dead = [attempt for attempt in dead if not head.can_be_adopted(attempt)]
+        if unnamed(log.head()):
+            log.commit(revoked)
     except (CorruptionError, FormatError) as error:
         warnings.warn(
             f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}",
@@ -158,18 +158,6 @@ def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[s
         unfinished = Unfinished(store, dataset_id, version)
         for attempt in set(unfinished.attempts()).intersection(attempts):
             unfinished.forget(attempt)
-
-
-def _named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
-    """Every attempt that wrote a manifest or a shard of a version."""
-    named: set[str] = set()
-    for info in head.versions.values():
-        named |= _attempts_of(store, dataset_id, info)
-    return named
-
-
-def _attempts_of(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
-    return {paths.attempt_of(info.manifest), *Published(store, dataset_id, info).manifest.attempts}
 
 
 def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: _Clock, age: float) -> None:
