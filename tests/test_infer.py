@@ -77,7 +77,7 @@ def test_arrays_of_other_libraries_are_arrays() -> None:
         (Sparse(np.zeros((1, 0), np.int64), np.zeros(1), np.zeros(0, np.int64)), "dimension"),
         (Sparse(np.zeros((1, 1), np.int64), np.zeros(1), np.array([-3])), "dimension"),
     ],
-    ids=lambda value: repr(value)[:60],
+    ids=lambda value: repr(value).partition(" at 0x")[0][:60],
 )
 def test_a_leaf_that_cannot_be_stored_is_named(value: Any, hint: str) -> None:
     with pytest.raises(ElementError, match=hint) as caught:

@@ -1,0 +1,211 @@
+"""The versions of the datasets in a store: found, named, compared, checked, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from cachelayer import maintenance
+from cachelayer.access.comparing import Diff
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.published import Published
+from cachelayer.arrayrecord.reader import Verify
+from cachelayer.check import Report, check
+from cachelayer.errors import (
+    CorruptionError,
+    DatasetNotFoundError,
+    VersionNotFoundError,
+)
+from cachelayer.objects import paths
+from cachelayer.objects.copies import CacheFolder
+from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.history import LogEvent, history
+from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.provenance import event
+from cachelayer.versions.reference import Reference
+
+
+class Catalog:
+    """The versions of the datasets in a store.
+
+    Args:
+        store: where they are kept.
+        copies: keeps local copies of shards that are not on this host; None for no copies.
+        verify: what is checked when records are read.
+    """
+
+    def __init__(self, store: ObjectStore, copies: CacheFolder | None, verify: Verify) -> None:
+        self._store = store
+        self._copies = copies
+        self._verify: Verify = verify
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._store.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
+        """A published version.
+
+        Args:
+            dataset_id: the dataset, or the whole reference such as ``"cifar10@v2"``.
+            dataset_version: a version, a tag, ``"latest"`` (the newest published, the default) or
+                ``"sha256:<digest prefix>"``.
+
+        Raises:
+            DatasetNotFoundError, VersionNotFoundError: where there is none; the message names what exists.
+            CorruptionError: where a pinned digest is not the version's.
+        """
+        reference = Reference.parse(dataset_id, dataset_version)
+        snapshot = self._snapshot(reference.dataset_id)
+        return self._open(reference.dataset_id, reference.resolve(snapshot))
+
+    def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
+        published = Published(self._store, dataset_id, info, self._verify, self._copies)
+        try:
+            # Reading the manifest now finds a damaged version here, not in the first batch.
+            return DataRef(published, published.kept)
+        except CorruptionError as error:
+            if Log(self._store, dataset_id).head().versions.get(info.version) != info:
+                raise VersionNotFoundError(f"{dataset_id}@{info.version} was deleted just now") from error
+            raise
+
+    def _snapshot(self, dataset_id: str) -> Snapshot:
+        """The newest snapshot of a dataset that exists."""
+        snapshot = Log(self._store, dataset_id).head()
+        if snapshot.sequence == 0:
+            known = self.datasets()
+            near = get_close_matches(dataset_id, known, 3)
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            shown = f"there are {', '.join(known[:10])}" if known else "it holds no dataset"
+            raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.url}: {hint}{shown}")
+        return snapshot
+
+    def datasets(self) -> list[str]:
+        """The ids of the datasets that were published here, sorted."""
+        return [name for name in self._store.names("") if self._store.exists(paths.log_entry(name, 1))]
+
+    def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
+        """The versions of a dataset by name, in the order in which they were published.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return dict(self._snapshot(dataset_id).versions)
+
+    def history(self, dataset_id: str) -> list[LogEvent]:
+        """Who published, tagged, deleted or copied what, and when: an event for each change, the oldest first.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+            CorruptionError: where an entry of its log is missing or damaged.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return history(self._store, dataset_id, self._snapshot(dataset_id).sequence)
+
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """The version that each tag of a dataset names.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return dict(self._snapshot(dataset_id).tags)
+
+    def tag(self, dataset_id: str, version: str, tag: str) -> None:
+        """Let a tag name a version; a tag that named another before is moved.
+
+        Raises:
+            VersionNotFoundError: where there is no such version.
+            AlreadyExistsError: where a version has the name of the tag.
+        """
+        paths.check_name("tag", tag)
+        self._commit(dataset_id, version, lambda head: maintenance.tagged(head, version, tag, event("tag", tag=tag)))
+
+    def untag(self, dataset_id: str, tag: str) -> None:
+        """Remove a tag; the version that it names stays.
+
+        Raises:
+            VersionNotFoundError: where there is no such tag.
+        """
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("tag", tag)
+        self._snapshot(dataset_id)
+        Log(self._store, dataset_id).commit(lambda head: maintenance.untagged(head, tag, event("untag", tag=tag)))
+
+    def delete(self, dataset_id: str, version: str, *, force: bool = False) -> None:
+        """Delete a version, and the files that no other version has. Readers go on with the shards they have open.
+
+        Args:
+            dataset_id, version: what is deleted; a tag does not do.
+            force: delete the version's tags too.
+
+        Raises:
+            VersionNotFoundError: where there is no such version.
+            InvalidArgumentError: where a tag names it, without ``force``.
+        """
+        deleted: list[VersionInfo] = []
+
+        def change(head: Snapshot) -> Snapshot:
+            deleted[:] = [head.versions[version]]
+            return maintenance.without(head, version, event("delete", version=version), force=force)
+
+        self._commit(dataset_id, version, change)
+        maintenance.collect_deleted(self._store, dataset_id, deleted[0])
+
+    def _commit(self, dataset_id: str, version: str, change: Callable[[Snapshot], Snapshot]) -> None:
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("version", version)
+        self._snapshot(dataset_id)
+
+        def decide(head: Snapshot) -> Snapshot:
+            if version not in head.versions:
+                Reference(dataset_id, version).resolve(head)
+                raise VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
+            return change(head)
+
+        Log(self._store, dataset_id).commit(decide)
+
+    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> Report:
+        """Read every record of a version and compare with every checksum.
+
+        Returns:
+            A report that is true where all is well, and names each problem with its file.
+
+        Raises:
+            NotFoundError: where there is no such version.
+        """
+        reference = Reference.parse(dataset_id, version)
+        info = reference.resolve(self._snapshot(reference.dataset_id))
+        return check(Published(self._store, reference.dataset_id, info, "always"), progress=progress)
+
+    def diff(self, dataset_id: str, version: str, other: str) -> Diff:
+        """How two versions of a dataset differ; :meth:`DataRef.diff` compares any two.
+
+        Args:
+            dataset_id, version, other: as in :meth:`fetch`.
+
+        Raises:
+            NotFoundError: where there is no such version.
+        """
+        return self.fetch(dataset_id, version).diff(self.fetch(dataset_id, other))
+
+    def gc(self, grace: float = 24 * 3600.0) -> list[str]:
+        """Delete what failed or killed builds left behind, and what deleted versions had to themselves.
+
+        Args:
+            grace: seconds since the last change of a build attempt before it is touched. A running build never is.
+
+        Returns:
+            The attempts that were deleted, as ``<dataset id>/<attempt>``.
+        """
+        return [
+            f"{dataset_id}/{attempt}"
+            for dataset_id in self._store.names("")
+            for attempt in maintenance.collect(self._store, dataset_id, grace=grace)
+        ]
