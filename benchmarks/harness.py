@@ -55,7 +55,7 @@ def table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str
 
 def bars(title: str, rows: list[tuple[str, dict[str, float]]]) -> str:
     """An SVG of horizontal bars: a group for each row, each scaled to its own longest bar."""
-    colours = ("#1f6feb", "#8b949e", "#c4cad1")
+    colours = ("#58a6ff", "#9da7b3", "#6e7681")
     parts, top = [], 40
     for name, rates in rows:
         parts.append(f'<text x="16" y="{top}" font-weight="600">{_escaped(name)}</text>')
@@ -72,8 +72,9 @@ def bars(title: str, rows: list[tuple[str, dict[str, float]]]) -> str:
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{top}" font-family="sans-serif" '
-        'font-size="12">\n'
-        '<rect width="100%" height="100%" fill="white"/>\n'
+        # Dark on pages of either colour, as the pictures of terminals are.
+        'font-size="12" fill="#e6edf3">\n'
+        '<rect width="100%" height="100%" rx="8" fill="#292929"/>\n'
         f'<text x="16" y="20" font-size="14">{_escaped(title)}</text>\n'
         f"{body}\n</svg>\n"
     )
