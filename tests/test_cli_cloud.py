@@ -12,6 +12,7 @@ from faults import fault_proxy, stall
 from servers import Server, new_bucket
 
 import cachelayer
+from cachelayer.objects import paths
 from cachelayer.objects.opening import open_store
 
 
@@ -123,6 +124,39 @@ def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> N
         assert len(again) == 1
         assert "shard-00003.array_record" in again[0]
     assert document("verify", f"{url}/d", *typed(s3))["ok"]
+
+
+def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_finished_shards(
+    s3: Server, here: Path
+) -> None:
+    url = s3.url(new_bucket(s3), "caches")
+    notes = paths.unfinished("d", "v1")
+    store = open_store(url, s3.storage_options())
+    with fault_proxy(s3.endpoint) as proxy:
+        # Who waited for the upload that is stalled would wait for ever.
+        options = (*typed(s3, "--option", proxy.endpoint), "--option", "timeout=100000")
+        size = ("--arg", "size=5000", "--shard-bytes", "100kB")
+        arguments = ("build", "pipeline:rows", url, "--id", "d", "--version", "v1", *size, *options)
+        proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
+        with subprocess.Popen([SCRIPT, *arguments], cwd=here, stderr=subprocess.PIPE, text=True) as child:
+            try:
+                while not any("00002.json" in store.names(f"{notes}/{attempt}") for attempt in store.names(notes)):
+                    assert child.poll() is None
+                child.send_signal(signal.SIGINT)
+                _, said = child.communicate(timeout=60)
+            finally:
+                child.kill()
+        assert child.returncode == 130
+        assert "d@v1 is not published; run the same command again: it goes on after the shards that are fin" in said
+        assert "Traceback" not in said
+        assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
+        proxy.clear()
+        proxy.forget()
+        script(*arguments, cwd=here)
+        again = " ".join(each.path for each in proxy.exchanges() if each.method == "PUT")
+        assert "shard-00003.array_record" in again
+        assert "shard-00002.array_record" not in again
+    assert document("verify", f"{url}/d", *typed(s3))["records"] == 5000
 
 
 def uploads(url: str, server: Server) -> list[str]:

@@ -75,10 +75,12 @@ class ShardPipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Whoever resumes is glad of what was written. Who interrupts does not wait for what is still to be sent.
-        gives_up = kind is not None and (not self._resumable or (kind is KeyboardInterrupt and bool(self._deliver)))
-        for executor in (self._hashing, self._finishing, self._delivering):
-            executor.shutdown(wait=True, cancel_futures=gives_up)
+        # Whoever resumes is glad of what was written. Who interrupts does not wait for a network that may not answer.
+        leaves = kind is KeyboardInterrupt and self._deliver is not None
+        gives_up = kind is not None and (leaves or not self._resumable)
+        for executor in (self._hashing, self._finishing):
+            executor.shutdown(cancel_futures=gives_up)
+        self._delivering.shutdown(wait=not leaves, cancel_futures=gives_up)
         if isinstance(self._writer, ShardWriter):
             # Reached with a writer only after a failure, which is the error to be shown.
             with suppress(CacheLayerError):

@@ -148,7 +148,10 @@ def _after_interrupt(storage: Storage, dataset_id: str, version: str) -> str:
         published = False
     if published:
         return f"{dataset_id}@{version} is published all the same"
-    return f"{dataset_id}@{version} is not published, nothing of it is left; to build it, run the same command again"
+    return (
+        f"{dataset_id}@{version} is not published; run the same command again: it goes on after the shards that are "
+        "finished, if any are"
+    )
 
 
 def _answer(ref: DataRef[Any], *, built: bool) -> Answer:
