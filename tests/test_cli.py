@@ -93,6 +93,17 @@ def test_json_is_one_document_and_nothing_else_is_on_stdout(here: Path) -> None:
     assert (failed.stdout, failed.stderr[:7]) == ("", "error: ")
 
 
+def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> None:
+    metadata = {"half": "\ud800", "whole": "näïve"}
+    cachelayer.Storage(here / "cache").submit([1], "told", "v1", metadata=metadata)
+    assert document("show", here / "cache/told")["provenance"]["metadata"] == metadata
+    assert r"half = \ud800" in script("show", "cache/told", cwd=here).stdout
+    cachelayer.Storage(here / "cache").submit(["näïve"], "texts", "v1")
+    assert '"näïve"' in invoke("head", here / "cache/texts", "--json").stdout
+    shown = script("head", "cache/texts", "--json", cwd=here, environment={"PYTHONIOENCODING": "ascii"}).stdout
+    assert json.loads(shown)[0]["element"] == "näïve"
+
+
 def test_the_demo_proves_its_claim(tmp_path: Path) -> None:
     ended = script("demo", "digits", "--json", cwd=tmp_path)
     assert json.loads(ended.stdout) == {"proved": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -15,6 +16,9 @@ def main() -> None:
     from cachelayer.cli.app import app
     from cachelayer.cli.output import INTERRUPTED
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As Python has it for stderr: what the output has no bytes for is shown as its escape.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="cachelayer")
     except SystemExit as end:

@@ -42,12 +42,22 @@ class Answer:
 def write(answer: Answer, *, as_json: bool) -> None:
     """Print an answer on stdout."""
     if as_json:
-        sys.stdout.write(json.dumps(answer.document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.write(_json(answer.document) + "\n")
         return
     console = console_of(stderr=False)
     for renderable in answer.shown:
         # A reference that a terminal breaks can still be copied as one; one that is broken here could not.
         console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
+
+
+def _json(document: Any) -> str:
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        # Half a surrogate pair has no bytes anywhere, most characters none in ASCII.
+        return json.dumps(document, indent=2, allow_nan=False)
+    return text
 
 
 def problem(kind: str, text: str) -> None:
