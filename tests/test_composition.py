@@ -215,6 +215,17 @@ def test_what_tells_no_records_is_refused(storage: Storage, keep: Any, error: ty
     assert list(storage.versions("d")) == ["v1"]
 
 
+@pytest.mark.parametrize("name", ["auto", "latest"])
+def test_a_new_version_has_a_name_of_its_own(storage: Storage, tmp_path: Path, name: str) -> None:
+    submit(storage)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(cachelayer.InvalidArgumentError, match=name):
+        storage.append("d", "v1", name, rows(100, 101))
+    with pytest.raises(cachelayer.InvalidArgumentError, match=name):
+        storage.derive("d", "v1", name, keep=[0])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @settings(deadline=None, max_examples=25)
 @given(steps=st.lists(st.one_of(st.integers(0, 5), st.lists(st.integers(0, 30), max_size=8)), max_size=5))
 def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
