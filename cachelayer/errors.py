@@ -26,6 +26,8 @@ Each is also the built-in that fits, so that code which knows nothing of cachela
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CacheLayerError(Exception):
     """Base of every exception that cachelayer raises."""
@@ -103,11 +105,18 @@ class ElementError(CacheLayerError, ValueError):
             hint=self.hint,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _element_error, (self.expected, self.got, self.path, self.record, self.hint)
+
     def __str__(self) -> str:
         where = "element" if self.record is None else f"record {self.record}"
         leaf = f", leaf {self.path}" if self.path else ""
         hint = f" {self.hint}" if self.hint else ""
         return f"{where}{leaf}: expected {self.expected}, got {self.got}.{hint}"
+
+
+def _element_error(expected: str, got: str, path: str, record: int | None, hint: str) -> ElementError:
+    return ElementError(expected, got, path=path, record=record, hint=hint)
 
 
 class SourceError(CacheLayerError, RuntimeError):

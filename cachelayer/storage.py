@@ -87,6 +87,7 @@ class Storage(Catalog):
         max_records: int | None = None,
         unbatch: bool = False,
         on_error: OnError = "raise",
+        workers: int = 1,
         resume: bool = False,
         progress: bool | None = None,
         description: str | None = None,
@@ -106,6 +107,8 @@ class Storage(Catalog):
             unbatch: each element of the source is a batch: take it apart along the leading axis.
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
                 does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
+            workers: processes that make and encode elements, of a source that can begin at any record. The shards are
+                the same for any number of them.
             resume: go on with the shards that an attempt at the same version finished before it was interrupted, and
                 leave them if this one is. Where the source can begin at any record it begins there, and the last of
                 those shards is compared; otherwise it is run through, and all of them are.
@@ -130,6 +133,7 @@ class Storage(Catalog):
             max_records=max_records,
             unbatch=unbatch,
             on_error=on_error,
+            workers=workers,
             resume=resume,
             progress=progress,
             description=description,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,12 +13,13 @@ from typing import Any
 from cachelayer.building.encode import Encoder
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.pipeline import Deliver, OnFinished, ShardPipeline
-from cachelayer.building.source import Batch, Elements, Seekable, Source
-from cachelayer.codec import Codec, codec_for
+from cachelayer.building.source import ArraySource, Batch, Elements, Seekable, Source
+from cachelayer.building.workers import Workers
+from cachelayer.codec import Codec, Frames, codec_for
 from cachelayer.elements import spec_json
 from cachelayer.elements.infer import from_elements
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import CacheLayerWarning, ElementError, InvalidArgumentError
 from cachelayer.progress import Progress
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished
@@ -75,9 +78,8 @@ def build(
     """
     done = {} if earlier is None else earlier.shards
     first, start = _start(source, options, done)
-    if start and isinstance(source, Seekable):
-        source = source.skipped(start)
-    batches = source.batches(None if options.max_records is None else options.max_records - start)
+    begun = source.skipped(start) if start and isinstance(source, Seekable) else source
+    batches = begun.batches(None if options.max_records is None else options.max_records - start)
     spec = options.element_spec if options.element_spec is not None else source.element_spec
     if spec is None and earlier is not None:
         spec = spec_json.from_json(earlier.element_spec)
@@ -86,20 +88,44 @@ def build(
     codec = codec_for(spec)
     encoder = Encoder(codec, options.on_error, start, () if earlier is None else earlier.nullable)
     progress.update(start, 0)
-    with ShardPipeline(
-        folder, attempt, options.compression, options.shard_bytes, progress, deliver, done, first
-    ) as pipeline:
-        shards = _write(batches, encoder, codec, pipeline, note)
+    with (
+        ShardPipeline(
+            folder, attempt, options.compression, options.shard_bytes, progress, deliver, done, first
+        ) as pipeline,
+        _encoded(source, batches, spec, encoder, options, start) as encoded,
+    ):
+        shards = _write(encoded, encoder, codec, pipeline, note)
     encoder.warn_of_left_out()
     return Built(codec.name, encoder.element_spec, shards, encoder.left_out)
 
 
+@contextmanager
+def _encoded(
+    source: Source, batches: Iterator[Batch], spec: Tree, encoder: Encoder, options: BuildOptions, start: int
+) -> Iterator[Iterator[Frames]]:
+    """The records, made here or by other processes."""
+    length = options.expected(source.length)
+    if options.workers == 1 or isinstance(source, ArraySource):
+        yield map(encoder.encode, batches)
+        return
+    if not isinstance(source, Seekable) or length is None:
+        warnings.warn(
+            f"workers={options.workers}: a source of {source.kind} cannot be divided, and one process builds it. A "
+            "sequence with a length can be, and so can most datasets",
+            CacheLayerWarning,
+            stacklevel=6,
+        )
+        yield map(encoder.encode, batches)
+        return
+    with Workers(source, spec, options.on_error, options.workers) as workers:
+        yield (frames for block in workers.blocks(start, length) for frames in encoder.take(block))
+
+
 def _write(
-    batches: Iterator[Batch], encoder: Encoder, codec: Codec, pipeline: ShardPipeline, note: Note | None
+    encoded: Iterator[Frames], encoder: Encoder, codec: Codec, pipeline: ShardPipeline, note: Note | None
 ) -> list[ShardFile]:
     on_finished: OnFinished | None = None
-    for batch in batches:
-        frames = encoder.encode(batch)
+    for frames in encoded:
         if note is not None:
             on_finished = note(codec.spec, encoder.nullable)
         pipeline.write(frames, on_finished)

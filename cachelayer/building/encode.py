@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from cachelayer.building.source import Batch, Elements
@@ -17,6 +18,25 @@ from cachelayer.errors import CacheLayerWarning, ElementError
 OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
 _SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Block:
+    """Encoded elements of a source.
+
+    Args:
+        elements: how many elements of the source they come from.
+        frames: the records.
+        nullable: the numbers of the leaves that are None in some element.
+        left_out: the first elements that were left out.
+        left_out_count: how many were.
+    """
+
+    elements: int
+    frames: list[Frames]
+    nullable: frozenset[int]
+    left_out: list[ElementError]
+    left_out_count: int
 
 
 class Encoder:
@@ -33,7 +53,7 @@ class Encoder:
     def __init__(self, codec: Codec, on_error: OnError, first: int = 0, nullable: Iterable[int] = ()) -> None:
         self._codec = codec
         self._skips = on_error == "skip"
-        self._records = first
+        self._records = self._first = first
         self._nullable = set(nullable)
         self._left_out: list[ElementError] = []
         self._left_out_count = 0
@@ -88,6 +108,18 @@ class Encoder:
             return self._codec.elements(batch.columns(self._codec), len(batch))
         except ElementError as error:
             raise error.at(record=self._records + (error.record or 0)) from error.__cause__
+
+    def block(self, frames: list[Frames]) -> Block:
+        """What was encoded so far, these records, for the encoder of another process."""
+        return Block(self._records - self._first, frames, self.nullable, self._left_out, self._left_out_count)
+
+    def take(self, block: Block) -> list[Frames]:
+        """The records of the block that comes next, as if they were encoded here."""
+        self._records += block.elements
+        self._nullable |= block.nullable
+        self._left_out.extend(block.left_out[: _SHOWN - len(self._left_out)])
+        self._left_out_count += block.left_out_count
+        return block.frames
 
     @property
     def nullable(self) -> frozenset[int]:

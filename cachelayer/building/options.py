@@ -33,6 +33,7 @@ class BuildOptions:
     on_error: OnError
     progress: bool | None
     resume: bool
+    workers: int
     kept: Mapping[str, Any]
 
     @classmethod
@@ -47,6 +48,7 @@ class BuildOptions:
         on_error: OnError = "raise",
         progress: bool | None = None,
         resume: bool = False,
+        workers: int = 1,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -66,6 +68,7 @@ class BuildOptions:
             on_error=on_error,
             progress=progress,
             resume=bool(resume),
+            workers=integer("workers", workers, 1),
             kept={"description": description, "metadata": checked_metadata(metadata)},
         )
 

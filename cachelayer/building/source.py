@@ -270,10 +270,13 @@ class IterableSource:
         self.length = length
         self._first = first
 
+    def _elements(self) -> Iterator[Any]:
+        return self._iterator
+
     def batches(self, limit: int | None) -> Iterator[Batch]:
         items: list[Any] = []
         nbytes = 0
-        for element in islice(guarded(self._iterator, self._first), limit):
+        for element in islice(guarded(self._elements(), self._first), limit):
             items.append(_snapshot(element))
             nbytes += _approximate_nbytes(element)
             if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
@@ -287,10 +290,13 @@ class SequenceSource(IterableSource):
     """The elements of a sequence."""
 
     def __init__(self, items: Sequence[Any], first: int = 0) -> None:
-        # The iterator of the sequence itself, where it is read from its begin: it may know a faster way.
-        iterator = iter(items) if first == 0 else map(items.__getitem__, range(first, len(items)))
-        super().__init__(iterator, type(items).__name__, len(items), first)
+        super().__init__(iter(()), type(items).__name__, len(items), first)
         self._items = items
+
+    def _elements(self) -> Iterator[Any]:
+        # The iterator of the sequence itself, where it is read from its begin: it may know a faster way.
+        items, first = self._items, self._first
+        return map(items.__getitem__, range(first, len(items))) if first else iter(items)
 
     def skipped(self, records: int) -> SequenceSource:
         """The same sequence from an element on."""

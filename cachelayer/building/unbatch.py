@@ -21,14 +21,20 @@ class BatchesSource:
         batches: structures of arrays ``[rows, ...]``; lists and tuples of nothing but str, or bytes, are columns too.
         kind: what gives them, for the provenance.
         length: number of rows in all, where it is known.
+        begin: the record that the batches begin with.
+        leave_out: how many records to leave out from there on.
     """
 
     element_spec: Tree | None = None
 
-    def __init__(self, batches: Iterator[Tree], kind: str, length: int | None = None) -> None:
+    def __init__(
+        self, batches: Iterator[Tree], kind: str, length: int | None = None, begin: int = 0, leave_out: int = 0
+    ) -> None:
         self._batches = batches
         self.kind = kind
         self.length = length
+        self._begin = begin
+        self._start = begin + leave_out
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """The elements, in the batches of the source.
@@ -37,8 +43,9 @@ class BatchesSource:
             SourceError: where the source fails, with the number of the record at which the batch begins.
             ElementError: where a batch holds something that has no rows, with record and leaf.
         """
-        first = 0
-        while limit is None or first < limit:
+        first = self._begin
+        stop = None if limit is None else self._start + limit
+        while stop is None or first < stop:
             try:
                 batch = next(self._batches)
             except StopIteration:
@@ -54,14 +61,16 @@ class BatchesSource:
                 columns, rows = _columns(batch)
             except ElementError as error:
                 raise error.at(record=first) from error.__cause__
-            taken = rows if limit is None else min(rows, limit - first)
-            stacked = tree.map_structure(columns, partial(_at, slice(taken)))
+            left_out = min(rows, self._start - first) if first < self._start else 0
+            end = rows if stop is None else min(rows, stop - first)
+            taken = end - left_out
+            stacked = tree.map_structure(columns, partial(_at, slice(left_out, end)))
             # The spec is that of the first elements.
-            if first == 0 < taken:
+            if taken and first + left_out == self._start:
                 yield Elements([tree.map_structure(stacked, partial(_at, row)) for row in range(taken)])
             elif taken:
                 yield Stacked(stacked, taken)
-            first += taken
+            first += end
 
 
 def _columns(batch: Tree) -> tuple[Tree, int]:
