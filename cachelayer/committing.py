@@ -14,6 +14,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.provenance import event
+from cachelayer.versions.unfinished import Unfinished
 
 
 def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
@@ -73,9 +74,10 @@ class Committer:
         return self._unless_settled(attempt, lambda head: head.adopting([attempt], by, change))
 
     def _unless_settled(self, attempt: str, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
-        head = self._log.head()
-        settled = self._version in head.versions or attempt in head.revoked
-        return head if settled else self._log.commit(change)
+        def unless_settled(head: Snapshot) -> Snapshot:
+            return head if self._version in head.versions or attempt in head.revoked else change(head)
+
+        return self._log.commit(unless_settled)
 
     def publish(
         self, attempt: str, made: Composition, details: Mapping[str, Any], adopted: Collection[str] = ()
@@ -140,9 +142,10 @@ class Committer:
             revoked = attempt in head.revoked
             if self._commits:
                 # A put that failed may still arrive: it cannot after an entry that revokes the attempt.
-                head = self.revoke(attempt)
-            needed = keep and head.can_be_adopted(attempt)
+                head = self.adopt(attempt, by=attempt) if keep else self.revoke(attempt)
+            needed = keep and self._version not in head.versions and head.can_be_adopted(attempt)
             if not needed and attempt not in self._named(head, revoked):
+                Unfinished(self._store, self._dataset_id, self._version).forget(attempt)
                 self._store.delete_folder(paths.build(self._dataset_id, attempt))
             return revoked
         return False

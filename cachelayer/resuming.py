@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from cachelayer.building.pipeline import OnFinished
@@ -20,6 +21,21 @@ from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished, Unfinished
 
 _AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class _Interrupted:
+    """An attempt that nobody runs.
+
+    Args:
+        attempt: the attempt.
+        owner: the attempt that its files belonged to when that was found.
+        finished: what it has finished.
+    """
+
+    attempt: str
+    owner: str
+    finished: Finished
 
 
 class Resumption:
@@ -66,25 +82,39 @@ class Resumption:
             SourceError: where the source had another length then.
         """
         self._source_length = source_length
-        found = self._best(None if spec is None else canonical_json(spec_json.to_json(spec)))
-        if found is None:
-            return None
-        attempt, finished = found
-        if None not in (finished.source_length, source_length) and finished.source_length != source_length:
-            raise SourceError(
-                f"the source has {source_length} elements and had {finished.source_length} when attempt {attempt} was "
-                "interrupted: build with resume=False"
-            )
-        change = event("adopt", attempts=[attempt], by=self._attempt)
-        head = self._log.commit(
-            lambda head: head.adopting([attempt], self._attempt, change) if head.can_be_adopted(attempt) else head
-        )
+        wanted = None if spec is None else canonical_json(spec_json.to_json(spec))
+        while (found := self._best(wanted)) is not None:
+            before = found.finished.source_length
+            if None not in (before, source_length) and before != source_length:
+                raise SourceError(
+                    f"the source has {source_length} elements and had {before} when attempt {found.attempt} was "
+                    "interrupted: build with resume=False"
+                )
+            head = self._adopt(found)
+            if head.adopted.get(found.attempt) == self._attempt:
+                return self._taken_over(found.attempt, found.finished, head)
+        return None
+
+    def _adopt(self, found: _Interrupted) -> Snapshot:
+        """Adopt an attempt, unless others were quicker to adopt or to collect it; the head of the log after that."""
+        change = event("adopt", attempts=[found.attempt], by=self._attempt)
+
+        def adopting(head: Snapshot) -> Snapshot:
+            as_found = head.can_be_adopted(found.attempt) and head.owner_of(found.attempt) == found.owner
+            if found.owner == self._attempt or not as_found:
+                return head
+            return head.adopting([found.attempt], self._attempt, change)
+
+        return self._log.commit(adopting)
+
+    def _taken_over(self, attempt: str, finished: Finished, head: Snapshot) -> Finished | None:
+        """What is there of an attempt that this one has adopted, noted as its own."""
         ours = {self._attempt, *(name for name, owner in head.adopted.items() if owner == self._attempt)}
         shards = {number: shard for number, shard in finished.shards.items() if shard.attempt in ours}
         there = self._there(shards)
         if not there:
             return None
-        kept = Finished(self._plan, finished.element_spec, source_length, there, finished.nullable)
+        kept = Finished(self._plan, finished.element_spec, self._source_length, there, finished.nullable)
         self._unfinished.begin(self._attempt, kept)
         self._begun = True
         self._taken = sorted(ours - {self._attempt})
@@ -102,22 +132,22 @@ class Resumption:
             if f"{paths.BUILDS}/{attempt}/{name}" not in whole:
                 self._store.delete(f"{folder}/{name}")
 
-    def _best(self, spec: bytes | None) -> tuple[str, Finished] | None:
+    def _best(self, spec: bytes | None) -> _Interrupted | None:
         """The interrupted attempt at the same that has finished most."""
         head = self._log.head()
         others = [name for name in self._unfinished.attempts() if self._can_be_taken(head, name)]
         found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
         same = [
-            (name, finished)
+            _Interrupted(name, head.owner_of(name), finished)
             for name, finished in found
             if finished.shards
             and finished.plan == self._plan
             and (spec is None or canonical_json(finished.element_spec) == spec)
         ]
-        return max(same, key=lambda each: len(each[1].shards), default=None)
+        return max(same, key=lambda each: len(each.finished.shards), default=None)
 
     def _can_be_taken(self, head: Snapshot, attempt: str) -> bool:
-        owner = head.adopted.get(attempt, attempt)
+        owner = head.owner_of(attempt)
         if attempt == self._attempt or not head.can_be_adopted(attempt):
             return False
         return owner == self._attempt or not any(self._attempts.are_running([attempt, owner]))

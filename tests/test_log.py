@@ -136,3 +136,10 @@ def test_a_lost_entry_is_an_error_and_no_older_head(tmp_path: Path) -> None:
         log.head()
     with pytest.raises(CorruptionError):
         tag(log, "d")
+
+
+def test_what_changes_nothing_is_no_entry(tmp_path: Path) -> None:
+    log = Log(LocalStore(tmp_path), "d")
+    first = log.commit(lambda head: head.with_version(INFO, {"kind": "publish"}))
+    assert log.commit(lambda head: head) == first
+    assert log.head().sequence == 1

@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults import answer, fault_proxy
 from resume_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, generated, row, run
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.resuming import Resumption
+from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Unfinished
 
@@ -330,3 +334,71 @@ def test_a_version_of_one_shard_leaves_no_notes(storage: Storage, tmp_path: Path
     assert not (tmp_path / "rows" / "_unfinished").exists()
     storage.cache(Listed(None), "rows", "v1")
     assert not list((tmp_path / "rows" / "_unfinished").glob("*/*"))
+
+
+class Interleaved(LocalStore):
+    """A store in which something happens just after an object of a name was read.
+
+    Args:
+        root: where it is.
+        name: the end of the name.
+        then: what happens.
+    """
+
+    def __init__(self, root: Path, name: str, then: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._name = name
+        self._then = then
+
+    def read(self, name: str) -> bytes | None:
+        found = super().read(name)
+        if name.endswith(self._name):
+            self._then()
+        return found
+
+
+def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbed(storage: Storage) -> None:
+    fail(storage, Listed(6400))
+    store, attempts = storage._store, attempts_of(storage._store, "rows")
+    plan = next(
+        found.plan
+        for name in Unfinished(store, "rows", "v1").attempts()
+        if (found := Unfinished(store, "rows", "v1").read(name)) is not None
+    )
+    first = Resumption(store, "rows", "v1", "first", attempts, plan)
+    taken: list[Any] = []
+
+    def take() -> None:
+        if not taken:
+            taken.append(first.take_over(None, RECORDS))
+
+    with attempts.running("first", str):
+        late = Interleaved(Path(storage.url), "plan.json", take)
+        assert Resumption(late, "rows", "v1", "second", attempts, plan).take_over(None, RECORDS) is None
+    assert len(taken[0].shards) > 5
+    head = Log(store, "rows").head()
+    assert "first" not in head.revoked
+    assert set(head.adopted.values()) == {"first"}
+    assert [event.kind for event in storage.history("rows")] == ["adopt"]
+
+
+def test_who_loses_the_race_for_a_version_leaves_nothing(storage: Storage) -> None:
+    source = Listed(None, at=(6400, lambda: storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)))
+    with pytest.raises(cachelayer.AlreadyExistsError):
+        storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
+    assert set(storage._store.names("rows/_builds")) == storage.fetch("rows", "v1")._base.manifest.attempts
+    assert storage._store.names("rows/_unfinished/v1") == []
+    assert storage.verify("rows", "v1")
+
+
+def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
+    url = s3.url(new_bucket(s3))
+    with fault_proxy(s3.endpoint) as proxy:
+        proxy.add(answer(403, method="PUT", containing="_log/0000000001.json", times=1))
+        proxied = Storage(url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
+        fail(proxied, Listed(None))
+    storage = Storage(url, storage_options=s3.storage_options(), local_cache_bytes=0)
+    source = Listed(None)
+    cache(storage, source)
+    assert source.asked[0] > 7000
+    check(storage, expected)

@@ -82,9 +82,12 @@ class Snapshot:
         return replace(self, versions={**self.versions, info.version: info}, adopted=adopted, event=event)
 
     def adopting(self, attempts: Collection[str], owner: str, event: Mapping[str, Any]) -> Snapshot:
-        """The snapshot in which these attempts cannot publish any more, and their files belong to another attempt."""
+        """The snapshot in which these attempts cannot publish any more, and their files belong to another attempt.
+
+        An attempt that belongs to itself has given up, and left its files for another.
+        """
         # Whoever had adopted them has died too, and what else it had goes along.
-        dead = {*attempts, *(self.adopted[name] for name in attempts if name in self.adopted)} - {owner}
+        dead = {*attempts, *({self.adopted[name] for name in attempts if name in self.adopted} - {owner})}
         taken = {*dead, *(name for name, of in self.adopted.items() if of in dead)}
         adopted = {**self.adopted, **dict.fromkeys(sorted(taken), owner)}
         return replace(self, revoked=self.revoked | taken, adopted=adopted, event=event)
@@ -98,6 +101,10 @@ class Snapshot:
     def can_be_adopted(self, attempt: str) -> bool:
         """Whether the files of an attempt that did not publish are there for another one to go on with."""
         return attempt not in self.revoked or attempt in self.adopted
+
+    def owner_of(self, attempt: str) -> str:
+        """The attempt that its files belong to: itself, or the one that adopted it."""
+        return self.adopted.get(attempt, attempt)
 
     def encode(self, token: str) -> bytes:
         document = {
@@ -175,13 +182,18 @@ class Log:
     def commit(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
         """Append what ``decide`` makes of the newest snapshot; it is asked again whenever another entry comes first.
 
+        Nothing is appended where it gives that snapshot back as it is.
+
         Raises:
             CacheLayerError: whatever ``decide`` raises; nothing is appended then.
         """
         token = uuid.uuid4().hex
         while True:
             head = self.head()
-            entry = replace(decide(head), sequence=head.sequence + 1)
+            decided = decide(head)
+            if decided is head:
+                return head
+            entry = replace(decided, sequence=head.sequence + 1)
             raw = entry.encode(token)
             name = paths.log_entry(self._dataset_id, entry.sequence)
             if self._store.put_if_absent(name, raw) or self._store.read(name) == raw:
