@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,13 +42,17 @@ class Part:
         name: of the file; what has none, has "".
         schema: of every batch.
         rows: number of rows, where it is known.
-        batches: gives them.
+        batches: gives them, from a row on that is 0 where ``rows`` is None, or where the source cannot skip.
     """
 
     name: str
     schema: pa.Schema
     rows: int | None
-    batches: Callable[[], Iterable[pa.RecordBatch]]
+    batches: Callable[[int], Iterable[pa.RecordBatch]]
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> Part:
+        return cls("", table.schema, len(table), lambda row: table.slice(row).to_batches())
 
     @property
     def origin(self) -> str:
@@ -62,16 +66,20 @@ class ArrowSource:
         kind: what it is, for the provenance.
         parts: gives the parts in order, each time it is called. Lengths are known where it gives a sequence.
         declared: the element spec that the user declares, in place of that of the schema.
+        begin: the row to begin with.
     """
 
-    def __init__(self, kind: str, parts: Callable[[], Iterable[Part]], declared: Tree | None = None) -> None:
+    def __init__(
+        self, kind: str, parts: Callable[[], Iterable[Part]], declared: Tree | None = None, begin: int = 0
+    ) -> None:
         self.kind = kind
         self._parts = parts
         self._declared = declared
+        self._begin = begin
 
-    def with_element_spec(self, spec: Tree) -> ArrowSource:
+    def with_element_spec(self, spec: Tree) -> Self:
         """The same source, of a spec that a user declares."""
-        return ArrowSource(self.kind, self._parts, spec)
+        return type(self)(self.kind, self._parts, spec, self._begin)
 
     @cached_property
     def _first(self) -> Part:
@@ -115,12 +123,17 @@ class ArrowSource:
         first = 0
         for part in self._parts():
             check_schema(self._first, part)
-            for table in resized(_pulled(part, first)):
-                taken = table if limit is None else table.slice(0, limit - first)
+            row = 0 if part.rows is None else min(part.rows, max(0, self._begin - first))
+            first += row
+            if row == part.rows:
+                continue
+            for table in resized(_pulled(part, row, first)):
+                skipped = min(len(table), max(0, self._begin - first))
+                taken = table.slice(skipped, None if limit is None else self._begin + limit - first - skipped)
                 if len(taken):
-                    yield self._prepared(taken, first, part)
-                first += len(taken)
-                if first == limit:
+                    yield self._prepared(taken, first + skipped, part)
+                first += len(table)
+                if limit is not None and first >= self._begin + limit:
                     return
 
     def _prepared(self, table: pa.RecordBatch, first: int, part: Part) -> Batch:
@@ -132,6 +145,22 @@ class ArrowSource:
             named = ElementError(error.expected, error.got, path=error.path, record=error.record, hint=hint.strip())
             raise named.at(record=first + (error.record or 0)) from error.__cause__
         return Prepared(columns, len(table))
+
+
+class SkippableArrowSource(ArrowSource):
+    """The same, of parts that begin at any row. Those whose rows are not counted are run through up to it."""
+
+    def rest(self, records: int) -> Self:
+        """The same rows from one on."""
+        return type(self)(self.kind, self._parts, self._declared, self._begin + records)
+
+
+def from_row(batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:
+    """The same rows from one on."""
+    for batch in batches:
+        if row < len(batch):
+            yield batch.slice(row)
+        row = max(0, row - len(batch))
 
 
 def check_schema(first: Part, other: Part) -> None:
@@ -154,10 +183,11 @@ def check_schema(first: Part, other: Part) -> None:
     )
 
 
-def _pulled(part: Part, first: int) -> Iterator[pa.RecordBatch]:
+def _pulled(part: Part, row: int, first: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a part from a row on, which is this record of the source."""
     done = first
     try:
-        for batch in part.batches():
+        for batch in part.batches(row):
             yield batch
             done += len(batch)
     except (CacheLayerError, GeneratorExit):

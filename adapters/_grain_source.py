@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import grain
@@ -34,6 +35,7 @@ class GrainSource:
     def __init__(self, dataset: Any, *, unbatch: bool) -> None:
         self._dataset = dataset
         self._unbatch = unbatch
+        self._first = 0
 
     @property
     def length(self) -> int | None:
@@ -52,15 +54,36 @@ class GrainSource:
             raise InvalidArgumentError(
                 "the MapDataset is endless (.repeat() without a count): take that out, or pass max_records="
             )
-        found = _elements(self._dataset)
-        source = BatchesSource(found, self.kind) if self._unbatch else IterableSource(found, self.kind, None)
-        return source.batches(limit)
+        found = _elements(self._dataset, self._first)
+        if self._unbatch:
+            return BatchesSource(found, self.kind).batches(limit)
+        return IterableSource(found, self.kind, None, self._first).batches(limit)
 
 
-def _elements(dataset: Any) -> Iterator[Any]:
+class SeekableGrainSource(GrainSource):
+    """The elements of a ``MapDataset`` of which none is filtered out."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset, unbatch=False)
+
+    def skipped(self, records: int) -> SeekableGrainSource:
+        """The same elements from one on."""
+        skipped = copy(self)
+        skipped._first += records
+        return skipped
+
+
+def source_of(dataset: Any, *, unbatch: bool) -> GrainSource:
+    """The source that a dataset is; one that seeks, where element i of it is record i."""
+    if isinstance(dataset, grain.MapDataset) and not unbatch and not _is_filtered(dataset):
+        return SeekableGrainSource(dataset)
+    return GrainSource(dataset, unbatch=unbatch)
+
+
+def _elements(dataset: Any, first: int) -> Iterator[Any]:
     if isinstance(dataset, grain.MapDataset):
         # None stands where an element was filtered out: Grain leaves it out too.
-        yield from (element for index in range(len(dataset)) if (element := dataset[index]) is not None)
+        yield from (element for index in range(first, len(dataset)) if (element := dataset[index]) is not None)
         return
     iterator = iter(dataset)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -131,6 +132,13 @@ class FilesSource:
         self.element_spec: Tree | None = element_spec
         self._leaf = leaf
         self._list = listing
+        self._first = 0
+
+    def skipped(self, records: int) -> FilesSource:
+        """The same files from one on."""
+        skipped = copy(self)
+        skipped._first += records
+        return skipped
 
     @cached_property
     def _listing(self) -> Listing:
@@ -152,7 +160,8 @@ class FilesSource:
             SourceError: for a file that cannot be read, with its name and record.
         """
         with ThreadPoolExecutor(_READERS) as pool:
-            for chunk in _chunks(list(enumerate(self._listing.files[:limit]))):
+            stop = None if limit is None else self._first + limit
+            for chunk in _chunks(list(enumerate(self._listing.files[self._first : stop], self._first))):
                 yield Elements(list(pool.map(self._element, chunk)))
 
     def _element(self, numbered: tuple[int, tuple[Sized, dict[str, Any]]]) -> dict[str, Any]:

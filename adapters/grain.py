@@ -44,9 +44,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """The source that a ``MapDataset`` or an ``IterDataset`` is; None for anything else."""
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
-    from cachelayer.adapters._grain_source import GrainSource
+    from cachelayer.adapters._grain_source import source_of
 
-    return GrainSource(obj, unbatch=unbatch)
+    return source_of(obj, unbatch=unbatch)
 
 
 def batches(

@@ -12,6 +12,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ def as_source(
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a datasets.Dataset are elements already; leave it out")
-    return HuggingFaceSource(obj, element_spec)
+    if isinstance(obj, datasets.Dataset):
+        return SeekableHuggingFaceSource(_without_format(obj), element_spec)
+    return HuggingFaceSource(obj, _streamed(obj), None, element_spec)
 
 
 class HuggingFaceSource:
@@ -69,6 +72,8 @@ class HuggingFaceSource:
 
     Args:
         dataset: a ``Dataset``, or an ``IterableDataset``; where that knows no features, its first rows tell them.
+        tables: its rows.
+        length: number of rows, where it is known.
         declared: the element spec that the user declares, in place of that of the features.
 
     Raises:
@@ -78,12 +83,10 @@ class HuggingFaceSource:
 
     kind = "datasets"
 
-    def __init__(self, dataset: Any, declared: Tree | None) -> None:
-        in_memory = isinstance(dataset, datasets.Dataset)
-        if in_memory:
-            dataset = _without_format(dataset)
-        self.length: int | None = len(dataset) if in_memory else None
-        self._tables = _sliced(dataset) if in_memory else _streamed(dataset)
+    def __init__(self, dataset: Any, tables: Iterator[pa.Table], length: int | None, declared: Tree | None) -> None:
+        self.length = length
+        self._tables = tables
+        self._begin = 0
         self._features: Any = dataset.features
         self._first: pa.Table | None = None
         if self._features is None:
@@ -106,14 +109,15 @@ class HuggingFaceSource:
             ElementError: for what the spec has no place for, such as None within a list.
             SourceError: where the dataset fails.
         """
-        done = 0
+        done = self._begin
+        stop = None if limit is None else done + limit
         for table in self._all_tables():
-            if limit is not None and done + len(table) > limit:
-                table = table.slice(0, limit - done)
+            if stop is not None and done + len(table) > stop:
+                table = table.slice(0, stop - done)
             if len(table):
                 yield self._batch(table, done)
             done += len(table)
-            if done == limit:
+            if done == stop:
                 return
 
     def _all_tables(self) -> Iterator[pa.Table]:
@@ -141,6 +145,23 @@ class HuggingFaceSource:
         return Prepared(columns, len(table))
 
 
+class SeekableHuggingFaceSource(HuggingFaceSource):
+    """A ``Dataset`` without a format, which begins at any row."""
+
+    def __init__(self, dataset: datasets.Dataset, declared: Tree | None) -> None:
+        super().__init__(dataset, iter(()), len(dataset), declared)
+        self._dataset = dataset
+
+    def _all_tables(self) -> Iterator[pa.Table]:
+        return _sliced(self._dataset, self._begin)
+
+    def skipped(self, records: int) -> SeekableHuggingFaceSource:
+        """The same rows from one on."""
+        skipped = copy(self)
+        skipped._begin += records
+        return skipped
+
+
 def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
     form = dataset.format
     if form["type"] == "custom":
@@ -152,13 +173,13 @@ def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
     return dataset.with_format(None)
 
 
-def _sliced(dataset: datasets.Dataset) -> Iterator[pa.Table]:
+def _sliced(dataset: datasets.Dataset, first: int) -> Iterator[pa.Table]:
     size = batch_records(dataset.data.nbytes / max(1, dataset.data.num_rows))
     if any(isinstance(feature, (datasets.Image, datasets.Audio)) for feature in dataset.features.values()):
         # Their files may lie elsewhere, and be of any size.
         size = min(size, _FILES_AT_ONCE)
     arrow = dataset.with_format("arrow")
-    for start in range(0, len(dataset), size):
+    for start in range(first, len(dataset), size):
         yield arrow[start : start + size]
 
 

@@ -6,6 +6,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -87,6 +88,13 @@ class NpzSource:
     def __init__(self, path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None) -> None:
         self._path = os.fspath(path)
         self._arrays = arrays
+        self._first = 0
+
+    def rest(self, records: int) -> NpzSource:
+        """The same rows from one on; those before it are decompressed where the file is."""
+        rest = copy(self)
+        rest._first += records
+        return rest
 
     @cached_property
     def _arrays_by_leaf(self) -> dict[str, _Array]:
@@ -134,7 +142,7 @@ class NpzSource:
             SourceError: where the file is damaged, with the record.
         """
         rows = self.length or 0
-        stop = rows if limit is None else min(rows, limit)
+        stop = rows if limit is None else min(rows, self._first + limit)
         arrays = self._arrays_by_leaf
         size = batch_records(sum(array.row_nbytes for array in arrays.values()))
         with ExitStack() as stack:
@@ -143,7 +151,9 @@ class NpzSource:
             for leaf, array in arrays.items():
                 members[leaf] = stack.enter_context(archive.open(f"{array.name}.npy"))
                 _header(members[leaf])
-            for start in range(0, stop, size):
+                with reading(self._path, f"failed before record {self._first}"):
+                    members[leaf].seek(self._first * array.row_nbytes, os.SEEK_CUR)
+            for start in range(self._first, stop, size):
                 count = min(size, stop - start)
                 with reading(self._path, f"failed at record {start} or later"):
                     batch = {leaf: array.rows(members[leaf], count) for leaf, array in arrays.items()}

@@ -62,11 +62,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
     # Only here, since pandas is at home without pyarrow too.
-    from cachelayer.adapters._arrow_source import ArrowSource, Part
+    from cachelayer.adapters._arrow_source import Part, SkippableArrowSource
 
-    table = _table(obj)
-    part = Part("", table.schema, len(table), table.to_batches)
-    return ArrowSource("pandas", lambda: [part], element_spec)
+    part = Part.of_table(_table(obj))
+    return SkippableArrowSource("pandas", lambda: [part], element_spec)
 
 
 def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:

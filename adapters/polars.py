@@ -36,10 +36,12 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
     # Only here, since Polars is at home without pyarrow too.
-    from cachelayer.adapters._arrow_source import ArrowSource
+    from cachelayer.adapters._arrow_source import ArrowSource, SkippableArrowSource
 
     part = _part(obj)
-    return ArrowSource("polars", lambda: [part], element_spec)
+    # A LazyFrame would compute what is left out too.
+    cls = SkippableArrowSource if isinstance(obj, pl.DataFrame) else ArrowSource
+    return cls("polars", lambda: [part], element_spec)
 
 
 def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:
@@ -74,12 +76,12 @@ def _part(frame: pl.DataFrame | pl.LazyFrame) -> Part:
     for name, dtype in schema.items():
         _check(dtype, f"column {name!r}")
     rows = frame.height if isinstance(frame, pl.DataFrame) else None
-    return Part("", _arrow(pl.DataFrame(schema=schema)).schema, rows, lambda: _batches(frame))
+    return Part("", _arrow(pl.DataFrame(schema=schema)).schema, rows, lambda row: _batches(frame, row))
 
 
-def _batches(frame: pl.DataFrame | pl.LazyFrame) -> Iterator[Any]:
+def _batches(frame: pl.DataFrame | pl.LazyFrame, row: int) -> Iterator[Any]:
     if isinstance(frame, pl.DataFrame):
-        chunks = frame.iter_slices(_ROWS_AT_ONCE)
+        chunks = frame[row:].iter_slices(_ROWS_AT_ONCE)
     else:
         chunks = frame.collect_batches(maintain_order=True)
     for chunk in chunks:

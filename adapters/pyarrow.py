@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from cachelayer.adapters._arrow_source import ArrowSource, Part, check_schema
+from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowSource, check_schema, from_row
 from cachelayer.adapters._files import File, Paths, find, reading
 from cachelayer.building.source import batch_records
 from cachelayer.elements.tree import Tree
@@ -39,30 +39,31 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows are elements already; leave it out")
-    return ArrowSource("pyarrow", lambda: [part], element_spec)
+    cls = SkippableArrowSource if isinstance(obj, (pa.Table, pa.RecordBatch, pq.ParquetFile)) else ArrowSource
+    return cls("pyarrow", lambda: [part], element_spec)
 
 
 def _part_of(obj: Any) -> Part | None:
     if isinstance(obj, pa.Table):
-        return Part("", obj.schema, len(obj), obj.to_batches)
+        return Part.of_table(obj)
     if isinstance(obj, pa.RecordBatch):
-        return Part("", obj.schema, len(obj), lambda: [obj])
+        return Part.of_table(pa.Table.from_batches([obj]))
     if isinstance(obj, pa.RecordBatchReader):
-        return Part("", obj.schema, None, lambda: obj)
+        return Part("", obj.schema, None, lambda _: obj)
     if isinstance(obj, pa_dataset.Dataset):
         # By default whole row groups of many files would be read ahead.
         pull = partial(obj.to_batches, batch_size=_DATASET_ROWS, fragment_readahead=2)
         has_counts = isinstance(getattr(obj, "format", None), (pa_dataset.ParquetFileFormat, pa_dataset.IpcFileFormat))
-        return Part("", obj.schema, obj.count_rows() if has_counts else None, pull)
+        return Part("", obj.schema, obj.count_rows() if has_counts else None, lambda _: pull())
     if isinstance(obj, pa_dataset.Scanner):
-        return Part("", obj.projected_schema, None, obj.to_batches)
+        return Part("", obj.projected_schema, None, lambda _: obj.to_batches())
     return _of_parquet("", obj, None, None) if isinstance(obj, pq.ParquetFile) else None
 
 
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> ArrowSource:
-    """The rows of Parquet files.
+) -> SkippableArrowSource:
+    """The rows of Parquet files. A build that resumes reads no row groups before its place.
 
     Args:
         paths: paths, patterns such as ``"train-*.parquet"``, or URLs.
@@ -71,12 +72,13 @@ def from_parquet(
             schema of the first.
         storage_options: what fsspec's client takes.
     """
-    return _of_files("parquet", paths, storage_options, lambda file: _parquet(file, columns, schema), at_once=True)
+    opened = _opened(paths, storage_options, lambda file: _parquet(file, columns, schema))
+    return SkippableArrowSource("parquet", opened)
 
 
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
-) -> ArrowSource:
+) -> SkippableArrowSource:
     """The rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams, memory-mapped on a local disk.
 
     Args:
@@ -86,7 +88,7 @@ def from_ipc(
             schema of the first.
         storage_options: what fsspec's client takes.
     """
-    return _of_files("arrow", paths, storage_options, lambda file: _ipc(file, columns, schema))
+    return SkippableArrowSource("arrow", _one_by_one(paths, storage_options, lambda file: _ipc(file, columns, schema)))
 
 
 def from_csv(
@@ -105,7 +107,9 @@ def from_csv(
         storage_options: what fsspec's client takes.
     """
     options = {"read_options": read_options, "parse_options": parse_options, "convert_options": convert_options}
-    return _of_files("csv", paths, storage_options, lambda file: _streamed(file, pa_csv.open_csv, options))
+    return ArrowSource(
+        "csv", _one_by_one(paths, storage_options, lambda file: _streamed(file, pa_csv.open_csv, options))
+    )
 
 
 def from_json(
@@ -119,13 +123,12 @@ def from_json(
         storage_options: what fsspec's client takes.
     """
     options = {"read_options": read_options, "parse_options": parse_options}
-    return _of_files("json", paths, storage_options, lambda file: _streamed(file, pa_json.open_json, options))
+    part = _one_by_one(paths, storage_options, lambda file: _streamed(file, pa_json.open_json, options))
+    return ArrowSource("json", part)
 
 
-def _of_files(
-    kind: str, paths: Paths, storage_options: Options, part: Callable[[File], Part], *, at_once: bool = False
-) -> ArrowSource:
-    """A source of files, which are looked for, and opened, when they are asked for something."""
+def _opened(paths: Paths, storage_options: Options, part: Callable[[File], Part]) -> Callable[[], list[Part]]:
+    """Gives the parts that files are, which are looked for, and opened at once, when it is called first."""
 
     @cache
     def opened() -> list[Part]:
@@ -136,10 +139,12 @@ def _of_files(
             check_schema(parts[0], other)
         return parts
 
-    def one_by_one() -> Iterator[Part]:
-        return map(part, find(paths, storage_options))
+    return opened
 
-    return ArrowSource(kind, opened if at_once else one_by_one)
+
+def _one_by_one(paths: Paths, storage_options: Options, part: Callable[[File], Part]) -> Callable[[], Iterator[Part]]:
+    """Gives the parts that files are, which are looked for when it is called, and opened one after another."""
+    return lambda: map(part, find(paths, storage_options))
 
 
 def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
@@ -147,9 +152,9 @@ def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
     with reading(file.name, "is no Parquet file, or cut short"), _parquet_file(file) as opened:
         part = _of_parquet(file.name, opened, columns, schema)
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def batches(row: int) -> Iterator[pa.RecordBatch]:
         with _parquet_file(file) as opened:
-            yield from _of_parquet(file.name, opened, columns, schema).batches()
+            yield from _of_parquet(file.name, opened, columns, schema).batches(row)
 
     return Part(part.name, part.schema, part.rows, batches)
 
@@ -169,12 +174,15 @@ def _of_parquet(name: str, opened: Any, columns: Sequence[str] | None, schema: A
     nbytes = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.metadata.num_row_groups))
     size = batch_records(nbytes / max(1, rows))
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def batches(row: int) -> Iterator[pa.RecordBatch]:
         # Across row groups pyarrow cannot join dictionaries, or more than 2 GiB of strings, within structs.
         for group in range(opened.metadata.num_row_groups):
-            yield from opened.iter_batches(batch_size=size, row_groups=[group], columns=own.names)
+            count = opened.metadata.row_group(group).num_rows
+            if row < count:
+                yield from from_row(opened.iter_batches(batch_size=size, row_groups=[group], columns=own.names), row)
+            row = max(0, row - count)
 
-    return Part(name, schema or own, rows, lambda: _cast(batches(), schema))
+    return Part(name, schema or own, rows, lambda row: _cast(batches(row), schema))
 
 
 def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
@@ -189,7 +197,7 @@ def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
         for batch in _ipc_batches(opened):
             yield batch.select(own.names)
 
-    return Part(file.name, schema or own, None, lambda: _cast(batches(), schema))
+    return Part(file.name, schema or own, None, lambda _: _cast(batches(), schema))
 
 
 def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
@@ -201,7 +209,7 @@ def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
 def _streamed(file: File, opener: Callable[..., Any], options: Mapping[str, Any]) -> Part:
     with reading(file.name, "does not parse"):
         reader = opener(file.path if file.is_local else file.open(), **options)
-    return Part(file.name, reader.schema, None, lambda: reader)
+    return Part(file.name, reader.schema, None, lambda _: reader)
 
 
 def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -44,7 +45,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """The source that a ``tf.data.Dataset`` is; None for anything else."""
     if not isinstance(obj, tf.data.Dataset):
         return None
-    return TfDataSource(obj.unbatch() if unbatch else obj, element_spec)
+    dataset = obj.unbatch() if unbatch else obj
+    cls = TfDataSource if dataset.options().deterministic is False else SkippableTfDataSource
+    return cls(dataset, element_spec)
 
 
 class TfDataSource:
@@ -63,6 +66,7 @@ class TfDataSource:
 
     def __init__(self, dataset: Any, declared: Tree | None) -> None:
         self._dataset = dataset
+        self._first = 0
         own = _from_tf_spec(dataset.element_spec, dataset)
         if declared is not None:
             _check_declared(own, declared)
@@ -94,7 +98,8 @@ class TfDataSource:
             raise InvalidArgumentError(
                 "the tf.data.Dataset is endless (.repeat() without a count): take that out, or pass max_records="
             )
-        dataset = self._dataset if limit is None else self._dataset.take(limit)
+        dataset = self._dataset.skip(self._first) if self._first else self._dataset
+        dataset = dataset if limit is None else dataset.take(limit)
         dataset = _without_graph_rewrites(dataset)
         if self._stacks:
             nbytes = sum(_static_nbytes(leaf) for leaf in self._leaves)
@@ -105,7 +110,7 @@ class TfDataSource:
 
     def _pulled(self, dataset: Any, batched: Any, size: int, convert: Callable[[Any], Batch]) -> Iterator[Batch]:
         started = time.monotonic()
-        first = 0
+        first = self._first
         iterator = iter(batched.prefetch(2))
         while True:
             try:
@@ -116,7 +121,7 @@ class TfDataSource:
                 raise
             except Exception as error:
                 again = time.monotonic() - started < _LOCATE_SECONDS
-                raise _failure(dataset, first, size, error, locate=again) from error
+                raise _failure(dataset, self._first, first, size, error, locate=again) from error
             yield batch
             first += len(batch)
 
@@ -145,6 +150,20 @@ class TfDataSource:
     def _prepared(self, batch: Any) -> Batch:
         columns = [_column(spec, parts) for spec, parts in zip(self._leaves, batch, strict=True)]
         return Prepared(columns, int(batch[0][0].shape[0]))
+
+
+class SkippableTfDataSource(TfDataSource):
+    """A pipeline that leaves its first elements out where TensorFlow does so, at no more than what they cost it.
+
+    Whether it shuffles otherwise in each run cannot be known. Then the last shard that was finished before, which is
+    compared, is another, and the build is refused.
+    """
+
+    def rest(self, records: int) -> SkippableTfDataSource:
+        """The same elements from one on."""
+        rest = copy(self)
+        rest._first += records
+        return rest
 
 
 def _without_graph_rewrites(dataset: Any) -> Any:
@@ -187,11 +206,11 @@ def _dense(tensor: Any) -> Any:
     return tensor.numpy().astype(np.int64)
 
 
-def _failure(dataset: Any, first: int, size: int, error: Exception, *, locate: bool) -> SourceError:
+def _failure(dataset: Any, begin: int, first: int, size: int, error: Exception, *, locate: bool) -> SourceError:
     reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    record = _failing_record(dataset, first, size) if locate else None
-    if record is not None:
-        return SourceError(f"the tf.data pipeline failed at record {record}: {reason}")
+    found = _failing_record(dataset, first - begin, size) if locate else None
+    if found is not None:
+        return SourceError(f"the tf.data pipeline failed at record {begin + found}: {reason}")
     return SourceError(f"the tf.data pipeline failed between records {first} and {first + size - 1}: {reason}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -82,10 +83,17 @@ class TfdsSource:
     def __init__(self, source: Any, declared: Tree | None = None) -> None:
         self._source = source
         self._declared = declared
+        self._first = 0
 
     def with_element_spec(self, spec: Tree) -> TfdsSource:
         """The same source, of a spec that a user declares."""
         return TfdsSource(self._source, spec)
+
+    def skipped(self, records: int) -> TfdsSource:
+        """The same examples from one on."""
+        skipped = copy(self)
+        skipped._first += records
+        return skipped
 
     @property
     def length(self) -> int | None:
@@ -124,10 +132,10 @@ class TfdsSource:
         spec = self.element_spec
         found = self._examples()
         elements = found if spec is None else (_shaped(spec, example) for example in found)
-        return IterableSource(elements, self.kind, None).batches(limit)
+        return IterableSource(elements, self.kind, None, self._first).batches(limit)
 
     def _examples(self) -> Iterator[Any]:
-        for start in range(0, len(self._source), _RECORDS_AT_ONCE):
+        for start in range(self._first, len(self._source), _RECORDS_AT_ONCE):
             numbers = range(start, min(start + _RECORDS_AT_ONCE, len(self._source)))
             try:
                 yield from self._source.__getitems__(list(numbers))

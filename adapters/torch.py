@@ -15,32 +15,26 @@ import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
-from cachelayer.adapters._torch_tensors import array_of, arrays, tensor_of, tensors, with_dense_rows
+from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors, with_dense_rows
 from cachelayer.arguments import integer
-from cachelayer.building.source import ArraySource, IterableSource, Source, batch_records
-from cachelayer.building.unbatch import BatchesSource
+from cachelayer.building.source import ArraySource, Source
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import (
-    ElementError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    MissingDependencyError,
-    SourceError,
-)
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.sequential.stream import Stream
 
 try:
     import torch
     from torch.utils import data
+
+    from cachelayer.adapters._torch_source import source_of_dataset, source_of_loader
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
 __all__ = ["BatchSampler", "Loader", "Sampler", "as_source", "loader", "tensors", "to_torch"]
 
-_FIRST_ITEMS = 8
 _HUGGING_FACE = {"datasets.arrow_dataset", "datasets.iterable_dataset"}
 
 
@@ -55,93 +49,15 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if type(obj) is data.TensorDataset and not unbatch:
         return ArraySource(tree.map_structure(obj.tensors, array_of))
     if isinstance(obj, data.DataLoader):
-        elements, length = _loaded(obj), _loader_length(obj, rows=unbatch)
-    elif isinstance(obj, data.Dataset) and not _is_hugging_face(obj):
-        elements, length = _elements(obj), None if unbatch else _dataset_length(obj)
-    else:
-        return None
-    if unbatch:
-        return BatchesSource(map(arrays, elements), "torch", length)
-    return IterableSource(_numbered(elements), "torch", length)
+        return source_of_loader(obj, unbatch=unbatch)
+    if isinstance(obj, data.Dataset) and not _is_hugging_face(obj):
+        return source_of_dataset(obj, unbatch=unbatch)
+    return None
 
 
 def _is_hugging_face(dataset: Any) -> bool:
     """Whether another adapter knows it better: ``datasets`` makes its IterableDataset one of torch."""
     return any(cls.__module__ in _HUGGING_FACE for cls in type(dataset).__mro__)
-
-
-def _dataset_length(dataset: Any) -> int | None:
-    return len(dataset) if hasattr(dataset, "__len__") else None
-
-
-def _loader_length(loader: Any, *, rows: bool) -> int | None:
-    # A DataLoader that was asked for the length of an IterableDataset warns where it turns out to be another one.
-    if isinstance(loader.dataset, data.IterableDataset) or (rows and loader.batch_size is None):
-        return None
-    if not rows:
-        return len(loader)
-    return len(loader) * loader.batch_size if loader.drop_last else len(loader.sampler)
-
-
-def _elements(dataset: Any) -> Iterator[Any]:
-    if isinstance(dataset, data.IterableDataset):
-        return iter(dataset)
-    if not hasattr(dataset, "__len__"):
-        raise InvalidTypeError(f"{type(dataset).__name__} has no length: give it a __len__, or pass an IterableDataset")
-    if not hasattr(dataset, "__getitems__"):
-        return (dataset[number] for number in range(len(dataset)))
-    return _many_at_once(dataset)
-
-
-def _many_at_once(dataset: Any) -> Iterator[Any]:
-    start, size = 0, _FIRST_ITEMS
-    while start < len(dataset):
-        numbers = list(range(start, min(start + size, len(dataset))))
-        try:
-            items = dataset.__getitems__(numbers)
-        except Exception:
-            # One by one it comes to the record that fails.
-            yield from (dataset[number] for number in numbers)
-            raise
-        yield from items
-        start += len(numbers)
-        leaves = tree.leaf_values(items[-1])
-        size = batch_records(sum(getattr(leaf, "nbytes", 64) for _, leaf in leaves))
-
-
-def _loaded(loader: Any) -> Iterator[Any]:
-    done = 0
-    try:
-        for item in loader:
-            yield item
-            done += 1
-    except Exception as error:
-        record = _failing_record(loader, done)
-        if record is None:
-            raise
-        reason = f"{type(error).__name__}: {error}"
-        raise SourceError(f"the DataLoader failed at record {record} of its Dataset: {reason}") from error
-
-
-def _failing_record(loader: Any, batch: int) -> int | None:
-    """The record that fails in a batch, where the loader's order tells which ones are in it."""
-    if loader.batch_size is None or type(loader.sampler) is not data.SequentialSampler:
-        return None
-    first = batch * loader.batch_size
-    for record in range(first, min(first + loader.batch_size, len(loader.dataset))):
-        try:
-            loader.dataset[record]
-        except Exception:  # noqa: BLE001
-            return record
-    return None
-
-
-def _numbered(elements: Iterator[Any]) -> Iterator[Any]:
-    for record, element in enumerate(elements):
-        try:
-            yield arrays(element)
-        except ElementError as error:
-            raise error.at(record=record) from error.__cause__
 
 
 # Out.

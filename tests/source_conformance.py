@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +12,11 @@ import numpy as np
 import pytest
 
 from cachelayer import Ragged, Storage
+from cachelayer.building.source import Elements, Seekable, Skippable, Source, as_source, from_record, metadata_of
+from cachelayer.codec import codec_for
 from cachelayer.elements import tree
+from cachelayer.elements.infer import from_elements
+from cachelayer.elements.tree import Tree
 
 
 def same(mine: Any, theirs: Any) -> bool:
@@ -33,6 +38,50 @@ def _arrays_of(value: Any) -> list[Any]:
     return [value.flat_values, *value.nested_row_splits] if isinstance(value, Ragged) else []
 
 
+def assert_seeks(make: Callable[[], Source], spec: Tree | None = None) -> None:
+    """Whether a source gives from any record on what it gives from there as a whole.
+
+    Args:
+        make: makes the source anew, of 50 elements or more.
+        spec: of its elements, where the source or its first elements do not tell.
+    """
+    spec = spec or spec_of(make())
+    records = records_of(make(), spec, None)
+    for first in (0, 1, len(records) // 2, len(records) - 1, len(records)):
+        rest = skipped(make(), first)
+        assert rest.kind == make().kind
+        assert rest.length == make().length
+        assert metadata_of(rest) == metadata_of(make())
+        assert records_of(rest, spec, None) == records[first:]
+        assert records_of(skipped(make(), first), spec, 19) == records[first : first + 19]
+    assert records_of(skipped(skipped(make(), 40), 2), spec, 5) == records[42:47]
+
+
+def skipped(source: Source, records: int) -> Source:
+    assert isinstance(source, (Seekable, Skippable))
+    return from_record(source, records)
+
+
+def spec_of(source: Source) -> Tree:
+    """The spec of a source, or else of its first elements."""
+    if source.element_spec is not None:
+        return source.element_spec
+    first = next(iter(source.batches(None)))
+    assert isinstance(first, Elements)
+    return from_elements(first.items)
+
+
+def records_of(source: Source, spec: Tree, limit: int | None) -> list[bytes]:
+    """The records that the elements of a source are encoded to."""
+    codec = codec_for(spec)
+    found = []
+    for batch in source.batches(limit):
+        frames = codec.encode(batch.columns(codec), len(batch))
+        places = zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
+        found += [frames.buffer[start : start + length].tobytes() for start, length in places]
+    return found
+
+
 class SourceConformance:
     """Values, types, order and length of a source survive its cache."""
 
@@ -42,6 +91,8 @@ class SourceConformance:
     """The package that it adapts, which nothing else may import."""
     options: ClassVar[dict[str, Any]] = {}
     """Options of ``submit`` that the source needs."""
+    seeks: ClassVar[bool] = True
+    """Whether it begins at any record at less cost than running through those before it."""
 
     def source(self, count: int, folder: Path) -> Any:
         """A source of ``count`` elements; what it needs on disk goes into the folder."""
@@ -72,6 +123,16 @@ class SourceConformance:
     def test_no_more_than_max_records_are_taken(self, tmp_path: Path) -> None:
         ref = Storage(tmp_path / "cache").cache(self.source(60, tmp_path), "d", "v1", max_records=41, **self.options)
         assert len(ref) == 41
+
+    def test_it_begins_at_any_record_where_it_seeks(self, tmp_path: Path) -> None:
+        given = self.source(100, tmp_path)
+
+        def make() -> Source:
+            return as_source(given, **self.options)
+
+        assert isinstance(make(), (Seekable, Skippable)) == self.seeks
+        if self.seeks:
+            assert_seeks(make, self.options.get("element_spec"))
 
     def test_progress_is_shown(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         Storage(tmp_path / "cache").cache(self.source(30, tmp_path), "d", "v1", progress=True, **self.options)

@@ -40,11 +40,15 @@ class TestMapDataset(MapConformance):
 
 
 class TestIterDataset(MapConformance):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         return grain.MapDataset.range(count).to_iter_dataset().map(element)
 
 
 class TestFilteredMapDataset(MapConformance):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         return grain.MapDataset.range(2 * count).filter(lambda n: n % 2 == 0).map(lambda n: element(n // 2))
 
@@ -55,6 +59,7 @@ SPEC = {"x": ArraySpec("int32", (3,)), "y": ArraySpec("float32"), "text": ArrayS
 class TestBatches(MapConformance):
     """Grain stacks texts as numpy's, each batch as wide as its longest: the spec says that they are str."""
 
+    seeks = False
     options: ClassVar[dict[str, Any]] = {"unbatch": True, "element_spec": SPEC}
 
     def source(self, count: int, folder: Path) -> Any:
@@ -62,6 +67,7 @@ class TestBatches(MapConformance):
 
 
 class TestBatchesOfIterDataset(MapConformance):
+    seeks = False
     options: ClassVar[dict[str, Any]] = {"unbatch": True, "element_spec": SPEC}
 
     def source(self, count: int, folder: Path) -> Any:

@@ -103,11 +103,15 @@ class TestSelectionOnDisk(TestDataset):
 
 
 class TestIterableOfPython(TestDataset):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         return datasets.IterableDataset.from_generator(generated, gen_kwargs={"count": count}, features=FEATURES)
 
 
 class TestIterableOfArrow(TestDataset):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         return in_memory(count).to_iterable_dataset(num_shards=1)
 

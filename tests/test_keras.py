@@ -74,6 +74,7 @@ class Epochs(Batches):
 
 
 class OfKeras(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.keras"
     framework = "keras"
     workers: ClassVar[dict[str, Any]] = {}

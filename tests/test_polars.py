@@ -64,6 +64,8 @@ class TestConformance(SourceConformance):
 
 
 class TestLazyConformance(TestConformance):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         return numbers(count + 10).lazy().filter(pl.col("id") < count)
 

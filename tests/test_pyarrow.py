@@ -78,11 +78,15 @@ class TestTable(Conformance):
 
 
 class TestRecordBatchReader(Conformance):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         return pa.RecordBatchReader.from_batches(SCHEMA, table(0, count).to_batches(max_chunksize=7))
 
 
 class TestDataset(Conformance):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         pq.write_table(table(0, count // 2), folder / "0.parquet")
         pq.write_table(table(count // 2, count), folder / "1.parquet", row_group_size=9)
@@ -106,6 +110,7 @@ class TestIpc(Conformance):
 
 
 class TestCsv(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.pyarrow"
     framework = "pyarrow"
 
@@ -121,6 +126,7 @@ class TestCsv(SourceConformance):
 
 
 class TestJsonLines(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.pyarrow"
     framework = "pyarrow"
 

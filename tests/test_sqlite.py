@@ -37,6 +37,7 @@ def row(number: int) -> tuple[Any, ...]:
 
 
 class TestConformance(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.sqlite"
     framework = "sqlite3"
 

@@ -59,6 +59,7 @@ class Form:
 
 
 class Conformance(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.tensorpack"
     framework = "tensorpack"
 

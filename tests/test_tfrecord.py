@@ -50,6 +50,7 @@ def labelled(number: int) -> bytes:
 
 
 class TestExamples(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.tfrecord"
     framework = "tensorflow"
 
@@ -67,6 +68,7 @@ class TestExamples(SourceConformance):
 
 
 class TestRawRecords(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.tfrecord"
     framework = "tensorflow"
 

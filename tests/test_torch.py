@@ -141,6 +141,8 @@ class TestDatasetOfManyItems(OfTorch):
 
 
 class TestIterableDataset(OfTorch):
+    seeks = False
+
     def source(self, count: int, folder: Path) -> Any:
         return Stream(Items(count))
 

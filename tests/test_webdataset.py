@@ -41,6 +41,7 @@ def sample(number: int) -> dict[str, Any]:
 
 
 class TestWebDataset(SourceConformance):
+    seeks = False
     module = "cachelayer.adapters.webdataset"
     framework = "webdataset"
 

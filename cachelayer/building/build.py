@@ -13,7 +13,7 @@ from typing import Any
 from cachelayer.building.encode import Encoder
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.pipeline import Deliver, OnFinished, ShardPipeline
-from cachelayer.building.source import ArraySource, Batch, Elements, Seekable, Source
+from cachelayer.building.source import ArraySource, Batch, Elements, Seekable, Skippable, Source, from_record
 from cachelayer.building.workers import Workers
 from cachelayer.codec import Codec, Frames, codec_for
 from cachelayer.elements import spec_json
@@ -78,7 +78,7 @@ def build(
     """
     done = {} if earlier is None else earlier.shards
     first, start = _start(source, options, done)
-    begun = source.skipped(start) if start and isinstance(source, Seekable) else source
+    begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
     batches = begun.batches(None if options.max_records is None else options.max_records - start)
     spec = options.element_spec if options.element_spec is not None else source.element_spec
     if spec is None and earlier is not None:
@@ -141,7 +141,7 @@ def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile])
     while whole in done:
         whole += 1
     # What was left out before is not known by its number in the source.
-    if whole < 2 or options.on_error == "skip" or not isinstance(source, Seekable):
+    if whole < 2 or options.on_error == "skip" or not isinstance(source, (Seekable, Skippable)):
         return 0, 0
     return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
 

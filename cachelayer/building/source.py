@@ -115,6 +115,19 @@ class Seekable(Protocol):
         """The same source from this record on; its errors go on counting from there."""
 
 
+@runtime_checkable
+class Skippable(Protocol):
+    """A source that can leave out its first records once at less cost than they have, but not again and again."""
+
+    def rest(self, records: int) -> Source:
+        """The same source from this record on; its errors go on counting from there."""
+
+
+def from_record(source: Seekable | Skippable, records: int) -> Source:
+    """The same source from this record on."""
+    return source.skipped(records) if isinstance(source, Seekable) else source.rest(records)
+
+
 @dataclass(frozen=True)
 class Splits:
     """Several sources by name, as datasets have them for training and tests: a dataset of each."""

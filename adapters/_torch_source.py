@@ -1,0 +1,205 @@
+"""PyTorch's datasets and loaders as sources."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from copy import copy
+from typing import Any
+
+from torch.utils import data
+
+from cachelayer.adapters._torch_tensors import arrays
+from cachelayer.building.source import Batch, IterableSource, Source, batch_records
+from cachelayer.building.unbatch import BatchesSource
+from cachelayer.elements import tree
+from cachelayer.elements.tree import Tree
+from cachelayer.errors import ElementError, InvalidTypeError, SourceError
+
+_KIND = "torch"
+_FIRST_ITEMS = 8
+_LOADER_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+)
+
+
+class SeekableTorchSource(IterableSource):
+    """The items of a map-style dataset."""
+
+    def __init__(self, dataset: Any, first: int = 0) -> None:
+        super().__init__(iter(()), _KIND, len(_with_length(dataset)), first)
+        self._dataset = dataset
+
+    def _elements(self) -> Iterator[Any]:
+        return _numbered(_items(self._dataset, self._first), self._first)
+
+    def skipped(self, records: int) -> SeekableTorchSource:
+        """The same items from one on."""
+        return SeekableTorchSource(self._dataset, self._first + records)
+
+
+class SkippableLoaderSource:
+    """What a loader hands out that is in order, or the rows of its batches.
+
+    Args:
+        loader: the loader.
+        unbatch: take its batches apart.
+    """
+
+    kind = _KIND
+    element_spec: Tree | None = None
+
+    def __init__(self, loader: Any, *, unbatch: bool) -> None:
+        self._loader = loader
+        self._unbatch = unbatch
+        self._first = 0
+        self.length = _loader_length(loader, rows=unbatch)
+
+    def rest(self, records: int) -> SkippableLoaderSource:
+        """The same from one on; of its batch, which is made whole, what comes before is left out."""
+        rest = copy(self)
+        rest._first += records
+        return rest
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements.
+
+        Raises:
+            SourceError: where the loader fails, with the number of the record.
+            ElementError: where a batch holds something that has no rows, with record and leaf.
+        """
+        first = self._first
+        if not self._unbatch:
+            elements = _numbered(_loaded(self._loader, first), first)
+            return IterableSource(elements, _KIND, None, first).batches(limit)
+        batch, rows = divmod(first, self._loader.batch_size)
+        loaded = map(arrays, _loaded(self._loader, batch))
+        return BatchesSource(loaded, _KIND, None, first - rows, rows).batches(limit)
+
+
+def source_of_dataset(dataset: Any, *, unbatch: bool) -> Source:
+    """The source that a dataset is; one that seeks, where it has items by number, each an element.
+
+    Raises:
+        InvalidTypeError: where it has neither a length nor an order of its own.
+    """
+    if unbatch:
+        return BatchesSource(map(arrays, _items(dataset, 0)), _KIND)
+    if isinstance(dataset, data.IterableDataset):
+        length = len(dataset) if hasattr(dataset, "__len__") else None
+        return IterableSource(_numbered(_items(dataset, 0), 0), _KIND, length)
+    return SeekableTorchSource(dataset)
+
+
+def source_of_loader(loader: Any, *, unbatch: bool) -> Source:
+    """The source that a ``DataLoader`` is; one that skips, where it hands out a map-style dataset in its order."""
+    # Another function may make more or fewer rows of as many items.
+    has_rows = loader.batch_size is not None and loader.collate_fn is data.default_collate
+    if _is_in_order(loader) and (has_rows or not unbatch):
+        return SkippableLoaderSource(loader, unbatch=unbatch)
+    length = _loader_length(loader, rows=unbatch)
+    if unbatch:
+        return BatchesSource(map(arrays, _loaded(loader, 0)), _KIND, length)
+    return IterableSource(_numbered(_loaded(loader, 0), 0), _KIND, length)
+
+
+def _is_in_order(loader: Any) -> bool:
+    """Whether item i, or batch i, of a loader is known to be that of its map-style dataset."""
+    return (
+        type(loader) is data.DataLoader
+        and not isinstance(loader.dataset, data.IterableDataset)
+        and type(loader.sampler) is data.SequentialSampler
+        and (loader.batch_sampler is None or type(loader.batch_sampler) is data.BatchSampler)
+        and getattr(loader, "in_order", True)
+    )
+
+
+def _loader_length(loader: Any, *, rows: bool) -> int | None:
+    # A DataLoader that was asked for the length of an IterableDataset warns where it turns out to be another one.
+    if isinstance(loader.dataset, data.IterableDataset) or (rows and loader.batch_size is None):
+        return None
+    if not rows:
+        return len(loader)
+    return len(loader) * loader.batch_size if loader.drop_last else len(loader.sampler)
+
+
+def _with_length(dataset: Any) -> Any:
+    if not hasattr(dataset, "__len__"):
+        raise InvalidTypeError(f"{type(dataset).__name__} has no length: give it a __len__, or pass an IterableDataset")
+    return dataset
+
+
+def _items(dataset: Any, first: int) -> Iterator[Any]:
+    """The items of a dataset, from one on where it has them by number."""
+    if isinstance(dataset, data.IterableDataset):
+        return iter(dataset)
+    if not hasattr(_with_length(dataset), "__getitems__"):
+        return (dataset[number] for number in range(first, len(dataset)))
+    return _many_at_once(dataset, first)
+
+
+def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
+    size = _FIRST_ITEMS
+    while start < len(dataset):
+        numbers = list(range(start, min(start + size, len(dataset))))
+        try:
+            items = dataset.__getitems__(numbers)
+        except Exception:
+            # One by one it comes to the record that fails.
+            yield from (dataset[number] for number in numbers)
+            raise
+        yield from items
+        start += len(numbers)
+        leaves = tree.leaf_values(items[-1])
+        size = batch_records(sum(getattr(leaf, "nbytes", 64) for _, leaf in leaves))
+
+
+def _loaded(loader: Any, done: int) -> Iterator[Any]:
+    """What a loader hands out, but for so much at its begin."""
+    try:
+        for item in _from_batch(loader, done) if done else loader:
+            yield item
+            done += 1
+    except Exception as error:
+        record = _failing_record(loader, done)
+        if record is None:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise SourceError(f"the DataLoader failed at record {record} of its Dataset: {reason}") from error
+
+
+def _from_batch(loader: Any, first: int) -> Any:
+    """A loader that hands out what one in order does from a batch on, or from an item on where it makes no batches."""
+    options = {name: getattr(loader, name) for name in _LOADER_OPTIONS}
+    if loader.batch_sampler is None:
+        numbers = range(first, len(loader.dataset))
+        return data.DataLoader(loader.dataset, batch_size=None, sampler=numbers, **options)
+    batches = list(itertools.islice(loader.batch_sampler, first, None))
+    return data.DataLoader(loader.dataset, batch_sampler=batches, **options)
+
+
+def _failing_record(loader: Any, batch: int) -> int | None:
+    """The record that fails in a batch, where the loader's order tells which ones are in it."""
+    if loader.batch_size is None or type(loader.sampler) is not data.SequentialSampler:
+        return None
+    first = batch * loader.batch_size
+    for record in range(first, min(first + loader.batch_size, len(loader.dataset))):
+        try:
+            loader.dataset[record]
+        except Exception:  # noqa: BLE001
+            return record
+    return None
+
+
+def _numbered(elements: Iterator[Any], first: int) -> Iterator[Any]:
+    for record, element in enumerate(elements, first):
+        try:
+            yield arrays(element)
+        except ElementError as error:
+            raise error.at(record=record) from error.__cause__
