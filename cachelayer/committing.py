@@ -145,7 +145,8 @@ class Committer:
                 head = self.adopt(attempt, by=attempt) if keep else self.revoke(attempt)
             needed = keep and self._version not in head.versions and head.can_be_adopted(attempt)
             if not needed and attempt not in self._named(head, revoked):
-                Unfinished(self._store, self._dataset_id, self._version).forget(attempt)
+                if keep:
+                    Unfinished(self._store, self._dataset_id, self._version).forget(attempt)
                 self._store.delete_folder(paths.build(self._dataset_id, attempt))
             return revoked
         return False

@@ -89,7 +89,10 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
     adopted = head.adopted
     for version in set(store.names(paths.unfinished(dataset_id))).intersection(head.versions):
         # Whoever published it was killed before it could do so.
-        store.delete_folder(paths.unfinished(dataset_id, version))
+        unfinished = Unfinished(store, dataset_id, version)
+        noted = unfinished.attempts()
+        for attempt in set(noted).difference(_running(attempts, noted)):
+            unfinished.forget(attempt)
     owners = sorted({adopted.get(attempt, attempt) for attempt in old})
     running = {*_running(attempts, old), *_running(attempts, owners)}
     idle = [name for name in old if name not in running and adopted.get(name, name) not in running]

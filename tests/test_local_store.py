@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,21 @@ class TestLocal(StoreConformance):
     @pytest.fixture
     def store(self, store: LocalStore) -> LocalStore:
         return store
+
+
+def test_a_folder_is_deleted_while_others_write_there(store: LocalStore) -> None:
+    def write(writer: int) -> None:
+        for number in range(300):
+            # The folder may vanish between its making and the writing.
+            with suppress(cachelayer.StorageError):
+                store.put(f"a/{writer}-{number}", b"")
+
+    with ThreadPoolExecutor(2) as threads:
+        writers = [threads.submit(write, writer) for writer in range(2)]
+        while not all(writer.done() for writer in writers):
+            store.delete_folder("a")
+    store.delete_folder("a")
+    assert store.names("a") == []
 
 
 def test_a_file_in_the_way_of_a_folder_is_no_object(store: LocalStore) -> None:

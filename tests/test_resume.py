@@ -391,6 +391,21 @@ def test_who_loses_the_race_for_a_version_leaves_nothing(storage: Storage) -> No
     assert storage.verify("rows", "v1")
 
 
+def test_gc_leaves_the_notes_of_a_running_build_whose_version_was_published_and_deleted(storage: Storage) -> None:
+    def publish() -> None:
+        storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
+        assert storage.gc(grace=0.0) == []
+        assert len(finished(storage)) > 3
+        storage.delete("rows", "v1")
+
+    fail(storage, Listed(7200, at=(4000, publish)))
+    assert len(finished(storage)) > 5
+    source = Listed(None)
+    cache(storage, source)
+    assert source.asked[0] > 4000
+    assert storage.verify("rows", "v1")
+
+
 def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
     url = s3.url(new_bucket(s3))
     with fault_proxy(s3.endpoint) as proxy:

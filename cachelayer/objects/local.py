@@ -200,11 +200,17 @@ class LocalStore:
     def delete_folder(self, folder: str) -> None:
         try:
             while self.path(folder).exists():
-                # Who deletes the same folder at the same time makes files vanish under our hands.
-                with suppress(FileNotFoundError):
-                    shutil.rmtree(self.path(folder))
+                self._delete_what_is_there(folder)
         except OSError as error:
             raise storage_error("delete", self.path(folder), error) from error
+
+    def _delete_what_is_there(self, folder: str) -> None:
+        try:
+            shutil.rmtree(self.path(folder))
+        except OSError as error:
+            # Who deletes or writes there at the same time makes files vanish or appear under our hands.
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
 
 
 def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> None:
