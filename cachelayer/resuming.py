@@ -12,6 +12,7 @@ from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import SourceError
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.attempts import Attempts
 from cachelayer.versions.log import Log, Snapshot
@@ -131,6 +132,9 @@ class Resumption:
         for name in self._store.names(folder):
             if f"{paths.BUILDS}/{attempt}/{name}" not in whole:
                 self._store.delete(f"{folder}/{name}")
+        if isinstance(self._store, LocalStore):
+            # It was interrupted before its manifest brought the names of its shards to the disk.
+            self._store.sync(folder)
 
     def _best(self, spec: bytes | None) -> _Interrupted | None:
         """The interrupted attempt at the same that has finished most."""

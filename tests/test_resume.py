@@ -406,6 +406,26 @@ def test_gc_leaves_the_notes_of_a_running_build_whose_version_was_published_and_
     assert storage.verify("rows", "v1")
 
 
+def test_what_an_interrupted_build_left_is_durable_before_it_is_published(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(storage, Listed(6400))
+    [interrupted] = storage._store.names("rows/_builds")
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    cache(storage, Listed(None))
+    root = Path(storage.url)
+    published = root / paths.log_entry("rows", len(storage.history("rows")))
+    before = synced[: synced.index(published.stat().st_ino)]
+    assert (root / paths.build("rows", interrupted)).stat().st_ino in before
+
+
 def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
     url = s3.url(new_bucket(s3))
     with fault_proxy(s3.endpoint) as proxy:

@@ -107,6 +107,14 @@ class LocalStore:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
+    def sync(self, folder: str) -> None:
+        """Bring the names in a folder, if there is one, to the disk."""
+        try:
+            with suppress(FileNotFoundError):
+                sync_folder(self.path(folder))
+        except OSError as error:
+            raise storage_error("write", self.path(folder), error) from error
+
     def drop_unfinished(self, folder: str) -> None:
         """Delete what killed processes left of objects that they were writing, where nobody writes now."""
         for name in self.names(folder):
