@@ -56,7 +56,11 @@ def test_what_json_cannot_hold_is_left_out(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["password", "PASSWD", "api_key", "apikey", "access_key_id", "secret", "auth_token", "credentials"]
+    "name",
+    [
+        *("password", "PASSWD", "pwd", "passphrase", "api_key", "apikey", "x-api-key", "access_key_id", "private-key"),
+        *("secret", "auth_token", "credentials", "Authorization", "bearer"),
+    ],
 )
 def test_what_is_named_like_a_secret_is_hashed(name: str) -> None:
     found = recorded(1, **{name: "hunter2", "nested": [{name: ["hunter2"]}]})
@@ -66,7 +70,11 @@ def test_what_is_named_like_a_secret_is_hashed(name: str) -> None:
 
 
 def test_a_tokenizer_is_no_secret() -> None:
-    assert recorded(1, tokenizer="bpe", tokenise=True)["others"] == {"tokenizer": "bpe", "tokenise": True}
+    assert recorded(1, tokenizer="bpe", tokenise=True, author="me")["others"] == {
+        "tokenizer": "bpe",
+        "tokenise": True,
+        "author": "me",
+    }
 
 
 def test_a_mismatch_shows_both_and_only_what_is_known_of_both() -> None:
@@ -163,7 +171,8 @@ def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Pat
 
 
 def test_the_origin_of_what_is_no_function_is_the_main_program() -> None:
-    assert origin([1, 2]) == checkout(Path(sys.modules["__main__"].__file__ or ""))
+    program = getattr(sys.modules["__main__"], "__file__", None) or "program"
+    assert origin([1, 2]) == checkout(Path(program))
     assert origin(len).keys() == {"git_commit", "git_dirty"}
 
 

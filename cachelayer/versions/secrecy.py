@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 
-_SECRET = re.compile(r"secret|token(?!i[sz])|passw|credential|api_?key|private_?key|access_?key", re.IGNORECASE)
+_SECRET = re.compile(
+    r"secret|token(?!i[sz])|passw|passphrase|pwd|credential|bearer|authori[sz]ation|(api|private|access)[_-]?key",
+    re.IGNORECASE,
+)
 
 
 def is_secret(name: str) -> bool:
