@@ -66,6 +66,7 @@ def test_log_tells_who_did_what(storage: cachelayer.Storage) -> None:
     assert {"time", "user", "host", "pid"} <= set(events[0])
     assert "best" in invoke("log", f"{storage.url}/d").stdout
     refused("log", f"{storage.url}/x")
+    assert "name the dataset alone" in refused("log", f"{storage.url}/d@v1")
 
 
 def test_show_tells_everything_of_a_version(storage: cachelayer.Storage) -> None:

@@ -78,6 +78,8 @@ def _versions(storage: Storage, dataset_id: str) -> Answer:
 def log(dataset: DatasetArgument, option: Options = None) -> Answer:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     address = Address.parse(dataset)
+    if address.version is not None or address.rows is not None:
+        raise InvalidArgumentError(f"{dataset!r} is a version: name the dataset alone, STORAGE/ID")
     events = open_storage(address.url, option).history(address.dataset_id)
     shown = table("entry", "what", "", "when", "who", right=("entry",))
     for event in events:
