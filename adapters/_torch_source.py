@@ -124,9 +124,13 @@ def _loader_length(loader: Any, *, rows: bool) -> int | None:
     # A DataLoader that was asked for the length of an IterableDataset warns where it turns out to be another one.
     if isinstance(loader.dataset, data.IterableDataset) or (rows and loader.batch_size is None):
         return None
-    if not rows:
-        return len(loader)
-    return len(loader) * loader.batch_size if loader.drop_last else len(loader.sampler)
+    try:
+        if not rows:
+            return len(loader)
+        return len(loader) * loader.batch_size if loader.drop_last else len(loader.sampler)
+    except TypeError:
+        # A sampler need not know how many items it draws.
+        return None
 
 
 def _with_length(dataset: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from cachelayer import Ragged, Storage
-from cachelayer.building.source import Elements, Seekable, Skippable, Source, as_source, from_record, metadata_of
+from cachelayer.building.source import Batch, Elements, Seekable, Skippable, Source, as_source, from_record, metadata_of
 from cachelayer.codec import codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.infer import from_elements
 from cachelayer.elements.tree import Tree
+from cachelayer.errors import SourceError
 
 
 def same(mine: Any, theirs: Any) -> bool:
@@ -60,6 +62,56 @@ def assert_seeks(make: Callable[[], Source], spec: Tree | None = None) -> None:
 def skipped(source: Source, records: int) -> Source:
     assert isinstance(source, (Seekable, Skippable))
     return from_record(source, records)
+
+
+class Watched:
+    """A source that notes how many elements it gave, and may fail.
+
+    Args:
+        source: gives the elements.
+        fails_after: how many it gives before it fails.
+    """
+
+    def __init__(self, source: Source, fails_after: int | None = None) -> None:
+        self.kind = source.kind
+        self.element_spec = source.element_spec
+        self.length = source.length
+        self.given = [0]
+        self._source = source
+        self._fails_after = fails_after
+
+    def rest(self, records: int) -> Watched:
+        rest = copy(self)
+        rest._source = skipped(self._source, records)
+        return rest
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        for batch in self._source.batches(limit):
+            if self._fails_after is not None and self.given[0] >= self._fails_after:
+                raise SourceError("the source went away")
+            yield batch
+            self.given[0] += len(batch)
+
+
+def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_bytes: int) -> None:
+    """Whether a build that failed goes on with less than the whole source, to the version of one run.
+
+    Args:
+        make: makes the source anew, whose elements take eight shards or more.
+        folder: where storages are made.
+        records: number of elements.
+        shard_bytes: size of a shard.
+    """
+    whole = Storage(folder / "whole").cache(make(), "d", "v1", shard_bytes=shard_bytes)
+    assert len(whole._base.manifest.shards) >= 8
+    storage = Storage(folder / "resumed")
+    with pytest.raises(SourceError, match="went away"):
+        storage.cache(Watched(as_source(make()), records // 2), "d", "v1", shard_bytes=shard_bytes)
+    again = Watched(as_source(make()))
+    ref = storage.cache(again, "d", "v1", shard_bytes=shard_bytes)
+    assert ref.digest == whole.digest
+    assert again.given[0] < records - shard_bytes * records // (2 * whole.nbytes)
+    assert storage.verify("d", "v1", progress=False)
 
 
 def spec_of(source: Source) -> Tree:

@@ -11,10 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from source_conformance import assert_resumes, assert_seeks, records_of, skipped, spec_of
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.adapters.tensorflow import to_tf
+from cachelayer.building.source import Seekable, Skippable, as_source
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -214,6 +216,39 @@ def test_a_failing_pipeline_names_the_record(storage: cachelayer.Storage, bad: i
         storage.cache(dataset, "d", "v1")
     assert caught.value.__cause__ is not None
     assert storage.datasets() == []
+
+
+def payloads(records: int) -> tf.data.Dataset:
+    numbers = tf.data.Dataset.range(records).shuffle(1000, seed=1, reshuffle_each_iteration=False)
+    return numbers.map(lambda n: {"n": n, "payload": tf.fill((200,), tf.cast(n % 251, tf.uint8))})
+
+
+@pytest.mark.parametrize("dataset", [payloads(100), ragged_rows().repeat(20)], ids=["shuffled with a seed", "ragged"])
+def test_a_pipeline_begins_at_any_element(dataset: tf.data.Dataset) -> None:
+    assert_seeks(lambda: as_source(dataset))
+
+
+def test_a_build_that_failed_goes_on_to_the_version_of_one_run(tmp_path: Path) -> None:
+    assert_resumes(lambda: payloads(6000), tmp_path, 6000, 100_000)
+
+
+def test_a_failing_element_is_named_by_its_number_in_the_whole_pipeline() -> None:
+    dataset = tf.data.Dataset.range(3000).map(lambda n: tf.debugging.check_numerics(1 / (n - 1300), "boom"))
+    source = skipped(as_source(dataset), 100)
+    with pytest.raises(cachelayer.SourceError, match=r"record 1300:.*boom"):
+        records_of(source, spec_of(source), None)
+
+
+def test_a_pipeline_without_a_fixed_order_is_run_through() -> None:
+    options = tf.data.Options()
+    options.deterministic = False
+    assert not isinstance(as_source(tf.data.Dataset.range(9).with_options(options)), (Seekable, Skippable))
+
+
+def test_a_pipeline_that_is_shuffled_anew_does_not_go_on(tmp_path: Path) -> None:
+    drawn = tf.data.Dataset.range(3000).shuffle(3000)
+    with pytest.raises(cachelayer.SourceError, match=r"not what they were.*resume=False"):
+        assert_resumes(lambda: drawn, tmp_path, 3000, 3000)
 
 
 def test_what_cannot_be_stored_is_refused_by_name(storage: cachelayer.Storage) -> None:

@@ -1,0 +1,178 @@
+"""Builds from datasets, files and loaders go on without what was made of them before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from source_conformance import assert_resumes, assert_seeks, records_of, skipped, spec_of
+from torch.utils import data
+
+import cachelayer
+from cachelayer.adapters.folders import from_files
+from cachelayer.adapters.npy import from_npz
+from cachelayer.adapters.pyarrow import from_parquet
+from cachelayer.building.source import Seekable, Skippable, as_source
+
+RECORDS = 6000
+SHARD_BYTES = 100_000
+ROW_GROUP = 700
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"number": number, "payload": bytes([number % 251]) * 200, "list": list(range(number % 3))}
+
+
+def table(records: int = RECORDS) -> pa.Table:
+    return pa.Table.from_pylist([row(number) for number in range(records)])
+
+
+class Items(data.Dataset[Any]):
+    """Items of which one may fail; they note that they were asked for."""
+
+    def __init__(self, count: int = RECORDS, fails_at: int | None = None) -> None:
+        self.count = count
+        self.fails_at = fails_at
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Any:
+        self.asked.append(number)
+        if number == self.fails_at:
+            raise OSError("the disk went away")
+        return {"number": number, "payload": torch.full((200,), number % 251, dtype=torch.uint8)}
+
+
+def parquet(folder: Path) -> Any:
+    folder.mkdir(exist_ok=True)
+    for number, part in enumerate((slice(0, 2500), slice(2500, RECORDS))):
+        pq.write_table(table()[part], folder / f"{number}.parquet", row_group_size=ROW_GROUP)
+    return from_parquet(folder / "*.parquet")
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "datasets": lambda _: datasets.Dataset(table()),
+    "parquet": parquet,
+    "torch": lambda _: Items(),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_build_that_failed_goes_on_to_the_version_of_one_run(name: str, tmp_path: Path) -> None:
+    assert_resumes(lambda: SOURCES[name](tmp_path / "files"), tmp_path, RECORDS, SHARD_BYTES)
+
+
+def loader(**options: Any) -> Callable[[Items], Any]:
+    return lambda items: data.DataLoader(items, **options)
+
+
+@pytest.mark.parametrize(
+    ("of_items", "unbatch"),
+    [(lambda items: items, False), (loader(batch_size=None), False), (loader(batch_size=50), True)],
+    ids=["dataset", "items", "batches"],
+)
+def test_a_dataset_is_asked_for_no_more_than_what_is_left(
+    of_items: Callable[[Items], Any], unbatch: bool, tmp_path: Path
+) -> None:
+    def cache(items: Items) -> Any:
+        storage = cachelayer.Storage(tmp_path)
+        return storage.cache(of_items(items), "d", "v1", shard_bytes=SHARD_BYTES, unbatch=unbatch)
+
+    with pytest.raises(cachelayer.SourceError, match="record 4321"):
+        cache(Items(fails_at=4321))
+    with pytest.raises(cachelayer.SourceError, match="record 5432"):
+        cache(Items(fails_at=5432))
+    items = Items()
+    assert cache(items).read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
+    assert min(items.asked) > 2000
+    assert len(items.asked) == RECORDS - min(items.asked)
+
+
+def test_row_groups_before_the_place_are_not_read(tmp_path: Path) -> None:
+    source = parquet(tmp_path)
+    spec = spec_of(source)
+    expected = records_of(source, spec, None)[ROW_GROUP:]
+    first = tmp_path / "0.parquet"
+    group = pq.ParquetFile(first).metadata.row_group(0)
+    with first.open("r+b") as file:
+        file.seek(4)
+        file.write(b"\xff" * (group.column(0).total_compressed_size // 2))
+    damaged = from_parquet(tmp_path / "*.parquet")
+    with pytest.raises(cachelayer.SourceError):
+        records_of(damaged, spec, None)
+    assert records_of(skipped(damaged, ROW_GROUP), spec, None) == expected
+
+
+def with_null(record: int) -> pa.Table:
+    """Rows of which one has what has no place: null within a list."""
+    lists = [[1, 2] for _ in range(200)]
+    values: list[Any] = [*lists[:record], [None], *lists[record + 1 :]]
+    return pa.table({"list": pa.array(values, pa.list_(pa.int64()))})
+
+
+@pytest.mark.parametrize("make", [lambda rows: rows, datasets.Dataset], ids=["arrow", "datasets"])
+def test_a_row_that_does_not_fit_is_named_by_its_number_in_the_whole(make: Callable[[Any], Any]) -> None:
+    source = skipped(as_source(make(with_null(150))), 90)
+    with pytest.raises(cachelayer.ElementError) as caught:
+        records_of(source, spec_of(source), None)
+    assert caught.value.record == 150
+
+
+def test_a_file_that_cannot_be_read_is_named_by_its_number_in_the_whole(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number:03d}.bin").write_bytes(b"x")
+    source = from_files(tmp_path)
+    assert source.length == 100
+    (tmp_path / "075.bin").unlink()
+    with pytest.raises(cachelayer.SourceError, match="at record 75"):
+        records_of(skipped(source, 60), spec_of(source), None)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_rows_of_npz_files_are_passed_over(save: Callable[..., None], tmp_path: Path) -> None:
+    save(tmp_path / "a.npz", x=np.arange(3000).reshape(1000, 3), y=np.arange(1000, dtype=np.uint8))
+    assert_seeks(lambda: from_npz(tmp_path / "a.npz"))
+
+
+class Backwards(data.Sampler[int]):
+    """A sampler without a length."""
+
+    def __iter__(self) -> Any:
+        return iter(range(49, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("options", "unbatch"),
+    [
+        ({"batch_size": None, "shuffle": True}, False),
+        ({"batch_size": 5, "shuffle": True}, True),
+        ({"batch_size": None, "sampler": Backwards()}, False),
+        ({"batch_size": 5, "sampler": Backwards()}, True),
+        ({"batch_sampler": [[3, 2], [1]]}, True),
+        ({"batch_sampler": [[3, 2], [1]]}, False),
+        ({"batch_size": 5, "collate_fn": lambda items: data.default_collate(items[1:])}, True),
+        ({"batch_size": None}, True),
+    ],
+)
+def test_a_loader_of_which_no_order_or_size_is_known_is_run_through(options: dict[str, Any], unbatch: bool) -> None:
+    source = as_source(data.DataLoader(Items(50), **options), unbatch=unbatch)
+    assert not isinstance(source, (Seekable, Skippable))
+
+
+@pytest.mark.parametrize(
+    ("count", "drop_last", "unbatch"), [(500, False, False), (507, True, False), (507, False, True), (507, True, True)]
+)
+def test_a_loader_in_order_begins_at_any_element(count: int, drop_last: bool, unbatch: bool) -> None:
+    def make() -> Any:
+        return as_source(data.DataLoader(Items(count), batch_size=10, drop_last=drop_last), unbatch=unbatch)
+
+    assert_seeks(make)
