@@ -1,11 +1,15 @@
-"""Object stores that run for the whole session."""
+"""Object stores that run for the whole session, and the same environment for every test."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from servers import Server, gcs_server, s3_server
+
+# Who runs tests in several processes may set the width of a terminal, which tables would keep to.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -144,6 +144,10 @@ def one_writer_at_a_time(application: Application) -> Application:
         if environ["REQUEST_METHOD"] not in WRITES:
             return application(environ, start_response)
         with_body = read_body(environ)  # before the lock: a slow client must not hold up the others
+        if int(with_body["CONTENT_LENGTH"]) < int(environ.get("CONTENT_LENGTH") or 0):
+            # Of a client that was killed on the way: an object is written whole or not at all.
+            start_response("400 Bad Request", [])
+            return []
         with lock:
             return application(with_body, start_response)
 

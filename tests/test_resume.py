@@ -100,8 +100,10 @@ def test_killed_at_random_moments_in_an_object_store(
     for number in range(rounds):
         last = number == rounds - 1
         die_at = None if last else min(RECORDS - 1, draw.randrange(300) + number * RECORDS // rounds)
-        if run(url, options, "sequence", die_at) == 0:
+        status = run(url, options, "sequence", die_at)
+        if status == 0:
             break
+    assert status == 0
     storage = Storage(url, storage_options=options, local_cache_bytes=0)
     check(storage, expected)
     assert len(storage.fetch("rows", "v1")._base.manifest.attempts) > 1

@@ -1,4 +1,4 @@
-"""A process that encodes elements of a source: ``python -m cachelayer.building.worker``.
+"""The main function of a process that encodes elements of a source.
 
 It reads requests from its standard input and writes replies to its standard output, each a pickle after its length as
 a little-endian uint64. The first request says where modules are found, and holds source, element spec and ``on_error``,
@@ -74,7 +74,3 @@ def main() -> None:
             send(replies, pickle.dumps("ready"))
         else:
             send(replies, _reply(job, request))
-
-
-if __name__ == "__main__":
-    main()

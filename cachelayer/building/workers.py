@@ -23,6 +23,7 @@ from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 _SAMPLE = 8
 _BLOCKS_PER_WORKER = 2
 _SECONDS_TO_END = 5.0
+_MAIN = "from cachelayer.building.worker import main; main()"
 
 
 class Workers:
@@ -111,7 +112,7 @@ class _Process:
         self._job: bytes | None = job
         # In a session of its own: Ctrl-C reaches the parent alone, which ends its workers.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cachelayer.building.worker"],
+            [sys.executable, "-c", _MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
