@@ -267,7 +267,11 @@ class Storage(Catalog):
         try:
             return publisher.once(lambda: self._find(dataset_id, version), lambda info: self._open(dataset_id, info))
         except AlreadyExistsError:
-            return self.fetch(dataset_id, version)
+            found = self._find(dataset_id, version)
+            if found is None:
+                # It is not of this version: the source has met it.
+                raise
+            return found
 
     def _find(self, dataset_id: str, version: str) -> DataRef[Any] | None:
         head = Log(self._store, dataset_id).head()

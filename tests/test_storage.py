@@ -338,6 +338,12 @@ def test_a_callable_is_called_only_on_a_miss(storage: Storage) -> None:
     assert len(calls) == 1
 
 
+def test_what_a_source_finds_there_already_is_its_own_error(storage: Storage) -> None:
+    storage.submit([1, 2], "raw", "v1")
+    with pytest.raises(cachelayer.AlreadyExistsError, match="raw@v1"):
+        storage.cache(lambda: storage.submit([1, 2], "raw", "v1"), "made", "v1")
+
+
 def test_progress_is_silent_unless_asked_for(storage: Storage, capfd: pytest.CaptureFixture[str]) -> None:
     storage.submit(numbered(10), "d", "v1")
     assert capfd.readouterr() == ("", "")
