@@ -23,6 +23,7 @@ Version = Annotated[str, typer.Option("--version", metavar="VERSION", help="The 
 Compression = Annotated[str | None, typer.Option(metavar="KIND", help="zstd, or zstd:LEVEL, of each record.")]
 ShardBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="About the size of a shard file: 256MB, 1GiB.")]
 MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take no more than these.")]
+Workers = Annotated[int, typer.Option(metavar="N", help="Processes, for a source that can begin at any record.")]
 OnError = Annotated[str, typer.Option(metavar="raise|skip", help="What becomes of elements that do not fit.")]
 Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the version.")]
 Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object that is kept with the version.")]
@@ -45,6 +46,7 @@ def build(
     shard_bytes: ShardBytes = None,
     max_records: MaxRecords = None,
     unbatch: Annotated[bool, typer.Option("--unbatch", help="The source gives batches: take them apart.")] = False,
+    workers: Workers = 1,
     on_error: OnError = "raise",
     description: Description = None,
     metadata: Metadata = None,
@@ -59,7 +61,7 @@ def build(
     found = functions.load(function)
     arguments = functions.arguments(found, arg or ())
     options = _options(compression, shard_bytes, max_records, on_error, description, metadata)
-    return _published(target, dataset_id, version, found, arguments, {**options, "unbatch": unbatch})
+    return _published(target, dataset_id, version, found, arguments, {**options, "unbatch": unbatch, "workers": workers})
 
 
 @command(
