@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelayer.building.pipeline import OnFinished
+from cachelayer.committing import named_attempts
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import SourceError
+from cachelayer.errors import CorruptionError, FormatError, SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
@@ -120,9 +121,16 @@ class Resumption:
         self._begun = True
         self._taken = sorted(ours - {self._attempt})
         self._unfinished.forget(attempt)
-        for taken in self._taken:
+        for taken in set(self._taken) - self._named(head):
             self._remove_parts(taken, there)
         return kept
+
+    def _named(self, head: Snapshot) -> set[str]:
+        """The attempts that versions need: one may have published, and been killed before it deleted its notes."""
+        try:
+            return named_attempts(self._store, self._dataset_id, head)
+        except (CorruptionError, FormatError):
+            return set(self._taken)
 
     def _remove_parts(self, attempt: str, there: Mapping[int, ShardFile]) -> None:
         """Remove what an attempt was writing when it was interrupted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -426,6 +427,24 @@ def test_what_an_interrupted_build_left_is_durable_before_it_is_published(
     published = root / paths.log_entry("rows", len(storage.history("rows")))
     before = synced[: synced.index(published.stat().st_ino)]
     assert (root / paths.build("rows", interrupted)).stat().st_ino in before
+
+
+def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage, tmp_path: Path) -> None:
+    notes, kept = tmp_path / "rows" / "_unfinished" / "v1", tmp_path / "kept"
+    cache(storage, Listed(None, at=(7200, lambda: shutil.copytree(notes, kept))))
+    # As if it had been killed while it deleted its notes.
+    shutil.copytree(kept, notes, dirs_exist_ok=True)
+    for note in sorted(notes.glob("*/0*.json"))[3:]:
+        note.unlink()
+    shutil.rmtree(kept)
+    storage.copy("rows", "v1", storage, new_version="v2")
+    storage.append("rows", "v1", "v3", [row(0)])
+    storage.delete("rows", "v1")
+    cache(storage, Listed(None))
+    assert [bool(storage.verify("rows", version, progress=False)) for version in ("v1", "v2", "v3")] == [True] * 3
+    storage.delete("rows", "v2")
+    storage.delete("rows", "v3")
+    assert storage.verify("rows", "v1", progress=False)
 
 
 def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
