@@ -447,6 +447,15 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
     assert storage.verify("rows", "v1", progress=False)
 
 
+def test_a_note_that_was_being_written_is_left_out(storage: Storage, tmp_path: Path) -> None:
+    fail(storage, Listed(6400))
+    [notes] = (tmp_path / "rows" / "_unfinished" / "v1").iterdir()
+    (notes / ".00099.json.0123.tmp").write_bytes(b'{"shards"')
+    source = Listed(None)
+    cache(storage, source)
+    assert source.asked[0] > 0
+
+
 def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
     url = s3.url(new_bucket(s3))
     with fault_proxy(s3.endpoint) as proxy:

@@ -80,7 +80,8 @@ class Unfinished:
 
     def read(self, attempt: str) -> Finished | None:
         """What an attempt has finished; None where that is not known whole."""
-        names = self._store.names(f"{self._folder}/{attempt}")
+        # Who was killed while it wrote a note has left a part of it, under another name.
+        names = [name for name in self._store.names(f"{self._folder}/{attempt}") if name.endswith(".json")]
         with ThreadPoolExecutor(_AT_ONCE, "cachelayer-unfinished") as threads:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))
         documents = dict(zip(names, found, strict=True))
