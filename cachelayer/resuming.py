@@ -147,7 +147,7 @@ class Resumption:
     def _best(self, spec: bytes | None) -> _Interrupted | None:
         """The interrupted attempt at the same that has finished most."""
         head = self._log.head()
-        others = [name for name in self._unfinished.attempts() if self._can_be_taken(head, name)]
+        others = self._not_running(head, [name for name in self._unfinished.attempts() if head.can_be_adopted(name)])
         found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
         same = [
             _Interrupted(name, head.owner_of(name), finished)
@@ -158,11 +158,15 @@ class Resumption:
         ]
         return max(same, key=lambda each: len(each.finished.shards), default=None)
 
-    def _can_be_taken(self, head: Snapshot, attempt: str) -> bool:
-        owner = head.owner_of(attempt)
-        if attempt == self._attempt or not head.can_be_adopted(attempt):
-            return False
-        return owner == self._attempt or not any(self._attempts.are_running([attempt, owner]))
+    def _not_running(self, head: Snapshot, names: list[str]) -> list[str]:
+        """Those of these attempts that neither run nor belong to another that does."""
+        others = [name for name in names if name != self._attempt]
+        strange = sorted({of for name in others for of in (name, head.owner_of(name))} - {self._attempt})
+        # All are asked at once: each may be watched for a while.
+        runs = dict(zip(strange, self._attempts.are_running(strange), strict=True))
+        ours = [name for name in others if head.owner_of(name) == self._attempt]
+        idle = [name for name in others if not runs[name] and not runs.get(head.owner_of(name), True)]
+        return [*ours, *idle]
 
     def _there(self, shards: Mapping[int, ShardFile]) -> dict[int, ShardFile]:
         """Those of the shards that lie in the store."""

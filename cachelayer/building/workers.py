@@ -111,7 +111,7 @@ class _Process:
     def __init__(self, job: bytes) -> None:
         self._job: bytes | None = job
         # In a session of its own: Ctrl-C reaches the parent alone, which ends its workers.
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - this Python
             [sys.executable, "-c", _MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

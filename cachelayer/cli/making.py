@@ -47,6 +47,9 @@ def build(
     max_records: MaxRecords = None,
     unbatch: Annotated[bool, typer.Option("--unbatch", help="The source gives batches: take them apart.")] = False,
     workers: Workers = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on with what a build that was interrupted has finished.")
+    ] = True,
     on_error: OnError = "raise",
     description: Description = None,
     metadata: Metadata = None,
@@ -61,7 +64,14 @@ def build(
     found = functions.load(function)
     arguments = functions.arguments(found, arg or ())
     options = _options(compression, shard_bytes, max_records, on_error, description, metadata)
-    return _published(target, dataset_id, version, found, arguments, {**options, "unbatch": unbatch, "workers": workers})
+    return _published(
+        target,
+        dataset_id,
+        version,
+        found,
+        arguments,
+        {**options, "unbatch": unbatch, "workers": workers, "resume": resume},
+    )
 
 
 @command(
