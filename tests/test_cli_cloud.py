@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import PIPELINE, SCRIPT, document, invoke, refused, script
+from commands import PIPELINE, SCRIPT, document, refused, script
 from faults import fault_proxy, stall
 from servers import Server, new_bucket
 
@@ -31,35 +33,40 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def printed(*arguments: object, code: int = 0) -> Any:
+    """What the installed script prints under --json, in the current folder."""
+    return json.loads(script(*arguments, "--json", cwd=Path.cwd(), code=code).stdout)
+
+
 def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None:
     url, options, to_options = server.url(new_bucket(server), "a/prefix"), typed(server), typed(server, "--to-option")
     script("build", "pipeline:rows", url, "--id", "rows", "--version", "v1", "--arg", "size=40", *options, cwd=here)
-    assert document("import", "people.csv", url, "--id", "people", "--version", "v1", *options)["records"] == 2
-    assert [each["dataset_id"] for each in document("ls", url, *options)] == ["people", "rows"]
+    assert printed("import", "people.csv", url, "--id", "people", "--version", "v1", *options)["records"] == 2
+    assert [each["dataset_id"] for each in printed("ls", url, *options)] == ["people", "rows"]
     shown = script("show", f"{url}/rows", *options, cwd=here).stdout
     assert "number: ArraySpec(float64)" in shown
     assert "secret" not in shown
-    invoke("tag", f"{url}/rows@v1", "best", *options)
-    assert document("ls", f"{url}/rows", *options)[0]["tags"] == ["best"]
-    assert document("verify", f"{url}/rows@best", *options)["records"] == 40
-    copied = document("cp", f"{url}/rows@best", f"{url}-2/copy@w1", *options, *to_options)
-    back = document("cp", f"{url}-2/copy@w1", "local", *options)
+    script("tag", f"{url}/rows@v1", "best", *options, cwd=here)
+    assert printed("ls", f"{url}/rows", *options)[0]["tags"] == ["best"]
+    assert printed("verify", f"{url}/rows@best", *options)["records"] == 40
+    copied = printed("cp", f"{url}/rows@best", f"{url}-2/copy@w1", *options, *to_options)
+    back = printed("cp", f"{url}-2/copy@w1", "local", *options)
     assert copied["digest"] == back["digest"]
-    assert document("diff", f"{url}/rows@v1", f"{url}-2/copy", *options, *to_options)["same_data"]
-    assert not document("diff", f"{url}/rows", f"{url}/people", *options, *to_options, code=1)["same_data"]
-    mirrored = document("mirror", f"{url}-2/copy", *options, "--local-cache", here / "mirror")
+    assert printed("diff", f"{url}/rows@v1", f"{url}-2/copy", *options, *to_options)["same_data"]
+    assert not printed("diff", f"{url}/rows", f"{url}/people", *options, *to_options, code=1)["same_data"]
+    mirrored = printed("mirror", f"{url}-2/copy", *options, "--local-cache", here / "mirror")
     assert mirrored["local_shards"] == mirrored["shards"] == 1
     assert list((here / "mirror").glob("*/*.array_record"))
-    invoke("tag", f"{url}/rows", "best", "--delete", *options)
-    invoke("rm", f"{url}/rows@v1", "--yes", *options)
-    assert [event["kind"] for event in document("log", f"{url}/rows", *options)][:4] == [
+    script("tag", f"{url}/rows", "best", "--delete", *options, cwd=here)
+    script("rm", f"{url}/rows@v1", "--yes", *options, cwd=here)
+    assert [event["kind"] for event in printed("log", f"{url}/rows", *options)][:4] == [
         "publish",
         "tag",
         "untag",
         "delete",
     ]
-    assert document("gc", url, "--grace", "0", *options) == {"deleted": []}
-    probed = document("doctor", url, *options)["storage"]["checks"]
+    assert printed("gc", url, "--grace", "0", *options) == {"deleted": []}
+    probed = printed("doctor", url, *options)["storage"]["checks"]
     assert [check["ok"] for check in probed] == [True] * 5
     assert open_store(url, server.storage_options()).names("") == ["people", "rows"]
 
