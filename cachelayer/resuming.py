@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from cachelayer.building.pipeline import OnFinished
 from cachelayer.committing import named_attempts
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CorruptionError, FormatError, SourceError
+from cachelayer.errors import CacheLayerWarning, CorruptionError, FormatError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
@@ -147,7 +148,13 @@ class Resumption:
     def _best(self, spec: bytes | None) -> _Interrupted | None:
         """The interrupted attempt at the same that has finished most."""
         head = self._log.head()
-        others = self._not_running(head, [name for name in self._unfinished.attempts() if head.can_be_adopted(name)])
+        try:
+            noted = self._unfinished.attempts()
+        except StorageError as error:
+            # Who builds need not be allowed to list.
+            warnings.warn(f"it is built anew, whatever others have finished: {error}", CacheLayerWarning, stacklevel=8)
+            return None
+        others = self._not_running(head, [name for name in noted if head.can_be_adopted(name)])
         found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
         same = [
             _Interrupted(name, head.owner_of(name), finished)

@@ -137,6 +137,17 @@ def test_a_shard_that_cannot_be_uploaded_is_an_error_and_leaves_nothing(
     assert not list(tmp_path.rglob("shard-*"))
 
 
+def test_who_may_not_list_builds_anew_with_a_warning(
+    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy
+) -> None:
+    lists = "/o?" if "gs://" in open_storage().url else "list-type=2"
+    proxy.add(answer(403, containing=lists, method="GET"))
+    with pytest.warns(cachelayer.CacheLayerWarning, match="built anew"):
+        open_storage().cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
+    proxy.clear()
+    check_whole(store, open_storage())
+
+
 class ArrivesLate(LocalStore):
     """The first conditional put fails, and arrives as soon as anything is deleted."""
 
