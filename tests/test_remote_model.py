@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(cachelayer.NotFoundError):
                 storage.delete("d", version)
         elif version in self.tags.values():
-            with pytest.raises(cachelayer.InvalidArgumentError, match="move the tag"):
+            with pytest.raises(cachelayer.InvalidArgumentError, match="has the tag"):
                 storage.delete("d", version)
         else:
             storage.delete("d", version)

@@ -20,6 +20,8 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.sequential.order import Order
 
+# An iterator that somebody keeps has a thread that does not end.
+_SECONDS_TO_END = 0.5
 _SEED = 0
 _NOT_DROPPED = "this system does not drop files from memory, or does not tell"
 _NOT_COPIED = "not all shards are on this host: cachelayer mirror copies them"
@@ -145,7 +147,7 @@ def _drop(ref: DataRef[Any]) -> bool:
     gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith("cachelayer-prefetch"):
-            thread.join()
+            thread.join(_SECONDS_TO_END)
     gc.collect()
     files = [_shard_path(ref, number) for number in range(len(ref._base.manifest.shards))]
     for path in files:
