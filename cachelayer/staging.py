@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,13 +49,17 @@ def staging(store: ObjectStore, copies: CacheFolder | None, dataset_id: str, att
         group = None
     folder = Path(tempfile.mkdtemp(prefix="cachelayer-")) if group is None else group.path("")
 
+    # Two shards that are delivered at once must not both make room for the other.
+    one_by_one = threading.Lock()
+
     def deliver(shard: Path) -> None:
         files = (shard, Path(paths.index_of(str(shard))))
         for path in files:
             store.upload(path, f"{paths.build(dataset_id, attempt)}/{path.name}")
-        if group is None or not group.fits():
-            for path in files:
-                path.unlink()
+        with one_by_one:
+            if group is None or not group.fits():
+                for path in files:
+                    path.unlink()
 
     try:
         yield Stage(folder, deliver)
