@@ -191,18 +191,12 @@ class Resumption:
         """What is to be told of each finished shard."""
 
         def on_finished(number: int, shard: ShardFile) -> None:
+            if not self._begun:
+                # Written by each of several shards that end at once: it is the same.
+                begun = Finished(self._plan, spec_json.to_json(spec), self._source_length)
+                self._unfinished.begin(self._attempt, begun)
+                self._begun = True
             self._unfinished.add(self._attempt, number, shard, nullable)
-
-        if not self._begun:
-            return self._first(spec, on_finished)
-        return on_finished
-
-    def _first(self, spec: Tree, then: OnFinished) -> OnFinished:
-        def on_finished(number: int, shard: ShardFile) -> None:
-            # Written anew by each of several that end at once: it is the same.
-            self._unfinished.begin(self._attempt, Finished(self._plan, spec_json.to_json(spec), self._source_length))
-            self._begun = True
-            then(number, shard)
 
         return on_finished
 

@@ -70,6 +70,7 @@ class ShardPipeline:
         self._earlier = earlier
         self._resumable = False
         self._shards: list[ShardFile | Future[ShardStats]] = [earlier[number] for number in range(first)]
+        self._records = sum(earlier[number].stats.records for number in range(first))
 
     def __enter__(self) -> ShardPipeline:
         return self
@@ -101,6 +102,7 @@ class ShardPipeline:
             piece = frames[rows]
             self._hashes.append(self._hashing.submit(self._writer.hash, piece))
             self._writer.write(piece)
+            self._records += len(piece)
             self._progress.update(len(piece), int(piece.lengths.sum()))
         while len(self._hashes) > _BATCHES_IN_FLIGHT:
             self._hashes.popleft().result()
@@ -108,14 +110,9 @@ class ShardPipeline:
     def _begin_shard(self) -> ShardWriter | _ShardChecker:
         number = len(self._shards)
         if number in self._earlier:
-            first = sum(self._records_of(shard) for shard in range(number))
-            return _ShardChecker(self._earlier[number], first)
+            return _ShardChecker(self._earlier[number], self._records)
         path = self._folder / Path(paths.shard(self._attempt, number)).name
         return ShardWriter(path, Path(paths.index_of(str(path))), self._compression)
-
-    def _records_of(self, number: int) -> int:
-        shard = self._shards[number]
-        return (shard.stats if isinstance(shard, ShardFile) else shard.result()).records
 
     def _finish_shard(self, on_finished: OnFinished | None) -> None:
         writer = self._writer
@@ -165,8 +162,7 @@ class ShardPipeline:
             for number, stat in enumerate(stats)
         ]
         if any(number >= there for number in self._earlier):
-            ended = sum(shard.stats.records for shard in shards)
-            raise SourceError(f"the source ended after {ended} records; {_OTHERWISE}")
+            raise SourceError(f"the source ended after {self._records} records; {_OTHERWISE}")
         return shards
 
 
