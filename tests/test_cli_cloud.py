@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,21 @@ def test_a_bucket_that_does_not_exist_is_a_failure(server: Server, here: Path) -
     assert "there is no bucket" in failed[0]["detail"]
 
 
+def interrupted(arguments: Sequence[str], here: Path, when: Callable[[], bool]) -> str:
+    """What the script says, without a traceback, when Ctrl-C comes once this is so."""
+    with subprocess.Popen([SCRIPT, *arguments], cwd=here, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            while not when():
+                assert child.poll() is None
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == 130
+    assert "Traceback" not in said
+    return said
+
+
 def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> None:
     storage = cachelayer.Storage("cache")
     storage.submit([bytes(1000)] * 600, "d", "v1", shard_bytes=100_000)
@@ -112,17 +128,8 @@ def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> N
         patient = ("--to-option", "timeout=100000")
         arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint), *patient)
         proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
-        with subprocess.Popen([SCRIPT, *arguments], cwd=here, stderr=subprocess.PIPE, text=True) as child:
-            try:
-                while len(uploads(url, s3)) < 2 * shards - 1:
-                    assert child.poll() is None
-                child.send_signal(signal.SIGINT)
-                _, said = child.communicate(timeout=60)
-            finally:
-                child.kill()
-        assert child.returncode == 130
+        said = interrupted(arguments, here, lambda: len(uploads(url, s3)) >= 2 * shards - 1)
         assert "to go on where it stopped, run the same command again" in said
-        assert "Traceback" not in said
         assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
         proxy.clear()
         proxy.forget()
@@ -145,17 +152,12 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
         size = ("--arg", "size=5000", "--shard-bytes", "100kB")
         arguments = ("build", "pipeline:rows", url, "--id", "d", "--version", "v1", *size, *options)
         proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
-        with subprocess.Popen([SCRIPT, *arguments], cwd=here, stderr=subprocess.PIPE, text=True) as child:
-            try:
-                while not any("00002.json" in store.names(f"{notes}/{attempt}") for attempt in store.names(notes)):
-                    assert child.poll() is None
-                child.send_signal(signal.SIGINT)
-                _, said = child.communicate(timeout=60)
-            finally:
-                child.kill()
-        assert child.returncode == 130
+
+        def are_finished() -> bool:
+            return any("00002.json" in store.names(f"{notes}/{attempt}") for attempt in store.names(notes))
+
+        said = interrupted(arguments, here, are_finished)
         assert "d@v1 is not published; run the same command again: it goes on after the shards that are fin" in said
-        assert "Traceback" not in said
         assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
         proxy.clear()
         proxy.forget()
