@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 from array_record.python.array_record_module import ArrayRecordWriter
-from harness import machine, medians, peak_mb, table
+from harness import machine, medians, named_folder, peak_mb, table
 
 import cachelayer
 
@@ -60,8 +58,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        main(Path(sys.argv[1]))
-    else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made))
+    with named_folder() as folder:
+        main(folder)

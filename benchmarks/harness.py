@@ -7,8 +7,11 @@ import os
 import platform
 import resource
 import statistics
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -28,6 +31,16 @@ def medians(contenders: Mapping[str, Callable[[], int]], rounds: int = 5) -> dic
             if number:
                 rates[name].append(items / elapsed)
     return {name: statistics.median(found) for name, found in rates.items()}
+
+
+@contextmanager
+def named_folder() -> Iterator[Path]:
+    """The folder that the first argument names, else a temporary one."""
+    if sys.argv[1:]:
+        yield Path(sys.argv[1])
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            yield Path(made)
 
 
 def machine() -> str:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import io
 import re
 import shutil
-import sys
-import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import machine, medians, table
+from harness import machine, medians, named_folder, table
 from PIL import Image
 
 import cachelayer
@@ -92,8 +90,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        main(Path(sys.argv[1]))
-    else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made))
+    with named_folder() as folder:
+        main(folder)

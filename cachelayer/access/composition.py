@@ -18,7 +18,6 @@ from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.versions.manifest import Kept, Manifest
-from cachelayer.versions.shard_table import ShardTable
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def appended(base: Published, added: Manifest, attempt: str) -> Composition:
     whole = replace(
         added,
         element_spec=spec,
-        shards=ShardTable.of([*before.shards, *added.shards]),
+        shards=before.shards.then(added.shards),
         segments=(*base.segments, *came) if came else before.segments,
     )
     if before.kept is None:

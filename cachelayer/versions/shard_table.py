@@ -80,6 +80,12 @@ class ShardTable(Sequence[ShardFile]):
                 runs.append((shard.attempt, shard.number, 1))
         return cls(runs, {name: [getattr(stat, of) for stat in stats] for name, of in _COLUMNS.items()})
 
+    def then(self, other: ShardTable) -> ShardTable:
+        """These shards and behind them those of another table."""
+        return ShardTable(
+            [*self._runs, *other._runs], {name: self._columns[name] + other._columns[name] for name in _COLUMNS}
+        )
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ShardTable:
         """The table of what :meth:`to_json` gave.
