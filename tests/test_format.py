@@ -188,7 +188,8 @@ def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path,
     data = manifest["data"]
     assert data.keys() == {"codec", "element_spec", "shards"}
     shards = data["shards"]
-    names = [(run, number + i) for run, number, count in shards["files"] for i in range(count)]
+    runs = zip(*(shards["files"][column] for column in ("attempt", "first", "count")), strict=True)
+    names = [(shards["attempts"][attempt], first + i) for attempt, first, count in runs for i in range(count)]
     assert len(names) > 1
     digest = {"codec": data["codec"], "element_spec": data["element_spec"]}
     digest |= {"records": shards["records"], "sha256": shards["sha256"]}
@@ -248,7 +249,9 @@ def test_records_of_one_size_lie_at_equal_distances(storage: cachelayer.Storage,
     ref = storage.submit([bytes(size)] * 20, "blobs", "v1")
     index = next(folder_of(ref, tmp_path).glob("*.index")).read_bytes()
     first, nbytes = struct.unpack("<QQ", index[24:40])
+    shards = json.loads((folder_of(ref, tmp_path) / "manifest.json").read_bytes())["data"]["shards"]
     assert nbytes == size
+    assert (shards["first_position"], shards["record_bytes"]) == ([first], [size])
     positions = np.array([row[0] for row in struct.iter_unpack("<QII", index[64:])])
     logical = positions // 65536 * 65512 + positions % 65536 - 24
     varint = max(1, -(-size.bit_length() // 7))

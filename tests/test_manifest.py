@@ -16,13 +16,18 @@ from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 SPEC = {"x": ArraySpec("float32", (2, None)), "y": [ArraySpec("bool")]}
+PLACES = st.sampled_from([None, (8, 98), (70_000, 98)])
 STATS = st.builds(
-    ShardStats,
+    lambda places, **stats: ShardStats(
+        **stats, record_nbytes=places and places[0], first_position=places and places[1]
+    ),
+    places=PLACES,
     records=st.integers(0, 2**40),
     nbytes=st.integers(0, 2**40),
     crc32c=st.integers(0, 2**32 - 1),
     sha256=st.binary(min_size=32, max_size=32).map(bytes.hex),
     index_nbytes=st.integers(0, 2**40),
+    index_crc32c=st.integers(0, 2**32 - 1),
 )
 KEPT = st.sampled_from([None, Kept(3, "cd" * 32, 9, -2), Kept(0, "ef" * 32, file="_builds/a/kept.i64")])
 SHARDS = st.lists(st.builds(ShardFile, st.sampled_from(["a1", "a2"]), st.integers(0, 5), STATS), max_size=8)
@@ -32,6 +37,14 @@ STAT = ShardStats(3, 100, 7, "ab" * 32, 112, 9)
 def manifest(count: int = 3) -> Manifest:
     shards = [ShardFile("a1", number, STAT) for number in range(count)]
     return Manifest("typed/1", SPEC, ShardTable.of(shards), {"time": "now"}, "token")
+
+
+@given(shards=SHARDS, more=SHARDS)
+def test_shards_behind_shards_are_all_of_them_in_order(shards: list[ShardFile], more: list[ShardFile]) -> None:
+    joined = ShardTable.of(shards).then(ShardTable.of(more))
+    assert list(joined) == [*shards, *more]
+    assert joined.attempts == {shard.attempt for shard in [*shards, *more]}
+    assert ShardTable.from_json(json.loads(json.dumps(joined.to_json()))) == joined
 
 
 @given(shards=SHARDS, kept=KEPT)
@@ -80,13 +93,22 @@ def shards_of(document: Any) -> Any:
     return document["data"]["shards"]
 
 
+def files_of(document: Any) -> Any:
+    return shards_of(document)["files"]
+
+
 DAMAGE = {
     "a column too short": lambda document: shards_of(document)["sha256"].pop(),
     "a column missing": lambda document: shards_of(document).pop("crc32c"),
-    "files for more shards": lambda document: shards_of(document).update(files=[["a1", 0, 10**15]]),
-    "files for fewer shards": lambda document: shards_of(document).update(files=[["a1", 0, 1]]),
+    "files for more shards": lambda document: files_of(document).update(count=[10**15]),
+    "files for fewer shards": lambda document: files_of(document).update(count=[1]),
     "files of another kind": lambda document: shards_of(document).update(files=3),
-    "files of no shard": lambda document: shards_of(document)["files"].append(["a1", 9, 0]),
+    "files of no shard": lambda document: files_of(document).update(attempt=[0, 0], first=[0, 9], count=[3, 0]),
+    "files without a number": lambda document: files_of(document).update(first=[]),
+    "files of an attempt that is not named": lambda document: files_of(document).update(attempt=[1]),
+    "files of an attempt before the first": lambda document: files_of(document).update(attempt=[-1]),
+    "no attempts": lambda document: shards_of(document).pop("attempts"),
+    "places of fewer shards": lambda document: shards_of(document).update(record_bytes=[8]),
     "records that are no numbers": lambda document: shards_of(document).update(records=["a", "b", "c"]),
     "segments of other records": lambda document: document["data"].update(segments=[3, 3]),
     "records kept without a digest": lambda document: document["data"].update(
@@ -116,4 +138,12 @@ def test_a_manifest_of_a_newer_release_asks_for_an_update() -> None:
 
 def test_many_shards_of_one_attempt_are_one_row_of_files() -> None:
     document = json.loads(manifest(1000).encode())
-    assert shards_of(document)["files"] == [["a1", 0, 1000]]
+    assert shards_of(document)["attempts"] == ["a1"]
+    assert shards_of(document)["files"] == {"attempt": [0], "first": [0], "count": [1000]}
+
+
+def test_shards_of_records_of_different_sizes_take_no_columns_for_their_places() -> None:
+    assert not {"record_bytes", "first_position"} & shards_of(json.loads(manifest().encode())).keys()
+    uniform = replace(STAT, record_nbytes=8, first_position=98)
+    table = ShardTable.of([ShardFile("a1", 0, STAT), ShardFile("a1", 1, uniform)])
+    assert (table.to_json()["record_bytes"], table.to_json()["first_position"]) == ([None, 8], [None, 98])

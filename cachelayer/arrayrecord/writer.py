@@ -39,6 +39,8 @@ class ShardStats:
         sha256: hex digest over the records, each after its length as a little-endian uint64.
         index_nbytes: bytes of its index.
         index_crc32c: checksum of the header of its index, which holds that of the rows.
+        record_nbytes, first_position: bytes of every record, and position of record 0, where all have one size and
+            are not compressed, so that places follow by arithmetic; else None.
     """
 
     records: int
@@ -47,6 +49,8 @@ class ShardStats:
     sha256: str
     index_nbytes: int
     index_crc32c: int
+    record_nbytes: int | None = None
+    first_position: int | None = None
 
 
 class ShardWriter:
@@ -144,6 +148,8 @@ class ShardWriter:
             sha256=self._sha256.hexdigest(),
             index_nbytes=len(encoded),
             index_crc32c=index.header_checksum(encoded),
+            record_nbytes=header.record_nbytes,
+            first_position=None if header.record_nbytes is None else header.first_position,
         )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +21,9 @@ _COLUMNS = {
     "index_bytes": "index_nbytes",
     "index_crc32c": "index_crc32c",
 }
-_FILES = "files"
+# Left out where no shard has them: those of records of different sizes have none.
+_PLACES = {"record_bytes": "record_nbytes", "first_position": "first_position"}
+_ATTEMPTS, _FILES = "attempts", "files"
 
 
 @dataclass(frozen=True)
@@ -46,45 +46,110 @@ class ShardFile:
         return paths.shard(self.attempt, self.number)
 
 
+@dataclass(frozen=True, eq=False)
+class _Files:
+    """The names of shards: runs of numbers that follow one another within an attempt.
+
+    Args:
+        attempts: the attempts, each once.
+        attempt, first, count: of each run the place of its attempt, its first number, and how many shards it has.
+    """
+
+    attempts: Sequence[str]
+    attempt: NDArray[np.int64]
+    first: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, names: Iterable[tuple[str, int]]) -> Self:
+        """The runs of attempts and numbers."""
+        attempts: dict[str, int] = {}
+        runs: list[list[int]] = []
+        for name, number in names:
+            attempt = attempts.setdefault(name, len(attempts))
+            if runs and runs[-1][0] == attempt and runs[-1][1] + runs[-1][2] == number:
+                runs[-1][2] += 1
+            else:
+                runs.append([attempt, number, 1])
+        return cls(list(attempts), *np.array(runs, np.int64).reshape(-1, 3).T)
+
+    @classmethod
+    def from_json(cls, attempts: Sequence[Any], files: Mapping[str, Any]) -> Self:
+        made = cls([str(each) for each in attempts], *(np.array(files[name], np.int64) for name in cls._columns()))
+        if len({len(made.attempt), len(made.first), len(made.count)}) != 1 or (made.count < 1).any():
+            raise ValueError("files in runs without a shard, or columns of different lengths")
+        if len(made.attempt) and not 0 <= made.attempt.min() <= made.attempt.max() < len(made.attempts):
+            raise ValueError(f"files of other attempts than those {len(made.attempts)} that are named")
+        return made
+
+    @staticmethod
+    def _columns() -> tuple[str, ...]:
+        return ("attempt", "first", "count")
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name).tolist() for name in self._columns()}
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """How many shards there are up to the end of each run."""
+        return self.count.cumsum()
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def name(self, shard: int) -> tuple[str, int]:
+        """The attempt of a shard, and its number there."""
+        run = int(self.ends.searchsorted(shard, side="right"))
+        return self.attempts[self.attempt[run]], int(self.first[run] + shard - (self.ends[run] - self.count[run]))
+
+    def then(self, other: _Files) -> _Files:
+        """These and behind them others."""
+        attempts = {name: place for place, name in enumerate(dict.fromkeys([*self.attempts, *other.attempts]))}
+        places = np.array([attempts[each] for each in other.attempts], np.int64)
+        columns = (self.attempt, places[other.attempt]), (self.first, other.first), (self.count, other.count)
+        return _Files(list(attempts), *map(np.concatenate, columns))
+
+
 class ShardTable(Sequence[ShardFile]):
     """The shards of a version, in the order of their records.
 
     Args:
-        runs: ``(attempt, first number, count)`` of shards that follow one another.
+        files: their names.
         columns: a list a column of the manifest.
 
     Raises:
         ValueError, KeyError, TypeError: where they are not what a manifest holds.
     """
 
-    def __init__(self, runs: Iterable[tuple[str, int, int]], columns: Mapping[str, list[Any]]) -> None:
-        self._runs = [(str(attempt), int(first), int(count)) for attempt, first, count in runs]
-        self._ends = list(accumulate(count for _, _, count in self._runs))
-        self._columns = {name: columns[name] for name in _COLUMNS}
+    def __init__(self, files: _Files, columns: Mapping[str, list[Any]]) -> None:
+        self._files = files
+        names = [*_COLUMNS, *(name for name in _PLACES if name in columns)]
+        self._columns = {name: columns[name] for name in names}
+        self._stats = {name: (_COLUMNS | _PLACES)[name] for name in names}
         lengths = {len(column) for column in self._columns.values()}
-        if lengths != {self._ends[-1] if self._ends else 0} or any(count < 1 for _, _, count in self._runs):
-            raise ValueError(f"columns of {sorted(lengths)} shards, files of {self._ends[-1:]}")
+        if lengths != {len(files)}:
+            raise ValueError(f"columns of {sorted(lengths)} shards, files of {len(files)}")
         self.records  # noqa: B018 - what is no number is found now
 
     @classmethod
     def of(cls, shards: Iterable[ShardFile]) -> ShardTable:
         """A table of these shards."""
-        runs: list[tuple[str, int, int]] = []
-        stats: list[ShardStats] = []
-        for shard in shards:
-            stats.append(shard.stats)
-            attempt, first, count = runs[-1] if runs else ("", 0, 0)
-            if count and attempt == shard.attempt and first + count == shard.number:
-                runs[-1] = (attempt, first, count + 1)
-            else:
-                runs.append((shard.attempt, shard.number, 1))
-        return cls(runs, {name: [getattr(stat, of) for stat in stats] for name, of in _COLUMNS.items()})
+        shards = list(shards)
+        columns = {name: [getattr(shard.stats, of) for shard in shards] for name, of in (_COLUMNS | _PLACES).items()}
+        for name in _PLACES:
+            if all(value is None for value in columns[name]):
+                del columns[name]
+        return cls(_Files.of((shard.attempt, shard.number) for shard in shards), columns)
 
     def then(self, other: ShardTable) -> ShardTable:
         """These shards and behind them those of another table."""
+        names = {**self._columns, **other._columns}
         return ShardTable(
-            [*self._runs, *other._runs], {name: self._columns[name] + other._columns[name] for name in _COLUMNS}
+            self._files.then(other._files), {name: self._column(name) + other._column(name) for name in names}
         )
+
+    def _column(self, name: str) -> list[Any]:
+        return self._columns.get(name) or [None] * len(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ShardTable:
@@ -93,11 +158,11 @@ class ShardTable(Sequence[ShardFile]):
         Raises:
             ValueError, KeyError, TypeError: where it is not what a manifest holds.
         """
-        return cls(document[_FILES], document)
+        return cls(_Files.from_json(document[_ATTEMPTS], document[_FILES]), document)
 
     def to_json(self) -> dict[str, Any]:
         """The columns, and the names in runs."""
-        return {_FILES: [list(run) for run in self._runs], **self._columns}
+        return {_ATTEMPTS: list(self._files.attempts), _FILES: self._files.to_json(), **self._columns}
 
     @cached_property
     def records(self) -> NDArray[np.int64]:
@@ -117,7 +182,7 @@ class ShardTable(Sequence[ShardFile]):
     @property
     def attempts(self) -> set[str]:
         """The build attempts that wrote them."""
-        return {attempt for attempt, _, _ in self._runs}
+        return set(self._files.attempts)
 
     def __len__(self) -> int:
         return len(self._columns["records"])
@@ -130,10 +195,8 @@ class ShardTable(Sequence[ShardFile]):
         if isinstance(number, slice):
             return [self[one] for one in range(len(self))[number]]
         number = range(len(self))[number]
-        run = bisect_right(self._ends, number)
-        attempt, first, count = self._runs[run]
-        stats = ShardStats(**{of: self._columns[name][number] for name, of in _COLUMNS.items()})
-        return ShardFile(attempt, first + number - (self._ends[run] - count), stats)
+        stats = ShardStats(**{of: self._columns[name][number] for name, of in self._stats.items()})
+        return ShardFile(*self._files.name(number), stats)
 
     def __iter__(self) -> Iterator[ShardFile]:
         return (self[number] for number in range(len(self)))
