@@ -105,7 +105,7 @@ def children() -> list[str]:
     """The worker processes of this one."""
     tasks = Path(f"/proc/{os.getpid()}/task")
     found = [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if b"cachelayer.building.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if b"cachelayer.engines.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_elements_that_are_left_out_are_counted_over_all_workers(storage: Storage) -> None:

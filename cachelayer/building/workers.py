@@ -1,29 +1,25 @@
-"""Encoding in several processes: blocks of records, which come back in their order."""
+"""Processes that encode blocks of records, which come back in their order."""
 
 from __future__ import annotations
 
-import pickle
 import queue
-import signal
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import IO, Any, Self, cast
+from contextlib import ExitStack
+from functools import partial
+from typing import Self, cast
 
-from cachelayer.building.encode import Block, OnError
+from cachelayer.building.encode import Block, Encoder, OnError
 from cachelayer.building.source import BATCH_NBYTES, MAX_BATCH_RECORDS, Seekable
-from cachelayer.building.worker import receive, send
 from cachelayer.codec import codec_for
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
+from cachelayer.engines.calls import pickled
+from cachelayer.engines.child import Child, DiedError
+from cachelayer.errors import CacheLayerError, SourceError
 
 _SAMPLE = 8
 _BLOCKS_PER_WORKER = 2
-_SECONDS_TO_END = 5.0
-_MAIN = "from cachelayer.building.worker import main; main()"
 
 
 class Workers:
@@ -44,22 +40,20 @@ class Workers:
     def __init__(self, source: Seekable, spec: Tree, on_error: OnError, count: int) -> None:
         self._source = source
         self._spec = spec
-        self._job = pickle.dumps({"path": sys.path, "job": _pickled(source, spec, on_error)})
+        self._encode = pickled(partial(encode, source, spec, on_error), "workers: the source", "build with workers=1")
         self._count = count
-        self._processes: list[_Process] = []
-        self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
+        self._children = ExitStack()
+        self._idle: queue.SimpleQueue[Child] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(count, "cachelayer-workers")
 
     def __enter__(self) -> Self:
         for _ in range(self._count):
-            self._processes.append(_Process(self._job))
-            self._idle.put(self._processes[-1])
+            self._idle.put(self._children.enter_context(Child(self._encode)))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
-            process.end()
+        self._children.close()
         self._threads.shutdown(wait=True)
 
     def blocks(self, start: int, stop: int) -> Iterator[Block]:
@@ -88,79 +82,24 @@ class Workers:
         return max(1, min(MAX_BATCH_RECORDS, fitting, share))
 
     def _block(self, first: int, count: int) -> Block:
-        process = self._idle.get()
-        reply = process.ask(pickle.dumps((first, count)))
-        if reply is None:
+        child = self._idle.get()
+        try:
+            child.send(first, count)
+            block = cast(Block, child.receive())
+        except DiedError as error:
             raise SourceError(
-                f"a worker process {process.how_it_died()} while it made records {first} to {first + count - 1}"
-            )
-        self._idle.put(process)
-        found = pickle.loads(reply)  # noqa: S301 - of a process of ours
-        if isinstance(found, CacheLayerError):
-            raise found
-        return cast(Block, found)
+                f"a worker process {error} while it made records {first} to {first + count - 1}"
+            ) from error
+        except CacheLayerError:
+            raise
+        except Exception as error:
+            raise SourceError(f"a worker process failed: {type(error).__name__}: {error}") from error
+        self._idle.put(child)
+        return block
 
 
-class _Process:
-    """A worker process.
-
-    Args:
-        job: what it is sent before the first request.
-    """
-
-    def __init__(self, job: bytes) -> None:
-        self._job: bytes | None = job
-        # In a session of its own: Ctrl-C reaches the parent alone, which ends its workers.
-        self._process = subprocess.Popen(  # noqa: S603 - this Python
-            [sys.executable, "-c", _MAIN],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._requests = cast(IO[bytes], self._process.stdin)
-        self._replies = cast(IO[bytes], self._process.stdout)
-
-    def ask(self, request: bytes) -> bytes | None:
-        """The reply to a request; None where the process is dead."""
-        try:
-            if self._job is not None:
-                job, self._job = self._job, None
-                send(self._requests, job)
-                if receive(self._replies) is None:
-                    return None
-            send(self._requests, request)
-            return receive(self._replies)
-        except (OSError, ValueError):
-            return None
-
-    def how_it_died(self) -> str:
-        """What became of a process that does not reply, for a message."""
-        try:
-            status = self._process.wait(_SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            return "closed its output"
-        if status >= 0:
-            return f"ended with status {status}"
-        hint = ", perhaps for want of memory," if -status == signal.SIGKILL else ""
-        return f"was killed by {signal.Signals(-status).name}{hint}"
-
-    def end(self) -> None:
-        """End the process, whatever it is at."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._requests, self._replies):
-            with suppress(OSError):
-                pipe.close()
-
-
-def _pickled(*job: Any) -> bytes:
-    import cloudpickle
-
-    try:
-        pickled: bytes = cloudpickle.dumps(job)
-    except Exception as error:
-        raise InvalidTypeError(
-            f"workers: the source cannot be sent to other processes: {type(error).__name__}: {error}. Open files, "
-            "locks and connections in it where they are used, or build with workers=1"
-        ) from error
-    return pickled
+def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> Block:
+    """A block of a source that can begin at any record."""
+    encoder = Encoder(codec_for(spec), on_error, start)
+    frames = [encoder.encode(batch) for batch in source.skipped(start).batches(count)]
+    return encoder.block(frames)

@@ -1,0 +1,72 @@
+"""Tasks in a pipeline of Apache Beam."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from cachelayer.engines.calls import outcome, pickled, result
+from cachelayer.engines.engine import errors_of
+from cachelayer.errors import MissingDependencyError, SourceError
+
+R = TypeVar("R")
+
+_IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+
+
+class Beam:
+    """Runs all tasks in one pipeline of Apache Beam, and yields nothing: results do not come back from a runner.
+
+    All numbers are pulled before the first task runs. How often a task that died is run again is the runner's choice.
+
+    Args:
+        options: an ``apache_beam.options.pipeline_options.PipelineOptions``; without a runner in it, the tasks run in
+            this process.
+    """
+
+    def __init__(self, options: Any = None) -> None:
+        self._options = options
+
+    def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
+        """See :meth:`cachelayer.engines.Engine.run`.
+
+        Raises:
+            MissingDependencyError: where Beam is not installed.
+        """
+        function = pickled(task, "the task", "build with engine=None and workers=1")
+        try:
+            import apache_beam
+            from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+        except ImportError as error:
+            raise MissingDependencyError("engine='beam' needs Apache Beam: pip install 'cachelayer[beam]'") from error
+        options = PipelineOptions([]) if self._options is None else self._options
+        runner = options.view_as(StandardOptions).runner or _IN_PROCESS
+        pipeline = apache_beam.Pipeline(runner=runner, options=options)
+        tasks = pipeline | apache_beam.Create(list(numbers)) | apache_beam.Reshuffle()
+        _ = tasks | apache_beam.Map(_run, function)
+        _wait_for(pipeline)
+        yield from ()
+
+
+class _TaskError(Exception):
+    """A task failed. Beam adds to the text, which comes first, and leaves number and outcome as they are."""
+
+
+def _run(number: int, function: bytes) -> None:
+    reply = outcome(lambda: pickle.loads(function)(number))  # noqa: S301 - of whoever runs the pipeline
+    try:
+        result(reply)
+    except Exception as error:
+        raise _TaskError(f"task {number} failed: {error}", number, reply) from error
+
+
+def _wait_for(pipeline: Any) -> None:
+    try:
+        pipeline.run().wait_until_finish()
+    except _TaskError as error:
+        _, number, reply = error.args
+        with errors_of(number):
+            result(reply)
+    except Exception as error:
+        raise SourceError(f"the pipeline failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,135 @@
+"""A process of this Python that calls one function again and again.
+
+Parent and child send each other pickles after their length as a little-endian uint64: first the module path and the
+function, then the arguments of each call, which is answered with its outcome.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from typing import IO, Any, Self, cast
+
+from cachelayer.engines.calls import outcome, result
+
+_LENGTH = struct.Struct("<Q")
+_SECONDS_TO_END = 5.0
+_MAIN = "from cachelayer.engines.child import main; main()"
+
+
+class DiedError(Exception):
+    """A child process died; the message says how."""
+
+
+class Child:
+    """A child process. Leaving it as a context manager ends it, whatever it is at.
+
+    Args:
+        function: what it calls, as ``pickled`` gives it.
+    """
+
+    def __init__(self, function: bytes) -> None:
+        self._opening: bytes | None = pickle.dumps({"path": sys.path, "function": function})
+        # In a session of its own: Ctrl-C reaches the parent alone, which ends its children.
+        self._process = subprocess.Popen(  # noqa: S603 - this Python
+            [sys.executable, "-c", _MAIN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._requests = cast(IO[bytes], self._process.stdin)
+        self._replies = cast(IO[bytes], self._process.stdout)
+
+    def fileno(self) -> int:
+        """What can be read from when the child has answered, or died."""
+        return self._replies.fileno()
+
+    def send(self, *arguments: Any) -> None:
+        """Begin a call. One at a time; a child that is dead is noticed by ``receive``."""
+        with suppress(BrokenPipeError):
+            if self._opening is not None:
+                _send(self._requests, self._opening)
+                self._opening = None
+            _send(self._requests, pickle.dumps(arguments))
+
+    def receive(self) -> Any:
+        """What the call returned.
+
+        Raises:
+            DiedError: where the child is dead.
+            Exception: what the call raised; see ``result``.
+        """
+        reply = _receive(self._replies)
+        if reply is None:
+            raise DiedError(self._how_it_died())
+        return result(reply)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._requests, self._replies):
+            with suppress(OSError):
+                pipe.close()
+
+    def _how_it_died(self) -> str:
+        try:
+            status = self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        if status >= 0:
+            return f"ended with status {status}"
+        hint = ", perhaps for want of memory," if -status == signal.SIGKILL else ""
+        return f"was killed by {signal.Signals(-status).name}{hint}"
+
+
+def _send(pipe: IO[bytes], message: bytes) -> None:
+    pipe.write(_LENGTH.pack(len(message)))
+    pipe.write(message)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> bytes | None:
+    """The next message; None where there is none any more."""
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    message = pipe.read(_LENGTH.unpack(head)[0])
+    return message if len(message) == _LENGTH.unpack(head)[0] else None
+
+
+def main() -> None:
+    """Make the calls that the parent asks for, until the parent is gone."""
+    pipe, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # What the function reads and prints must not come between messages.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_requested, args=(pipe, requests), daemon=True).start()
+    opening = pickle.loads(requests.get())  # noqa: S301 - of the parent
+    sys.path[:] = opening["path"]
+    function = cache(partial(pickle.loads, opening["function"]))
+    while True:
+        _send(replies, _reply(function, requests.get()))
+
+
+def _requested(pipe: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:
+    while (request := _receive(pipe)) is not None:
+        requests.put(request)
+    # Nobody waits for what is being done.
+    os._exit(0)
+
+
+def _reply(function: Callable[[], Any], request: bytes) -> bytes:
+    return outcome(lambda: function()(*pickle.loads(request)))  # noqa: S301 - of the parent

@@ -1,0 +1,47 @@
+"""What runs independent tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar, runtime_checkable
+
+from cachelayer.errors import CacheLayerError, SourceError
+
+R = TypeVar("R")
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs independent tasks: here, on a cluster, or as a job of some service."""
+
+    def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
+        """Run the task on each number, as many at once as there is room for, and yield what each returned as it ends.
+
+        Closing the iterator, or a KeyboardInterrupt in it, stops all tasks within seconds.
+
+        Args:
+            task: what to run, in any process that it can be pickled to. It may be run more than once on a number,
+                where a process or a node dies, also twice at a time.
+            numbers: what to run it on. They are pulled only a little ahead of what runs, where the engine can.
+
+        Yields:
+            What the tasks returned, in no order; it may be nothing at all, where the engine cannot tell.
+
+        Raises:
+            CacheLayerError: what a task raised, unchanged, when the other tasks are stopped.
+            SourceError: where a task raised something else, or its process died too often. It names the number.
+            InvalidTypeError: where the task cannot be pickled.
+            StorageError: where the engine cannot be reached.
+        """
+
+
+@contextmanager
+def errors_of(number: int) -> Iterator[None]:
+    """What a task raised, as ``Engine.run`` raises it."""
+    try:
+        yield
+    except CacheLayerError:
+        raise
+    except Exception as error:
+        raise SourceError(f"task {number} failed: {type(error).__name__}: {error}") from error

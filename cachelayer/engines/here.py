@@ -1,0 +1,16 @@
+"""Tasks in this process, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+R = TypeVar("R")
+
+
+class Here:
+    """Runs tasks where they are asked for; nothing needs to be pickled."""
+
+    def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
+        """See :class:`cachelayer.engines.Engine`."""
+        return map(task, numbers)
