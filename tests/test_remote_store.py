@@ -6,8 +6,11 @@ import json
 import threading
 import uuid
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import google_crc32c
 import pytest
@@ -73,13 +76,48 @@ class Liar(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+class Lavish(BaseHTTPRequestHandler):
+    """A GCS whose every object has `nbytes` bytes, and that answers each range with all of them and more."""
+
+    nbytes = 9 << 20
+
+    def do_GET(self) -> None:
+        if urlsplit(self.path).path.startswith("/download"):
+            reply = bytes(self.nbytes + 1)
+        else:
+            reply = json.dumps({"size": str(self.nbytes), "updated": "2026-01-01T00:00:00+00:00"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        with suppress(ConnectionError):
+            self.wfile.write(reply)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler], **options: object) -> Iterator[FsspecStore]:
+    """A store whose server is this handler."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = open_store("gs://bucket", {**Server("gs", endpoint).storage_options(), **options})
+        assert isinstance(store, FsspecStore)
+        yield store
+        server.shutdown()
+
+
+def test_an_answer_that_is_longer_than_its_range_is_an_error_and_not_written(tmp_path: Path) -> None:
+    with served(Lavish, timeout=2) as store, pytest.raises(StorageError, match=r"bytes came for a range of"):
+        store.download("a", tmp_path / "file", Lavish.nbytes)
+    assert (tmp_path / "file").stat().st_size <= Lavish.nbytes
+
+
 def test_an_upload_that_arrives_otherwise_is_sent_again_or_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     counts: list[int] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        store = open_store("gs://bucket", Server("gs", endpoint).storage_options())
+    with served(Liar) as store:
         Liar.lies = 1
         store.upload(tmp_path / "file", "a", counts.append)
         assert Liar.lies == 0
@@ -87,4 +125,3 @@ def test_an_upload_that_arrives_otherwise_is_sent_again_or_an_error(tmp_path: Pa
         Liar.lies = 100
         with pytest.raises(StorageError, match=r"gs://bucket/a: .* 5 bytes were sent"):
             store.upload(tmp_path / "file", "a")
-        server.shutdown()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,9 @@ class Client(Protocol):
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         """The bytes of the object, or a range of them."""
+
+    def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """A range of the object, piece by piece as it arrives."""
 
     async def stat(self, path: str) -> Stat:
         """What the store says of the object."""

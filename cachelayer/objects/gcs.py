@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import io
 import json
 import uuid
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,19 @@ import aiohttp
 import google.auth.exceptions
 import google_crc32c
 import requests
+from aiohttp.abc import AbstractStreamWriter
 from gcsfs.core import GCSFileSystem
-from gcsfs.retry import HttpError
+from gcsfs.retry import HttpError, validate_response
 
+from cachelayer.codec.memory import Bytes
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
+from cachelayer.objects.mapped import mapped
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
 
 _PART = 32 * 1024 * 1024
+_STEP = 256 * 1024
+_READ_BUFFER = 1024 * 1024
 _CONTENT = "application/octet-stream"
 _TRANSIENT = (
     requests.RequestException,
@@ -43,6 +47,40 @@ class _OneAttempt(GCSFileSystem):  # type: ignore[misc]
     """gcsfs without its own retries."""
 
     _request = inspect.unwrap(GCSFileSystem._request)
+
+    async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """A range of an object as it arrives: gcsfs itself hands it out when all of it is there."""
+        place = self.url(path)
+        async with self.session.get(
+            place,
+            params=self._get_params({}),
+            headers=self._get_headers({"Range": f"bytes={start}-{stop - 1}"}),
+            timeout=self.requests_timeout,
+        ) as reply:
+            if reply.status >= 300:
+                validate_response(reply.status, await reply.read(), place)
+            async for chunk in reply.content.iter_any():
+                yield chunk
+
+
+class _Body(aiohttp.Payload):
+    """Bytes that are sent from where they lie."""
+
+    def __init__(self, *parts: memoryview) -> None:
+        super().__init__(parts)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self._value))
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        for part in self._value:
+            # What the socket does not take of a step at once is copied.
+            for start, stop in pieces(0, len(part), _STEP):
+                await writer.write(part[start:stop])
 
 
 class GcsClient:
@@ -77,6 +115,7 @@ class GcsClient:
             if self._session is None:
                 if not self._fs._use_client_cert:
                     self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
+                self._fs.session_kwargs.setdefault("read_bufsize", _READ_BUFFER)
                 with _translated():
                     self._session = await self._fs._set_session()
                 close_at_exit(self)
@@ -86,39 +125,43 @@ class GcsClient:
             data: bytes = await self._fs._cat_file(path, start=start, end=stop)
         return data
 
+    async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        with _translated():
+            async with aclosing(self._fs.chunks(path, start, stop)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
     async def stat(self, path: str) -> Stat:
         found = await self._call("GET", "b/{}/o/{}", *_split(path), json_out=True)
         return Stat(int(found["size"]), datetime.fromisoformat(found["updated"]).timestamp())
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
-        await self._send(path, data, create=create)
+        await self._send(path, memoryview(data), create=create)
 
-    async def _send(self, path: str, data: bytes, *, create: bool = False) -> Any:
+    async def _send(self, path: str, data: memoryview, *, create: bool = False) -> Any:
         """Write an object with one request of any size, so that a condition and the bytes arrive together."""
         bucket, key = _split(path)
         mark = uuid.uuid4().hex
-        headers = {"Content-Type": f"multipart/related; boundary={mark}"}
         query = {"uploadType": "multipart", "ifGenerationMatch": "0" if create else None}
-        body = io.BytesIO(_two_parts(mark, json.dumps({"name": key}).encode(), data))
+        body = _two_parts(mark, json.dumps({"name": key}).encode(), data)
+        headers = {"Content-Type": f"multipart/related; boundary={mark}"}
         return await self._call("POST", self._place(bucket), headers=headers, data=body, json_out=True, **query)
 
     def _place(self, bucket: str) -> str:
         return f"{self._fs.base.removesuffix('storage/v1/')}upload/storage/v1/b/{bucket}/o"
 
     async def upload(self, file: Path, path: str, on_bytes: OnBytes) -> None:
-        with file.open("rb") as source:
-            nbytes = source.seek(0, 2)
-            source.seek(0)
-            checksum = google_crc32c.Checksum()
-            place = None if nbytes <= _PART else await self._begin(path)
-            found: Any = None
-            for start, stop in pieces(0, nbytes, _PART) if nbytes else [(0, 0)]:
-                data = await asyncio.to_thread(source.read, stop - start)
-                checksum.update(data)
-                found = await self._send_part(path, place, data, start, nbytes)
-                if on_bytes is not None:
-                    on_bytes(len(data))
-        if not found or int(found["size"]) != nbytes or b64decode(found["crc32c"]) != checksum.digest():
+        source = mapped(file)
+        nbytes, checksum = len(source), 0
+        place = None if nbytes <= _PART else await self._begin(path)
+        found: Any = None
+        for start, stop in pieces(0, nbytes, _PART) if nbytes else [(0, 0)]:
+            # It also fetches from the disk what is sent, for which the loop must not wait.
+            checksum = await asyncio.to_thread(_checksum, checksum, source[start:stop])
+            found = await self._send_part(path, place, source[start:stop].data, start, nbytes)
+            if on_bytes is not None:
+                on_bytes(stop - start)
+        if not found or int(found["size"]) != nbytes or b64decode(found["crc32c"]) != checksum.to_bytes(4, "big"):
             raise RequestError(Kind.OTHER_BYTES, f"the store says that it holds {found}, {nbytes} bytes were sent")
 
     async def _begin(self, path: str) -> str:
@@ -132,18 +175,18 @@ class GcsClient:
 
         return await retried(attempt, self.timeout)
 
-    async def _send_part(self, path: str, place: str | None, data: bytes, start: int, nbytes: int) -> Any:
+    async def _send_part(self, path: str, place: str | None, data: memoryview, start: int, nbytes: int) -> Any:
         async def attempt() -> Any:
             # What arrived of an earlier attempt is passed over by the store.
             return await self._send(path, data) if place is None else await self._send_at(place, data, start, nbytes)
 
         return await retried(attempt, self.timeout, len(data))
 
-    async def _send_at(self, place: str, data: bytes, start: int, nbytes: int) -> Any:
+    async def _send_at(self, place: str, data: memoryview, start: int, nbytes: int) -> Any:
         """Send a part of an upload; what the store says of the object after the last."""
         stop = start + len(data)
         headers = {"Content-Type": _CONTENT, "Content-Range": f"bytes {start}-{stop - 1}/{nbytes}"}
-        found, reply = await self._call("POST", place, headers=headers, data=io.BytesIO(data))
+        found, reply = await self._call("POST", place, headers=headers, data=_Body(data))
         if "Range" in found and int(found["Range"].rpartition("-")[2]) != stop - 1:
             raise RequestError(Kind.TRANSIENT, f"of bytes {start} to {stop} the store took {found['Range']}")
         with _translated():
@@ -194,10 +237,16 @@ def _split(path: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _two_parts(mark: str, names: bytes, data: bytes) -> bytes:
+def _checksum(checksum: int, data: Bytes) -> int:
+    for start, stop in pieces(0, len(data), _STEP):
+        checksum = google_crc32c.extend(checksum, data[start:stop])
+    return checksum
+
+
+def _two_parts(mark: str, names: bytes, data: memoryview) -> _Body:
     head = f"--{mark}\r\nContent-Type: application/json\r\n\r\n".encode() + names
     middle = f"\r\n--{mark}\r\nContent-Type: {_CONTENT}\r\n\r\n".encode()
-    return b"".join([head, middle, data, f"\r\n--{mark}--\r\n".encode()])
+    return _Body(memoryview(head + middle), data, memoryview(f"\r\n--{mark}--\r\n".encode()))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,9 @@ class GenericClient:
     def _inner(self, path: str) -> str:
         """A path as the file system writes it."""
         return str(self._fs._strip_protocol(f"{self._scheme}://{path}"))
+
+    async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        yield await self.get(path, start, stop)
 
     async def stat(self, path: str) -> Stat:
         found = await self._call(self._fs.info, self._inner(path))

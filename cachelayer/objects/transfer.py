@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +17,13 @@ from cachelayer.objects.ranges import Range, coalesce, cut, pieces
 from cachelayer.objects.retry import Kind, RequestError, pauses, retried
 
 T = TypeVar("T")
+Write = Callable[[Sequence[bytes], int], Awaitable[None]]
 
 GAP = 64 * 1024
 """Bytes between two ranges that are fetched in vain rather than with a request more."""
 PIECE = 8 * 1024 * 1024
 _PIECES_AT_ONCE = 8
+_WRITE = 1024 * 1024
 _DELETES_AT_ONCE = 32
 _UPLOADS = 3
 
@@ -103,11 +107,47 @@ async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> byt
 async def _exactly(client: Client, path: str, start: int, stop: int) -> bytes:
     async def attempt() -> bytes:
         data = await client.get(path, start, stop)
-        if len(data) != stop - start:
-            await _check_end(client, path, stop)
-            raise RequestError(Kind.TRANSIENT, f"{len(data)} bytes came for a range of {stop - start}")
+        await _check_length(client, path, start, stop, len(data))
         return data
 
+    return await _ranged(client, path, start, stop, attempt)
+
+
+async def _copy_range(client: Client, path: str, start: int, stop: int, write: Write) -> None:
+    """Copy a range to the same place of a file."""
+
+    async def attempt() -> None:
+        position = start
+        async with aclosing(client.chunks(path, start, stop)) as chunks:
+            async for run in _runs(chunks):
+                begin, position = position, position + sum(map(len, run))
+                if position > stop:
+                    break
+                await write(run, begin)
+        await _check_length(client, path, start, stop, position - start)
+
+    await _ranged(client, path, start, stop, attempt)
+
+
+async def _runs(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """Chunks in lists that are worth a call to write them."""
+    run: list[bytes] = []
+    async for chunk in chunks:
+        run.append(chunk)
+        if sum(map(len, run)) >= _WRITE:
+            yield run
+            run = []
+    yield run
+
+
+async def _check_length(client: Client, path: str, start: int, stop: int, nbytes: int) -> None:
+    if nbytes != stop - start:
+        await _check_end(client, path, stop)
+        raise RequestError(Kind.TRANSIENT, f"{nbytes} bytes came for a range of {stop - start}")
+
+
+async def _ranged(client: Client, path: str, start: int, stop: int, attempt: Callable[[], Awaitable[T]]) -> T:
+    """What an attempt to read a range returns, made again where that is worth it."""
     async with client.slots:
         try:
             return await retried(attempt, client.timeout, stop - start)
@@ -133,14 +173,17 @@ async def download(client: Client, path: str, target: Path, nbytes: int, on_byte
     found = await _size(client, path)
     if found != nbytes:
         raise ShortObjectError(path, found, nbytes)
-    slots = asyncio.Semaphore(_PIECES_AT_ONCE)
+    slots, loop = asyncio.Semaphore(_PIECES_AT_ONCE), asyncio.get_running_loop()
     try:
-        with in_place(target) as file:
+        # Nothing is written any more when the file is closed, also where the copy is given up.
+        with in_place(target) as file, ThreadPoolExecutor(1, "cachelayer-write") as writing:
+
+            async def write(run: Sequence[bytes], position: int) -> None:
+                await loop.run_in_executor(writing, _write_at, file.fileno(), run, position)
 
             async def copy(start: int, stop: int) -> None:
                 async with slots:
-                    data = await _exactly(client, path, start, stop)
-                    await asyncio.to_thread(_write_at, file.fileno(), data, start)
+                    await _copy_range(client, path, start, stop, write)
                 if on_bytes is not None:
                     on_bytes(stop - start)
 
@@ -150,11 +193,12 @@ async def download(client: Client, path: str, target: Path, nbytes: int, on_byte
         raise storage_error("write", target, error) from error
 
 
-def _write_at(descriptor: int, data: bytes, position: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(descriptor, rest, position)
-        rest, position = rest[written:], position + written
+def _write_at(descriptor: int, run: Sequence[bytes], position: int) -> None:
+    for data in run:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(descriptor, rest, position)
+            rest, position = rest[written:], position + written
 
 
 async def upload(client: Client, file: Path, path: str, on_bytes: OnBytes) -> None:

@@ -1,0 +1,22 @@
+"""A file to be sent, without a copy of it."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+from cachelayer.codec.memory import Bytes
+
+
+def mapped(file: Path) -> Bytes:
+    """The bytes of a file, where they lie.
+
+    Raises:
+        OSError: where it cannot be read.
+    """
+    with file.open("rb") as source:
+        if not source.seek(0, 2):
+            return np.empty(0, np.uint8)
+        return np.frombuffer(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
