@@ -7,6 +7,7 @@ from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.mirroring import Mirrored
 from cachelayer.access.mixed import Mixture, mix
 from cachelayer.access.wrapped import WrappedRef, wrap
+from cachelayer.building.parts import sharded
 from cachelayer.check import Report
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.values import Nullable, Ragged, Sparse
@@ -85,5 +86,6 @@ __all__ = [
     "concat",
     "mix",
     "open",
+    "sharded",
     "wrap",
 ]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cachelayer.access.composition import Composition, appended, check_fits, subset
@@ -17,23 +19,54 @@ from cachelayer.access.published import Published
 from cachelayer.access.selection import Selection
 from cachelayer.building.build import Built, build
 from cachelayer.building.options import BuildOptions
+from cachelayer.building.parts import Division, Parts, divided
 from cachelayer.building.source import Source, as_source, metadata_of
 from cachelayer.committing import Committer
-from cachelayer.errors import BuildRevokedError, CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.distributing import Hosts, build_parts, build_together, collected, remove_others
+from cachelayer.elements import spec_json
+from cachelayer.engines import Engine, engine_of
+from cachelayer.errors import (
+    BuildRevokedError,
+    CacheLayerError,
+    CacheLayerWarning,
+    CorruptionError,
+    InvalidArgumentError,
+    StorageError,
+)
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.store import ObjectStore
+from cachelayer.parting import PartTask
 from cachelayer.progress import Progress, notice
 from cachelayer.resuming import Resumption
 from cachelayer.staging import staging
-from cachelayer.versions.attempts import attempts_of, new_attempt
+from cachelayer.versions.attempts import attempts_of, new_attempt, pause
 from cachelayer.versions.log import VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.provenance import environment, now
 from cachelayer.versions.shard_table import ShardTable
-from cachelayer.versions.unfinished import Finished
+from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
 _MADE_BY = ("function", "code", "arguments")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a build is to do.
+
+    Args:
+        source: what is built.
+        options: how.
+        division: its parts; None where it is built as a whole.
+        plan: what others need to have in common to go on with it, or to help; JSON values.
+        length: number of elements, where it is known.
+    """
+
+    source: Source
+    options: BuildOptions
+    division: Division | None
+    plan: Mapping[str, Any]
+    length: int | None
 
 
 class Publisher:
@@ -85,24 +118,93 @@ class Publisher:
         self._committer.refuse_if_published()
         attempt = new_attempt()
         with self._attempts.running(attempt, self._status):
-            return self._build(attempt)
+            return self._build(attempt, self._work())
 
-    def once(self, find: Callable[[], R | None], opened: Callable[[VersionInfo], R]) -> R:
-        """Build it if nobody has, one at a time of all who ask for it.
+    def once(self, find: Callable[[], R | None], opened: Callable[[VersionInfo], R], hosts: Hosts | None = None) -> R:
+        """Build it if nobody has: one at a time of all who ask for it, or several hosts together.
 
         Args:
             find: looks for the published version.
             opened: opens the version that was built.
+            hosts: those that build it together, where the source comes in parts; None for none.
         """
 
         def built(attempt: str) -> R:
             self._committer.refuse_if_published()
-            return opened(self._build(attempt))
+            return opened(self._build(attempt, self._work()))
 
-        revoke = self._committer.adopt if self._options.resume else self._committer.revoke
+        if hosts is not None:
+            work = self._work(apart=True)
+            if work.division is not None:
+                return self._together(work, find, opened, hosts)
+            warnings.warn(
+                f"hosts: a source of {work.source.kind} cannot be divided, and one host builds it: pass "
+                "cachelayer.sharded(function, count), or a sequence with a length",
+                CacheLayerWarning,
+                stacklevel=4,
+            )
         return self._attempts.once(
-            self._version, find, built, status=self._status, revoke=revoke, waiting=self._waiting
+            self._version, find, built, status=self._status, revoke=self._revoke, waiting=self._waiting
         )
+
+    def _revoke(self, attempt: str, by: str) -> object:
+        if self._options.resume:
+            return self._committer.adopt(attempt, by)
+        return self._committer.revoke(attempt)
+
+    def _together(
+        self, work: _Work, find: Callable[[], R | None], opened: Callable[[VersionInfo], R], hosts: Hosts
+    ) -> R:
+        """Build it with the other hosts: one leads, which publishes it in the end, and the others help."""
+        while (found := find()) is None:
+            with self._attempts.lead(self._version, status=self._status, revoke=self._revoke) as lead:
+                if lead.is_ours:
+                    found = find()
+                    if found is not None:
+                        return found
+                    with suppress(BuildRevokedError):
+                        return opened(self._build(lead.attempt, work, hosts))
+                    continue
+            try:
+                self._help(lead.attempt, work, hosts, lambda: find() is None)
+            except CacheLayerError:
+                # It was published, and what this host still built removed.
+                found = find()
+                if found is None:
+                    raise
+                return found
+            pause()
+        return found
+
+    def _help(self, lead: str, work: _Work, hosts: Hosts, is_wanted: Callable[[], bool]) -> None:
+        """Build parts of what another host leads, as long as it does."""
+        begun = None if not lead else Unfinished(self._store, self._dataset_id, self._version).begun(lead)
+        if begun is None:
+            return
+        if work.division is None or work.plan != begun.plan:
+            raise InvalidArgumentError(
+                f"{self._name}: another host builds it otherwise: all of them pass the same source, by the same "
+                "code, and the same options"
+            )
+        spec = spec_json.from_json(begun.element_spec)
+        task = self._task(lead, work.division.parts, replace(work.options, element_spec=spec))
+        name = new_attempt()
+
+        def go_on() -> bool:
+            return is_wanted() and not self._attempts.dead([lead])
+
+        with (
+            self._attempts.running(name, self._status),
+            Progress(f"{self._name} (host {hosts.index})", None, work.options.progress) as progress,
+        ):
+            self._progress = progress
+            build_together(task, self._engine(), progress, self._attempts, hosts, name, begun.parts, go_on)
+
+    def _engine(self) -> Engine:
+        return engine_of(self._options.engine, self._options.workers)
+
+    def _task(self, attempt: str, parts: Parts, options: BuildOptions) -> PartTask:
+        return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, parts, options)
 
     def _status(self) -> str:
         return "about to begin" if self._progress is None else str(self._progress)
@@ -113,45 +215,87 @@ class Publisher:
             self._shown = text
             notice(text, self._options.progress)
 
-    def _build(self, attempt: str) -> VersionInfo:
-        options, source = self._what()
+    def _build(self, attempt: str, work: _Work, hosts: Hosts | None = None) -> VersionInfo:
+        options, source = work.options, work.source
         started = time.monotonic()
-        resumption = self._resumption(attempt, source) if options.resume else None
+        notes = Resumption(self._store, self._dataset_id, self._version, attempt, self._attempts, work.plan)
         try:
-            earlier = None if resumption is None else self._earlier(resumption, options, source)
-            with (
-                staging(self._store, self._copies, self._dataset_id, attempt) as stage,
-                Progress(self._name, options.expected(source.length), options.progress) as self._progress,
-            ):
-                note = None if resumption is None else resumption.note
-                built = build(
-                    source, stage.folder, attempt, options, self._progress, stage.deliver, earlier=earlier, note=note
-                )
+            earlier = self._earlier(notes, options, source) if options.resume else None
+            with Progress(self._name, work.length, options.progress) as progress:
+                self._progress = progress
+                if work.division is None:
+                    built = self._whole(attempt, work, notes, earlier, progress)
+                else:
+                    task = self._task(attempt, work.division.parts, options)
+                    built = self._apart(task, notes, earlier, progress, hosts)
+                built.left_out.warn()
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
                 kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
-                provenance = {**kept, **built.left_out, **self._call, **made, **environment()}
+                provenance = {**kept, **built.left_out.provenance, **self._call, **made, **environment()}
                 info = self._publish(attempt, built, provenance)
         except BaseException as error:
-            keeps = resumption is not None and resumption.has_finished
-            if self._committer.abandon(attempt, keep=keeps) and isinstance(error, StorageError | CorruptionError):
+            keeps = options.resume and notes.has_finished
+            revoked = self._committer.abandon(attempt, keep=keeps)
+            if not keeps:
+                notes.forget()
+            if revoked and isinstance(error, StorageError | CorruptionError):
                 raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error
             raise
-        if resumption is not None:
-            resumption.forget()
+        notes.forget()
         return info
 
-    def _resumption(self, attempt: str, source: Source) -> Resumption:
+    def _whole(
+        self, attempt: str, work: _Work, notes: Resumption, earlier: Finished | None, progress: Progress
+    ) -> Built:
+        """Build the source from its begin to its end."""
+        note = notes.note if work.options.resume else None
+        with staging(self._store, self._copies, self._dataset_id, attempt) as stage:
+            return build(
+                work.source, stage.folder, attempt, work.options, progress, stage.deliver, earlier=earlier, note=note
+            )
+
+    def _apart(
+        self,
+        task: PartTask,
+        notes: Resumption,
+        earlier: Finished | None,
+        progress: Progress,
+        hosts: Hosts | None,
+    ) -> Built:
+        """Build the parts of the source, here or anywhere."""
+        finished = {} if earlier is None else earlier.parts
+        if finished:
+            task.check_repeats(max(finished), finished[max(finished)])
+        notes.begin(task.options.element_spec)
+        if hosts is None:
+            build_parts(task, self._engine(), progress, finished)
+        else:
+            build_together(task, self._engine(), progress, self._attempts, hosts, task.attempt, finished, lambda: True)
+        built = collected(task, finished)
+        remove_others(task, built)
+        return built
+
+    def _work(self, *, apart: bool = False) -> _Work:
+        """What is to be done.
+
+        Args:
+            apart: whether other hosts help.
+        """
+        options, source = self._what()
+        division = divided(source, options, apart=apart or options.engine is not None)
         base = None if self._base is None else self._base.info.digest
         made_by = {name: self._call.get(name) for name in _MADE_BY}
-        plan = {**self._options.plan, "base": base, "source": source.kind, **made_by}
-        return Resumption(self._store, self._dataset_id, self._version, attempt, self._attempts, plan)
+        parts = None if division is None else division.parts.plan
+        plan = {**self._options.plan, "base": base, "source": source.kind, "division": parts, **made_by}
+        return _Work(
+            source, options if division is None else division.options, division, plan, options.expected(source.length)
+        )
 
     def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
         spec = options.element_spec if options.element_spec is not None else source.element_spec
         earlier = resumption.take_over(spec, source.length)
         if earlier is not None:
-            records = sum(shard.stats.records for shard in earlier.shards.values())
-            notice(f"{self._name}: going on after {records:,} records that are there", options.progress)
+            notice(f"{self._name}: going on after {earlier.records:,} records that are there", options.progress)
         return earlier
 
     def _what(self) -> tuple[BuildOptions, Source]:

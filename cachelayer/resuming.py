@@ -21,7 +21,7 @@ from cachelayer.versions.log import Log, Snapshot
 from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.provenance import event
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.unfinished import Finished, Unfinished
+from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
 _AT_ONCE = 16
 
@@ -113,17 +113,21 @@ class Resumption:
     def _taken_over(self, attempt: str, finished: Finished, head: Snapshot) -> Finished | None:
         """What is there of an attempt that this one has adopted, noted as its own."""
         ours = {self._attempt, *(name for name, owner in head.adopted.items() if owner == self._attempt)}
-        shards = {number: shard for number, shard in finished.shards.items() if shard.attempt in ours}
-        there = self._there(shards)
+        parts = {
+            number: part
+            for number, part in finished.parts.items()
+            if all(shard.attempt in ours for shard in part.shards)
+        }
+        there = self._there(parts)
         if not there:
             return None
-        kept = Finished(self._plan, finished.element_spec, self._source_length, there, finished.nullable)
+        kept = Finished(self._plan, finished.element_spec, self._source_length, there)
         self._unfinished.begin(self._attempt, kept)
         self._begun = True
         self._taken = sorted(ours - {self._attempt})
         self._unfinished.forget(attempt)
         for taken in set(self._taken) - self._named(head):
-            self._remove_parts(taken, there)
+            self._remove_others(taken, kept)
         return kept
 
     def _named(self, head: Snapshot) -> set[str]:
@@ -133,9 +137,9 @@ class Resumption:
         except (CorruptionError, FormatError):
             return set(self._taken)
 
-    def _remove_parts(self, attempt: str, there: Mapping[int, ShardFile]) -> None:
+    def _remove_others(self, attempt: str, kept: Finished) -> None:
         """Remove what an attempt was writing when it was interrupted."""
-        whole = {shard.name for shard in there.values()}
+        whole = {shard.name for shard in kept.shards}
         whole |= {paths.index_of(name) for name in whole}
         folder = paths.build(self._dataset_id, attempt)
         for name in self._store.names(folder):
@@ -159,11 +163,11 @@ class Resumption:
         same = [
             _Interrupted(name, head.owner_of(name), finished)
             for name, finished in found
-            if finished.shards
+            if finished.parts
             and finished.plan == self._plan
             and (spec is None or canonical_json(finished.element_spec) == spec)
         ]
-        return max(same, key=lambda each: len(each.finished.shards), default=None)
+        return max(same, key=lambda each: len(each.finished.parts), default=None)
 
     def _not_running(self, head: Snapshot, names: list[str]) -> list[str]:
         """Those of these attempts that neither run nor belong to another that does."""
@@ -175,8 +179,8 @@ class Resumption:
         idle = [name for name in others if not runs[name] and not runs.get(head.owner_of(name), True)]
         return [*ours, *idle]
 
-    def _there(self, shards: Mapping[int, ShardFile]) -> dict[int, ShardFile]:
-        """Those of the shards that lie in the store."""
+    def _there(self, parts: Mapping[int, FinishedPart]) -> dict[int, FinishedPart]:
+        """Those of the parts whose shards lie in the store."""
 
         def is_there(shard: ShardFile) -> bool:
             name = f"{self._dataset_id}/{shard.name}"
@@ -184,21 +188,27 @@ class Resumption:
             return sizes == (shard.stats.nbytes, shard.stats.index_nbytes)
 
         with ThreadPoolExecutor(_AT_ONCE, "cachelayer-resume") as threads:
-            found = list(threads.map(is_there, shards.values()))
-        return {number: shard for (number, shard), is_right in zip(shards.items(), found, strict=True) if is_right}
+            found = {
+                number: [threads.submit(is_there, shard) for shard in part.shards] for number, part in parts.items()
+            }
+        return {number: part for number, part in parts.items() if all(each.result() for each in found[number])}
 
     def note(self, spec: Tree, nullable: frozenset[int]) -> OnFinished:
         """What is to be told of each finished shard."""
 
         def on_finished(number: int, shard: ShardFile) -> None:
-            if not self._begun:
-                # Written by each of several shards that end at once: it is the same.
-                begun = Finished(self._plan, spec_json.to_json(spec), self._source_length)
-                self._unfinished.begin(self._attempt, begun)
-                self._begun = True
-            self._unfinished.add(self._attempt, number, shard, nullable)
+            # Written by each of several shards that end at once: it is the same.
+            self.begin(spec)
+            self._unfinished.add(self._attempt, number, FinishedPart((shard,), nullable))
 
         return on_finished
+
+    def begin(self, spec: Tree) -> None:
+        """Note what is built, with elements of this spec, unless that was done."""
+        if not self._begun:
+            begun = Finished(self._plan, spec_json.to_json(spec), self._source_length)
+            self._unfinished.begin(self._attempt, begun)
+            self._begun = True
 
     @property
     def has_finished(self) -> bool:

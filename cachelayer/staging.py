@@ -34,10 +34,18 @@ class Stage:
 
 
 @contextmanager
-def staging(store: ObjectStore, copies: CacheFolder | None, dataset_id: str, attempt: str) -> Iterator[Stage]:
+def staging(
+    store: ObjectStore, copies: CacheFolder | None, dataset_id: str, attempt: str, files: range | None = None
+) -> Iterator[Stage]:
     """A folder for the shards of an attempt: in the store itself, else among the local copies, else a temporary one.
 
-    What is there is removed when the attempt fails.
+    Local copies and what is temporary are removed when the attempt fails.
+
+    Args:
+        store: where the shards go in the end.
+        copies: keeps local copies; None for none.
+        dataset_id, attempt: whose shards they are.
+        files: the numbers of the shards that are written now, where others write theirs beside them.
     """
     if isinstance(store, LocalStore):
         yield Stage(store.make_folder(paths.build(dataset_id, attempt)), None)
@@ -64,7 +72,17 @@ def staging(store: ObjectStore, copies: CacheFolder | None, dataset_id: str, att
     try:
         yield Stage(folder, deliver)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if group is not None and files is not None:
+            _remove(folder, files)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     if group is None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: Path, files: range) -> None:
+    """Remove the shards of these numbers, and their indices."""
+    for path in folder.glob("shard-*"):
+        if int(path.stem.removeprefix("shard-")) in files:
+            path.unlink(missing_ok=True)

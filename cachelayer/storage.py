@@ -14,11 +14,14 @@ from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.building.encode import OnError
 from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
+from cachelayer.building.parts import Sharded
 from cachelayer.building.source import each_split
 from cachelayer.cacheable import Cacheable, cacheable
 from cachelayer.catalog import Catalog
 from cachelayer.copying import VersionCopy
+from cachelayer.distributing import Hosts
 from cachelayer.elements.tree import Tree
+from cachelayer.engines import Engine
 from cachelayer.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -88,6 +91,7 @@ class Storage(Catalog):
         unbatch: bool = False,
         on_error: OnError = "raise",
         workers: int = 1,
+        engine: str | Engine | None = None,
         resume: bool = False,
         progress: bool | None = None,
         description: str | None = None,
@@ -107,8 +111,11 @@ class Storage(Catalog):
             unbatch: each element of the source is a batch: take it apart along the leading axis.
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
                 does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
-            workers: processes that make and encode elements, of a source that can begin at any record. The shards are
-                the same for any number of them.
+            workers: processes that build, where the source comes in parts (:func:`cachelayer.sharded`) or can begin at
+                any record. The shards are the same for any number of them.
+            engine: what runs them: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``, or any
+                object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided into
+                ranges of about a shard.
             resume: go on with the shards that an attempt at the same version finished before it was interrupted, and
                 leave them if this one is. Where the source can begin at any record it begins there, and the last of
                 those shards is compared; otherwise it is run through, and all of them are.
@@ -134,6 +141,7 @@ class Storage(Catalog):
             unbatch=unbatch,
             on_error=on_error,
             workers=workers,
+            engine=engine,
             resume=resume,
             progress=progress,
             description=description,
@@ -216,12 +224,18 @@ class Storage(Catalog):
     ) -> Publisher:
         paths.check_name("dataset id", dataset_id)
         check_version(dataset_version)
-        made = {**origin(source), **call}
+        made = {**origin(source.function if isinstance(source, Sharded) else source), **call}
         return Publisher(self._store, self._copies, dataset_id, dataset_version, source, made, options, base)
 
     @overload
     def cache(
-        self, source: Mapping[Any, Any], dataset_id: str, dataset_version: str, **submit_options: Any
+        self,
+        source: Mapping[Any, Any],
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        hosts: tuple[int, int] | None = None,
+        **submit_options: Any,
     ) -> DataRef[Any]: ...
 
     @overload
@@ -230,18 +244,39 @@ class Storage(Catalog):
         source: Iterable[T] | Callable[[], Iterable[T]],
         dataset_id: str,
         dataset_version: str,
+        *,
+        hosts: tuple[int, int] | None = None,
         **submit_options: Any,
     ) -> DataRef[T]: ...
 
     @overload
-    def cache(self, source: Any, dataset_id: str, dataset_version: str, **submit_options: Any) -> DataRef[Any]: ...
+    def cache(
+        self,
+        source: Any,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        hosts: tuple[int, int] | None = None,
+        **submit_options: Any,
+    ) -> DataRef[Any]: ...
 
-    def cache(self, source: Any, dataset_id: str, dataset_version: str, **submit_options: Any) -> DataRef[Any]:
+    def cache(
+        self,
+        source: Any,
+        dataset_id: str,
+        dataset_version: str,
+        *,
+        hosts: tuple[int, int] | None = None,
+        **submit_options: Any,
+    ) -> DataRef[Any]:
         """The version, built once among all threads and processes that ask for it.
 
         Args:
             source: as in :meth:`submit`; a function is called only where the version has to be built.
             dataset_id, dataset_version: as in :meth:`submit`.
+            hosts: ``(index, count)`` where so many processes, each with an index of its own, make this call to build
+                the version together: each builds its share of the parts, and what a process that died leaves is
+                built by the others.
             submit_options: as in :meth:`submit`, but ``resume`` is on; they matter only where the version has to be
                 built.
 
@@ -250,12 +285,19 @@ class Storage(Catalog):
             CacheLayerError: as in :meth:`submit`.
         """
         return each_split(
-            source, dataset_id, lambda part, name: self._cache(part, name, dataset_version, {}, submit_options)
+            source, dataset_id, lambda part, name: self._cache(part, name, dataset_version, {}, submit_options, hosts)
         )
 
     def _cache(
-        self, source: Any, dataset_id: str, version: str, call: Mapping[str, Any], options: Mapping[str, Any]
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        call: Mapping[str, Any],
+        options: Mapping[str, Any],
+        hosts: tuple[int, int] | None = None,
     ) -> DataRef[Any]:
+        together = None if hosts is None else Hosts.checked(hosts)
         paths.check_name("dataset id", dataset_id)
         check_version(version)
         found = self._find(dataset_id, version)
@@ -265,7 +307,9 @@ class Storage(Catalog):
             source, dataset_id, version, call, BuildOptions.checked(**{"resume": True, **options})
         )
         try:
-            return publisher.once(lambda: self._find(dataset_id, version), lambda info: self._open(dataset_id, info))
+            return publisher.once(
+                lambda: self._find(dataset_id, version), lambda info: self._open(dataset_id, info), together
+            )
         except AlreadyExistsError:
             found = self._find(dataset_id, version)
             if found is None:

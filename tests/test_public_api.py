@@ -56,6 +56,7 @@ PUBLIC = [
     "concat",
     "mix",
     "open",
+    "sharded",
     "wrap",
 ]
 

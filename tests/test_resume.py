@@ -46,7 +46,7 @@ def finished(storage: Storage, version: str = "v1") -> dict[int, str]:
     most: dict[int, str] = {}
     for attempt in unfinished.attempts():
         found = unfinished.read(attempt)
-        shards = {} if found is None else {number: shard.name for number, shard in found.shards.items()}
+        shards = {} if found is None else {number: part.shards[0].name for number, part in found.parts.items()}
         most = max(most, shards, key=len)
     return most
 
@@ -378,7 +378,7 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
         assert Resumption(late, "rows", "v1", "second", attempts, plan).take_over(None, RECORDS) is None
-    assert len(taken[0].shards) > 5
+    assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
     assert "first" not in head.revoked
     assert set(head.adopted.values()) == {"first"}

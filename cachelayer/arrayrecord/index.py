@@ -128,3 +128,8 @@ def rows_checksum(raw_header: bytes) -> int:
     """The CRC32C of the rows that a header holds."""
     checksum: int = _HEADER.unpack(raw_header[: _HEADER.size])[-1]
     return checksum
+
+
+def record_checksums(raw: bytes) -> NDArray[np.uint32]:
+    """The CRC32C of each record, of the bytes of an index."""
+    return np.frombuffer(raw, ROW, offset=HEADER_NBYTES)["crc32c"]

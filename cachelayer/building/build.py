@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cachelayer.building.encode import Encoder
+from cachelayer.building.encode import Encoder, LeftOut, marked
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.pipeline import Deliver, OnFinished, ShardPipeline
 from cachelayer.building.source import ArraySource, Batch, Elements, Seekable, Skippable, Source, from_record
@@ -33,15 +33,22 @@ class Built:
 
     Args:
         codec: name of the codec.
-        element_spec: the spec of the elements, with leaves marked nullable that are None in some.
-        shards: the shards, durable on disk.
-        left_out: for the provenance, what was left out.
+        spec: the spec that the elements were encoded with.
+        nullable: the numbers of its leaves that are None in some element.
+        shards: the shards, durable.
+        left_out: what was left out.
     """
 
     codec: str
-    element_spec: Tree
+    spec: Tree
+    nullable: frozenset[int]
     shards: list[ShardFile]
-    left_out: Mapping[str, Any]
+    left_out: LeftOut
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of the elements, with leaves marked nullable that are None in some."""
+        return marked(self.spec, self.nullable)
 
 
 Note = Callable[[Tree, frozenset[int]], OnFinished]
@@ -58,6 +65,8 @@ def build(
     *,
     earlier: Finished | None = None,
     note: Note | None = None,
+    first_record: int = 0,
+    files: int = 0,
 ) -> Built:
     """Write the elements of a source into shards.
 
@@ -70,13 +79,15 @@ def build(
         deliver: is called with each finished shard, beside the writing of later ones, and may raise.
         earlier: what an attempt that was interrupted has finished of the same: it is compared, and not written again.
         note: tells whom to tell of each finished shard.
+        first_record: the number by which errors call the first element.
+        files: the number in the name of the first shard.
 
     Raises:
         ElementError: for an element that does not fit the spec.
         SourceError: where the source fails, or does not give what it gave to the earlier attempt.
         StorageError: where the disk is full or fails.
     """
-    done = {} if earlier is None else earlier.shards
+    done = {} if earlier is None else {number: part.shards[0] for number, part in earlier.parts.items()}
     first, start = _start(source, options, done)
     begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
     batches = begun.batches(None if options.max_records is None else options.max_records - start)
@@ -84,19 +95,18 @@ def build(
     if spec is None and earlier is not None:
         spec = spec_json.from_json(earlier.element_spec)
     if spec is None:
-        spec, batches = _inferred(batches)
+        spec, batches = inferred(batches)
     codec = codec_for(spec)
-    encoder = Encoder(codec, options.on_error, start, () if earlier is None else earlier.nullable)
+    encoder = Encoder(codec, options.on_error, first_record + start, () if earlier is None else earlier.nullable)
     progress.update(start, 0)
     with (
         ShardPipeline(
-            folder, attempt, options.compression, options.shard_bytes, progress, deliver, done, first
+            folder, attempt, options.compression, options.shard_bytes, progress, deliver, done, first, files
         ) as pipeline,
         _encoded(source, batches, spec, encoder, options, start) as encoded,
     ):
         shards = _write(encoded, encoder, codec, pipeline, note)
-    encoder.warn_of_left_out()
-    return Built(codec.name, encoder.element_spec, shards, encoder.left_out)
+    return Built(codec.name, spec, encoder.nullable, shards, encoder.left_out)
 
 
 @contextmanager
@@ -146,7 +156,7 @@ def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile])
     return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
 
 
-def _inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
+def inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
     """The spec of the first elements, and all batches again."""
     seen: list[Batch] = []
     elements: list[Any] = []

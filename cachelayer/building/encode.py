@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,6 +37,39 @@ class Block:
     nullable: frozenset[int]
     left_out: list[ElementError]
     left_out_count: int
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What was left out of a version.
+
+    Args:
+        count: how many elements.
+        of: of how many.
+        first: what the first of them were.
+    """
+
+    count: int
+    of: int
+    first: tuple[str, ...]
+
+    def then(self, later: LeftOut) -> LeftOut:
+        """What was left out here, and of the elements that come next."""
+        return LeftOut(self.count + later.count, self.of + later.of, (*self.first, *later.first)[:_SHOWN])
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How many, and the first of them; empty where nothing was."""
+        return {"left_out": {"records": self.count, "first": list(self.first)}} if self.count else {}
+
+    def warn(self) -> None:
+        """Say so if elements were left out."""
+        if self.count:
+            warnings.warn(
+                f"{self.count} of {self.of} records were left out. The first: {self.first[0]}",
+                CacheLayerWarning,
+                stacklevel=2,
+            )
 
 
 class Encoder:
@@ -127,29 +160,18 @@ class Encoder:
         return frozenset(self._nullable)
 
     @property
-    def left_out(self) -> dict[str, Any]:
-        """What was left out, for the provenance: how many, and the first of them; empty where nothing was."""
-        if not self._left_out_count:
-            return {}
-        return {"left_out": {"records": self._left_out_count, "first": [str(error) for error in self._left_out]}}
+    def left_out(self) -> LeftOut:
+        """What was left out so far."""
+        return LeftOut(self._left_out_count, self._records - self._first, tuple(map(str, self._left_out)))
 
-    def warn_of_left_out(self) -> None:
-        """Say so if elements were left out."""
-        if self._left_out_count:
-            warnings.warn(
-                f"{self._left_out_count} of {self._records} records were left out. The first: {self._left_out[0]}",
-                CacheLayerWarning,
-                stacklevel=2,
-            )
 
-    @property
-    def element_spec(self) -> Tree:
-        """The spec of what was encoded, with leaves marked nullable that were None in some elements."""
-        numbers = iter(range(len(tree.leaves(self._codec.spec))))
+def marked(spec: Tree, nullable: Collection[int]) -> Tree:
+    """A spec with the leaves of these numbers marked nullable."""
+    numbers = iter(range(len(tree.leaves(spec))))
 
-        def mark(_path: str, leaf: LeafSpec | None) -> LeafSpec | None:
-            if leaf is None:
-                return None
-            return leaf.as_nullable() if next(numbers) in self._nullable else leaf
+    def mark(_path: str, leaf: LeafSpec | None) -> LeafSpec | None:
+        if leaf is None:
+            return None
+        return leaf.as_nullable() if next(numbers) in nullable else leaf
 
-        return tree.map_structure(self._codec.spec, mark)
+    return tree.map_structure(spec, mark)

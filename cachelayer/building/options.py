@@ -34,6 +34,7 @@ class BuildOptions:
     progress: bool | None
     resume: bool
     workers: int
+    engine: Any
     kept: Mapping[str, Any]
 
     @classmethod
@@ -49,6 +50,7 @@ class BuildOptions:
         progress: bool | None = None,
         resume: bool = False,
         workers: int = 1,
+        engine: Any = None,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -69,6 +71,7 @@ class BuildOptions:
             progress=progress,
             resume=bool(resume),
             workers=integer("workers", workers, 1),
+            engine=engine,
             kept={"description": description, "metadata": checked_metadata(metadata)},
         )
 

@@ -25,7 +25,7 @@ _SHARDS_IN_FLIGHT = 6
 Deliver = Callable[[Path], None]
 """Takes a finished shard on, by its path; its index lies beside it."""
 OnFinished = Callable[[int, ShardFile], None]
-"""Is told of each shard that lies where it belongs, by its number in the version."""
+"""Is told of each shard that lies where it belongs, by its number in the build."""
 
 
 class ShardPipeline:
@@ -42,6 +42,7 @@ class ShardPipeline:
         deliver: takes finished shards on; None where they lie where they belong.
         earlier: shards that are there already, by their numbers: their records are compared, and not written.
         first: the number of the shard that the first record begins.
+        files: the number in the name of the first shard of all.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ShardPipeline:
         deliver: Deliver | None,
         earlier: Mapping[int, ShardFile],
         first: int,
+        files: int,
     ) -> None:
         self._folder = folder
         self._attempt = attempt
@@ -68,6 +70,7 @@ class ShardPipeline:
         self._hashes: deque[Future[None]] = deque()
         self._writer: ShardWriter | _ShardChecker | None = None
         self._earlier = earlier
+        self._files = files
         self._resumable = False
         self._shards: list[ShardFile | Future[ShardStats]] = [earlier[number] for number in range(first)]
         self._records = sum(earlier[number].stats.records for number in range(first))
@@ -111,7 +114,7 @@ class ShardPipeline:
         number = len(self._shards)
         if number in self._earlier:
             return _ShardChecker(self._earlier[number], self._records)
-        path = self._folder / Path(paths.shard(self._attempt, number)).name
+        path = self._folder / Path(paths.shard(self._attempt, self._files + number)).name
         return ShardWriter(path, Path(paths.index_of(str(path))), self._compression)
 
     def _finish_shard(self, on_finished: OnFinished | None) -> None:
@@ -139,12 +142,15 @@ class ShardPipeline:
             if self._deliver is not None:
                 self._deliver(writer.path)
             if on_finished is not None:
-                on_finished(number, ShardFile(self._attempt, number, stats))
+                on_finished(number, self._file(number, stats))
 
         self._delivered.append(self._delivering.submit(deliver))
         # Shards that wait to be delivered take room on the disk.
         while len(self._delivered) > _SHARDS_IN_FLIGHT:
             self._delivered.popleft().result()
+
+    def _file(self, number: int, stats: ShardStats) -> ShardFile:
+        return ShardFile(self._attempt, self._files + number, stats)
 
     def finish(self, on_finished: OnFinished | None = None) -> list[ShardFile]:
         """The shards, all of them durable.
@@ -158,8 +164,7 @@ class ShardPipeline:
         for future in self._delivered:
             future.result()
         shards = [
-            stat if isinstance(stat, ShardFile) else ShardFile(self._attempt, number, stat)
-            for number, stat in enumerate(stats)
+            stat if isinstance(stat, ShardFile) else self._file(number, stat) for number, stat in enumerate(stats)
         ]
         if any(number >= there for number in self._earlier):
             raise SourceError(f"the source ended after {self._records} records; {_OTHERWISE}")

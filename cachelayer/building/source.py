@@ -108,6 +108,13 @@ class Declarable(Protocol):
 
 
 @runtime_checkable
+class Deferred(Protocol):
+    """A source of others that are made later, in the way that is asked for."""
+
+    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Source: ...
+
+
+@runtime_checkable
 class Seekable(Protocol):
     """A source that can begin at any record, at little cost."""
 
@@ -172,6 +179,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         InvalidTypeError: where it is none of these.
         InvalidArgumentError: where ``unbatch`` has no meaning for it.
     """
+    if isinstance(obj, Deferred):
+        return obj.made_with(unbatch=unbatch, element_spec=element_spec)
     if element_spec is not None and isinstance(obj, Declarable):
         obj = obj.with_element_spec(element_spec)
     if isinstance(obj, Source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cachelayer.engines.beam import Beam
 from cachelayer.engines.engine import Engine
+from cachelayer.engines.here import Here
 from cachelayer.engines.processes import Processes
 from cachelayer.engines.ray import Ray
 from cachelayer.errors import InvalidArgumentError
@@ -15,12 +16,14 @@ def engine_of(engine: str | Engine | None, workers: int) -> Engine:
     """The engine of an argument ``engine``.
 
     Args:
-        engine: a name or an engine; None for processes of this host.
+        engine: a name or an engine; None for this process, or processes of this host.
         workers: number of these.
 
     Raises:
         InvalidArgumentError: for anything else.
     """
+    if engine is None and workers == 1:
+        return Here()
     if engine is None or engine == "processes":
         return Processes(workers)
     if engine == "ray":

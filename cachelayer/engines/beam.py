@@ -63,10 +63,18 @@ def _run(number: int, function: bytes) -> None:
 
 def _wait_for(pipeline: Any) -> None:
     try:
-        pipeline.run().wait_until_finish()
+        _finished(pipeline.run())
     except _TaskError as error:
         _, number, reply = error.args
         with errors_of(number):
             result(reply)
     except Exception as error:
         raise SourceError(f"the pipeline failed: {type(error).__name__}: {error}") from error
+
+
+def _finished(job: Any) -> None:
+    try:
+        job.wait_until_finish()
+    except KeyboardInterrupt:
+        job.cancel()
+        raise

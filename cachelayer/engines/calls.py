@@ -32,12 +32,12 @@ def pickled(function: Callable[..., Any], what: str, otherwise: str) -> bytes:
 
 
 def outcome(call: Callable[[], Any]) -> bytes:
-    """What a call returns or raises, for ``result``; it never raises."""
+    """What a call returns or raises, for ``result``."""
     import cloudpickle
 
     try:
         return cast(bytes, cloudpickle.dumps((True, call())))
-    except BaseException as error:  # noqa: BLE001 - who asked for the call raises it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - who asked for the call raises it
         return _failure(error)
 
 
@@ -53,7 +53,7 @@ def result(reply: bytes) -> Any:
     return value
 
 
-def _failure(error: BaseException) -> bytes:
+def _failure(error: Exception | SystemExit) -> bytes:
     import cloudpickle
 
     try:
@@ -65,6 +65,6 @@ def _failure(error: BaseException) -> bytes:
     return reply if isinstance(error, Exception) else _told(error)
 
 
-def _told(error: BaseException) -> bytes:
+def _told(error: Exception | SystemExit) -> bytes:
     text = f"{type(error).__name__}: {error}"
     return pickle.dumps((False, SourceError(str(error)) if isinstance(error, CacheLayerError) else RuntimeError(text)))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from cachelayer.objects import paths
@@ -36,6 +37,19 @@ class Attempts(Protocol):
     def forget(self, attempt: str) -> None:
         """Remove what showed that a dead attempt was at work."""
 
+    def dead(self, attempts: Collection[str]) -> set[str]:
+        """Those of these attempts that are known by now to have ended; asked again and again, it comes to know all."""
+
+    @contextmanager
+    def lead(self, version: str, *, status: Callable[[], str], revoke: Callable[[str, str], object]) -> Iterator[Lead]:
+        """Lead the hosts that build a version together, unless another does already.
+
+        Args:
+            version: what is built.
+            status: how far it is.
+            revoke: keeps a dead attempt from publishing; it is told which attempt leads after it.
+        """
+
     def once(
         self,
         version: str,
@@ -56,6 +70,24 @@ class Attempts(Protocol):
             revoke: keeps a dead attempt from publishing; it is told which attempt builds after it.
             waiting: is told now and then who is waited for.
         """
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Who leads the hosts that build a version together.
+
+    Args:
+        attempt: the attempt that they build; empty where that is not known yet.
+        is_ours: whether this process leads.
+    """
+
+    attempt: str
+    is_ours: bool
+
+
+def pause() -> None:
+    """Wait before others are looked at again."""
+    time.sleep(expiry() / _POLLS_PER_EXPIRY)
 
 
 def new_attempt() -> str:
@@ -91,6 +123,27 @@ class LockedAttempts:
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
 
+    def dead(self, attempts: Collection[str]) -> set[str]:
+        names = list(attempts)
+        return {name for name, runs in zip(names, self.are_running(names), strict=True) if not runs}
+
+    @contextmanager
+    def lead(
+        self,
+        version: str,
+        *,
+        status: Callable[[], str],
+        revoke: Callable[[str, str], object],  # noqa: ARG002 - who lost the lock is dead
+    ) -> Iterator[Lead]:
+        attempt, name = new_attempt(), paths.version_lease(self._dataset_id, version)
+        self._store.make_folder(parent_of(name))
+        with lease.try_hold(self._store.path(name), attempt) as holder:
+            if holder != attempt:
+                yield Lead(holder, is_ours=False)
+                return
+            with self.running(attempt, status):
+                yield Lead(attempt, is_ours=True)
+
     def once(
         self,
         version: str,
@@ -121,6 +174,7 @@ class BeatingAttempts:
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self._store = store
         self._dataset_id = dataset_id
+        self._watch = Watch(store, dataset_id)
 
     @contextmanager
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:
@@ -134,7 +188,7 @@ class BeatingAttempts:
         watch = Watch(self._store, self._dataset_id)
         dead: dict[str, bool | None] = {attempt: watch.is_dead(attempt) for attempt in attempts}
         while unknown := [attempt for attempt in attempts if dead[attempt] is None]:
-            time.sleep(expiry() / _POLLS_PER_EXPIRY)
+            pause()
             dead.update((attempt, watch.is_dead(attempt)) for attempt in unknown)
         return [not dead[attempt] for attempt in attempts]
 
@@ -151,20 +205,29 @@ class BeatingAttempts:
         revoke: Callable[[str, str], object],
         waiting: Callable[[str], None],
     ) -> R:
-        turns, watch = Turns(self._store, self._dataset_id, version), Watch(self._store, self._dataset_id)
         while (found := find()) is None:
-            last = turns.last()
-            if last.attempt is not None and not watch.is_dead(last.attempt):
-                waiting(watch.shown(last.attempt))
-                time.sleep(expiry() / _POLLS_PER_EXPIRY)
-                continue
-            attempt = new_attempt()
-            # It beats before its turn begins and until that has ended, so that nobody takes it for dead.
-            with self.running(attempt, status), turns.take(last, attempt) as taken:
-                if not taken:
-                    continue
-                if last.attempt is not None:
-                    revoke(last.attempt, attempt)
-                found = find()
-                return build(attempt) if found is None else found
+            with self.lead(version, status=status, revoke=revoke) as lead:
+                if lead.is_ours:
+                    found = find()
+                    return build(lead.attempt) if found is None else found
+            if lead.attempt:
+                waiting(self._watch.shown(lead.attempt))
+                pause()
         return found
+
+    def dead(self, attempts: Collection[str]) -> set[str]:
+        return {attempt for attempt in attempts if self._watch.is_dead(attempt)}
+
+    @contextmanager
+    def lead(self, version: str, *, status: Callable[[], str], revoke: Callable[[str, str], object]) -> Iterator[Lead]:
+        turns = Turns(self._store, self._dataset_id, version)
+        last = turns.last()
+        if last.attempt is not None and not self._watch.is_dead(last.attempt):
+            yield Lead(last.attempt, is_ours=False)
+            return
+        attempt = new_attempt()
+        # It beats before its turn begins and until that has ended, so that nobody takes it for dead.
+        with self.running(attempt, status), turns.take(last, attempt) as taken:
+            if taken and last.attempt is not None:
+                revoke(last.attempt, attempt)
+            yield Lead(attempt if taken else "", is_ours=taken)

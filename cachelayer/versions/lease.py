@@ -16,6 +16,8 @@ from pathlib import Path
 from cachelayer.errors import CacheLayerWarning
 from cachelayer.objects.local import storage_error
 
+_NAME_NBYTES = 256
+
 
 @contextmanager
 def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool = False) -> Iterator[None]:
@@ -64,6 +66,38 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+@contextmanager
+def try_hold(path: Path, holder: str) -> Iterator[str]:
+    """Hold the lease of a file unless somebody else does; the name of who has it then.
+
+    Args:
+        path: the file of the lease; it is made where it does not exist.
+        holder: the name that others see.
+
+    Returns:
+        ``holder`` where it is held here; empty where who holds it has not said a name yet.
+
+    Raises:
+        StorageError: where the file cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise storage_error("open", path, error) from error
+    try:
+        if not _try_lock(descriptor):
+            yield os.pread(descriptor, _NAME_NBYTES, 0).decode(errors="replace")
+            return
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode(), 0)
+        try:
+            yield holder
+        finally:
+            os.ftruncate(descriptor, 0)
+    finally:
+        _release(descriptor)
 
 
 def is_held(path: Path) -> bool:

@@ -13,8 +13,11 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+from cachelayer.locks import ProcessLock
+
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _NO_MEANING = {"kind", "ctx", "type_comment"}
+_parsing = ProcessLock()
 _MAKES_VERSIONS = "cacheable"
 """The decorator whose own arguments are no part of the code below it."""
 
@@ -70,7 +73,10 @@ def _pieces(source: str) -> dict[tuple[int, str] | str, Piece | None]:
     """Functions by first line and name, classes by qualified name; None where several have the same."""
     found: dict[tuple[int, str] | str, Piece | None] = {}
     try:
-        tree = _with_whole_texts(ast.parse(source))
+        # CPython before 3.12 fails where the syntax trees of two threads are made at once (python/cpython#106905).
+        with _parsing:
+            parsed = ast.parse(source)
+        tree = _with_whole_texts(parsed)
         variables, scopes = frozenset(_variables(tree)), _scopes(source)
         for node, name in _definitions(tree):
             key = name if isinstance(node, ast.ClassDef) else (_first_line(node), getattr(node, "name", "<lambda>"))

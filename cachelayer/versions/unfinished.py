@@ -2,16 +2,21 @@
 
 ::
 
-    <id>/_unfinished/<version>/<attempt>/plan.json    what is built and how, and what it took over from others
-    <id>/_unfinished/<version>/<attempt>/00005.json   a shard that lies whole in the store, put when it does
+    <id>/_unfinished/<version>/<attempt>/plan.json      what is built and how, and what it took over from others
+    <id>/_unfinished/<version>/<attempt>/00005.json     a part of the build whose shards lie whole in the store
+    <id>/_unfinished/<version>/<attempt>/00005-00.run   put if absent by each who begins to build a part
+    <id>/_unfinished/<version>/<attempt>/00005-00.host  put if absent by the host that means to build a part
 
-They are written while a version is built, and deleted when it is published or its attempt is collected.
+They are written while a version is built, and deleted when it is published or its attempt is collected. A build that is
+not divided has a part for each shard.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+import uuid
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -25,6 +30,37 @@ from cachelayer.versions.shard_table import ShardFile
 
 _AT_ONCE = 16
 _PLAN = "plan.json"
+_CLAIM = re.compile(r"([0-9]{5,})-([0-9]{2,})[.]host", re.ASCII)
+_NOTE = re.compile(r"([0-9]{5,})[.]json", re.ASCII)
+
+
+@dataclass(frozen=True)
+class FinishedPart:
+    """What a part of a build came to.
+
+    Args:
+        shards: its shards, whole in the store.
+        nullable: the numbers of the leaves that were None in some element.
+        elements: how many elements of the source it was made from.
+        left_out: how many of them were left out.
+        first_left_out: what the first of those were.
+    """
+
+    shards: tuple[ShardFile, ...]
+    nullable: frozenset[int] = frozenset()
+    elements: int = 0
+    left_out: int = 0
+    first_left_out: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return sum(shard.stats.records for shard in self.shards)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the shards, without indices."""
+        return sum(shard.stats.nbytes for shard in self.shards)
 
 
 @dataclass(frozen=True)
@@ -33,8 +69,7 @@ class Finished:
 
     Args:
         plan: what is built, and how: another build can go on only where this is the same.
-        shards: the shards that lie whole in the store, by their numbers in the version.
-        nullable: the numbers of the leaves that were None in some element so far.
+        parts: what is finished, by its number; a build that is not divided has a part for each shard.
         source_length: the number of elements of the source, where it was known.
         element_spec: the spec of the elements, as JSON.
     """
@@ -42,8 +77,35 @@ class Finished:
     plan: Mapping[str, Any]
     element_spec: Any
     source_length: int | None = None
-    shards: Mapping[int, ShardFile] = field(default_factory=dict)
-    nullable: frozenset[int] = frozenset()
+    parts: Mapping[int, FinishedPart] = field(default_factory=dict)
+
+    @property
+    def shards(self) -> Iterator[ShardFile]:
+        """The shards of all parts."""
+        return (shard for part in self.parts.values() for shard in part.shards)
+
+    @property
+    def nullable(self) -> frozenset[int]:
+        """The numbers of the leaves that were None in some element so far."""
+        return frozenset(leaf for part in self.parts.values() for leaf in part.nullable)
+
+    @property
+    def records(self) -> int:
+        """Number of records in all parts."""
+        return sum(part.records for part in self.parts.values())
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the parts of an attempt are.
+
+    Args:
+        finished: the numbers of the parts that are finished.
+        claims: how many hosts meant to build each of the parts, one after another.
+    """
+
+    finished: frozenset[int]
+    claims: Mapping[int, int]
 
 
 class Unfinished:
@@ -68,15 +130,57 @@ class Unfinished:
             "plan": finished.plan,
             "element_spec": finished.element_spec,
             "source_length": finished.source_length,
-            "shards": [_row(number, shard) for number, shard in finished.shards.items()],
-            "nullable": sorted(finished.nullable),
+            "parts": [_row(number, part) for number, part in finished.parts.items()],
         }
         self._store.put(f"{self._folder}/{attempt}/{_PLAN}", json.dumps(document).encode())
 
-    def add(self, attempt: str, number: int, shard: ShardFile, nullable: Iterable[int]) -> None:
-        """Note that a shard lies whole in the store."""
-        document = {"shards": [_row(number, shard)], "nullable": sorted(nullable)}
-        self._store.put(f"{self._folder}/{attempt}/{number:05}.json", json.dumps(document).encode())
+    def add(self, attempt: str, number: int, part: FinishedPart) -> None:
+        """Note that a part is finished."""
+        self._store.put(self._note(attempt, number), json.dumps(_row(number, part)).encode())
+
+    def add_first(self, attempt: str, number: int, part: FinishedPart) -> bool:
+        """The same, unless another was quicker to build the part; whether it was not."""
+        return self._store.put_if_absent(self._note(attempt, number), json.dumps(_row(number, part)).encode())
+
+    def begun(self, attempt: str) -> Finished | None:
+        """What an attempt builds, and what it began with; None where it has not begun."""
+        raw = self._store.read(f"{self._folder}/{attempt}/{_PLAN}")
+        return None if raw is None else _finished(json.loads(raw), [])
+
+    def part(self, attempt: str, number: int) -> FinishedPart | None:
+        """A part that is noted by itself as finished; None where it is not."""
+        raw = self._store.read(self._note(attempt, number))
+        return None if raw is None else _part(json.loads(raw))
+
+    def begin_part(self, attempt: str, number: int) -> int:
+        """Begin to build a part: how often others have begun it."""
+        run = 0
+        while not self._store.put_if_absent(f"{self._folder}/{attempt}/{number:05}-{run:02}.run", _token()):
+            run += 1
+        return run
+
+    def claim(self, attempt: str, number: int, claim: int, host: str) -> bool:
+        """Be the next host that means to build a part, after so many others; whether none was quicker."""
+        return self._store.put_if_absent(self._claim(attempt, number, claim), _token(host=host))
+
+    def claimant(self, attempt: str, number: int, claim: int) -> str | None:
+        """The host that meant to build a part, after so many others."""
+        raw = self._store.read(self._claim(attempt, number, claim))
+        return None if raw is None else str(json.loads(raw)["host"])
+
+    def standing(self, attempt: str) -> Standing:
+        """Which parts are noted by themselves as finished, and which hosts mean to build them."""
+        names = self._store.names(f"{self._folder}/{attempt}")
+        claims: dict[int, int] = {}
+        for number, claim in (map(int, found.groups()) for name in names if (found := _CLAIM.fullmatch(name))):
+            claims[number] = max(claims.get(number, 0), claim + 1)
+        return Standing(frozenset(int(found[1]) for name in names if (found := _NOTE.fullmatch(name))), claims)
+
+    def _note(self, attempt: str, number: int) -> str:
+        return f"{self._folder}/{attempt}/{number:05}.json"
+
+    def _claim(self, attempt: str, number: int, claim: int) -> str:
+        return f"{self._folder}/{attempt}/{number:05}-{claim:02}.host"
 
     def read(self, attempt: str) -> Finished | None:
         """What an attempt has finished; None where that is not known whole."""
@@ -87,14 +191,7 @@ class Unfinished:
         documents = dict(zip(names, found, strict=True))
         try:
             plan = json.loads(documents.pop(_PLAN) or b"")
-            notes = [plan, *(json.loads(raw) for raw in documents.values() if raw is not None)]
-            return Finished(
-                plan["plan"],
-                plan["element_spec"],
-                plan["source_length"],
-                {row["number"]: _shard(row) for note in notes for row in note["shards"]},
-                frozenset(leaf for note in notes for leaf in note["nullable"]),
-            )
+            return _finished(plan, [json.loads(raw) for raw in documents.values() if raw is not None])
         except (KeyError, TypeError, ValueError):
             # Written by another release, or damaged: then it is built anew.
             return None
@@ -105,10 +202,34 @@ class Unfinished:
             self._store.delete_folder(f"{self._folder}/{attempt}")
 
 
-def _row(number: int, shard: ShardFile) -> dict[str, Any]:
-    return {"number": number, "attempt": shard.attempt, "file": shard.number, **asdict(shard.stats)}
+def _finished(plan: Mapping[str, Any], rows: list[Any]) -> Finished:
+    parts = {row["number"]: _part(row) for row in [*plan["parts"], *rows]}
+    return Finished(plan["plan"], plan["element_spec"], plan["source_length"], parts)
 
 
-def _shard(row: Mapping[str, Any]) -> ShardFile:
-    stats = {name: value for name, value in row.items() if name not in ("number", "attempt", "file")}
-    return ShardFile(row["attempt"], row["file"], ShardStats(**stats))
+def _row(number: int, part: FinishedPart) -> dict[str, Any]:
+    return {
+        "number": number,
+        "shards": [{"attempt": shard.attempt, "file": shard.number, **asdict(shard.stats)} for shard in part.shards],
+        "nullable": sorted(part.nullable),
+        "elements": part.elements,
+        "left_out": part.left_out,
+        "first_left_out": part.first_left_out,
+    }
+
+
+def _part(row: Mapping[str, Any]) -> FinishedPart:
+    shards = [
+        ShardFile(attempt, number, ShardStats(**stats))
+        for attempt, number, stats in (_split(dict(shard)) for shard in row["shards"])
+    ]
+    first = tuple(map(str, row["first_left_out"]))
+    return FinishedPart(tuple(shards), frozenset(row["nullable"]), row["elements"], row["left_out"], first)
+
+
+def _split(shard: dict[str, Any]) -> tuple[str, int, dict[str, Any]]:
+    return shard.pop("attempt"), shard.pop("file"), shard
+
+
+def _token(**said: str) -> bytes:
+    return json.dumps({**said, "token": uuid.uuid4().hex}).encode()

@@ -1,0 +1,231 @@
+"""Building a version in parts: here, by an engine, or by several hosts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Self
+
+import numpy as np
+
+from cachelayer.arguments import integer
+from cachelayer.arrayrecord.index import record_checksums
+from cachelayer.building.build import Built
+from cachelayer.building.encode import LeftOut
+from cachelayer.codec import codec_for
+from cachelayer.engines import Engine
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.objects import paths
+from cachelayer.parting import PartTask
+from cachelayer.progress import Progress
+from cachelayer.versions.attempts import Attempts, pause
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import FinishedPart, Standing, Unfinished
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Processes that build a version together, as one of them sees them.
+
+    Args:
+        index: which of them this is, from 0.
+        count: how many there are.
+    """
+
+    index: int
+    count: int
+
+    @classmethod
+    def checked(cls, hosts: Any) -> Self:
+        """The hosts that a user names.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: where there can be no such.
+        """
+        if not isinstance(hosts, tuple) or len(hosts) != 2:
+            raise InvalidTypeError(
+                f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
+            )
+        index, count = integer("the index in hosts", hosts[0], 0), integer("the count in hosts", hosts[1], 1)
+        if index >= count:
+            raise InvalidArgumentError(f"hosts {hosts}: the index is less than the count")
+        return cls(index, count)
+
+
+def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Mapping[int, FinishedPart]) -> None:
+    """Build the parts that are not finished.
+
+    Raises:
+        CacheLayerError: what stopped the first part that failed.
+    """
+    missing = [number for number in range(task.parts.count) if number not in finished]
+    progress.update(sum(part.records for part in finished.values()), 0)
+    _run(task, engine, progress, iter(missing))
+
+
+def build_together(
+    task: PartTask,
+    engine: Engine,
+    progress: Progress,
+    attempts: Attempts,
+    hosts: Hosts,
+    name: str,
+    finished: Mapping[int, FinishedPart],
+    go_on: Callable[[], bool],
+) -> None:
+    """Build this host's share of the parts, then what others left, until all are finished.
+
+    Args:
+        task: builds parts.
+        engine: runs it on this host.
+        progress: is told of what is built here.
+        attempts: tells which hosts are at work.
+        hosts: which of them this one is.
+        name: the attempt by which others see whether this one is.
+        finished: the parts that were taken over from an attempt that was interrupted.
+        go_on: is asked now and then whether there is a reason to.
+
+    Raises:
+        CacheLayerError: what stopped the first part that failed here.
+    """
+    shared = _SharedParts(task, attempts, hosts, name, frozenset(finished))
+    progress.update(sum(part.records for part in finished.values()), 0)
+    while (left := shared.left()) and go_on():
+        if not _run(task, engine, progress, shared.claimed(left)):
+            pause()
+
+
+def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[int]) -> bool:
+    """Build parts; whether there were any."""
+    first = next(numbers, None)
+    if first is None:
+        return False
+    for done in engine.run(task, _after(first, numbers)):
+        progress.update(done.records, done.nbytes)
+    return True
+
+
+def _after(first: int, numbers: Iterator[int]) -> Iterator[int]:
+    yield first
+    yield from numbers
+
+
+class _SharedParts:
+    """The parts of one attempt, as one of the hosts that build them sees them.
+
+    Args:
+        task: builds parts.
+        attempts: tells which hosts are at work.
+        hosts: which of them this one is.
+        name: the attempt by which others see whether this one is.
+        taken_over: the parts that an interrupted attempt had finished.
+    """
+
+    def __init__(self, task: PartTask, attempts: Attempts, hosts: Hosts, name: str, taken_over: frozenset[int]) -> None:
+        self._attempt = task.attempt
+        self._count = task.parts.count
+        self._unfinished = Unfinished(task.store, task.dataset_id, task.version)
+        self._attempts = attempts
+        self._hosts = hosts
+        self._name = name
+        self._taken_over = taken_over
+        self._claimants: dict[tuple[int, int], str | None] = {}
+        self._standing = Standing(frozenset(), {})
+
+    def left(self) -> list[int]:
+        """The parts that are not finished: this host's own first, then those of the hosts after it."""
+        self._standing = self._unfinished.standing(self._attempt)
+        done = self._standing.finished | self._taken_over
+        missing = [number for number in range(self._count) if number not in done]
+        index, count = self._hosts.index, self._hosts.count
+        return sorted(missing, key=lambda number: ((number * count // self._count - index) % count, number))
+
+    def claimed(self, numbers: list[int]) -> Iterator[int]:
+        """Those of these parts that this host is to build, each claimed before it is given."""
+        claims = self._standing.claims
+        for number in numbers:
+            if number not in claims and self._claim(number, 0):
+                yield number
+        behind = {number: claims[number] for number in numbers if number in claims}
+        claimants = {number: self._claimant(number, count - 1) for number, count in behind.items()}
+        others = {name for name in claimants.values() if name is not None and name != self._name}
+        dead = self._attempts.dead(others)
+        for number, count in behind.items():
+            if claimants[number] in dead and self._claim(number, count):
+                yield number
+
+    def _claim(self, number: int, claim: int) -> bool:
+        return self._unfinished.claim(self._attempt, number, claim, self._name)
+
+    def _claimant(self, number: int, claim: int) -> str | None:
+        key = (number, claim)
+        if key not in self._claimants:
+            self._claimants[key] = self._unfinished.claimant(self._attempt, number, claim)
+        return self._claimants[key]
+
+
+def collected(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
+    """What all parts came to.
+
+    Args:
+        task: built them.
+        finished: the parts that were taken over from an attempt that was interrupted; the others are read.
+
+    Raises:
+        SourceError: where two parts have the same records, or one is missing.
+    """
+    unfinished = Unfinished(task.store, task.dataset_id, task.version)
+
+    def of(number: int) -> FinishedPart | None:
+        return finished.get(number) or unfinished.part(task.attempt, number)
+
+    with ThreadPoolExecutor(_AT_ONCE, "cachelayer-parts") as threads:
+        found = list(threads.map(of, range(task.parts.count)))
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(found):
+        missing = [number for number, part in enumerate(found) if part is None]
+        raise SourceError(f"of {len(found)} parts {len(missing)} were not built, the first of them part {missing[0]}")
+    _refuse_twins(task, parts)
+    spec = task.options.element_spec
+    left_out = [LeftOut(part.left_out, part.elements, part.first_left_out) for part in parts]
+    return Built(
+        codec_for(spec).name,
+        spec,
+        frozenset(leaf for part in parts for leaf in part.nullable),
+        [shard for part in parts for shard in part.shards],
+        reduce(LeftOut.then, left_out, LeftOut(0, 0, ())),
+    )
+
+
+def _refuse_twins(task: PartTask, parts: list[FinishedPart]) -> None:
+    """Whether the parts are parts: a function that does not look at the number of the part makes the same each time.
+
+    Raises:
+        SourceError: where two have the same records, which are not all equal.
+    """
+    seen: dict[tuple[str, ...], int] = {}
+    for number, part in enumerate(parts):
+        twin = seen.setdefault(tuple(shard.stats.sha256 for shard in part.shards), number)
+        if twin != number and part.records > 1 and not _are_all_equal(task, part.shards[0]):
+            raise SourceError(
+                f"parts {twin} and {number} have the same {part.records} records: make the elements of a part from its "
+                "number, and each element in one part only"
+            )
+
+
+def _are_all_equal(task: PartTask, shard: ShardFile) -> bool:
+    raw = task.store.read(paths.index_of(f"{task.dataset_id}/{shard.name}")) or b""
+    return len(np.unique(record_checksums(raw))) == 1
+
+
+def remove_others(task: PartTask, built: Built) -> None:
+    """Remove what was written for parts that were begun twice."""
+    folder = paths.build(task.dataset_id, task.attempt)
+    whole = {name for shard in built.shards for name in (shard.name, paths.index_of(shard.name))}
+    for name in task.store.names(folder):
+        if f"{paths.BUILDS}/{task.attempt}/{name}" not in whole:
+            task.store.delete(f"{folder}/{name}")

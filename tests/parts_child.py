@@ -1,0 +1,67 @@
+"""Sources in parts for tests, and processes that build them together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cachelayer
+
+PARTS = 8
+RECORDS = 2000
+SHARD_BYTES = 30_000
+LEASE_SECONDS = 0.6
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"number": number, "payload": np.full(200, number % 251, np.uint8), "text": "t" * (number % 40)}
+
+
+def rows(index: int, count: int) -> Iterator[dict[str, Any]]:
+    """The part of the rows with an index; part 2 is empty."""
+    if index != 2:
+        own = [number for number in range(count) if number != 2]
+        begin, end = (RECORDS * each // len(own) for each in (own.index(index), own.index(index) + 1))
+        yield from map(row, range(begin, end))
+
+
+class Rows:
+    """The same; where a file of the part's name is in the folder, it is removed and the process kills itself.
+
+    Args:
+        folder: the folder; where ``stays`` is in it as well, the file of the part stays.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, index: int, count: int) -> Iterator[dict[str, Any]]:
+        for number, element in enumerate(rows(index, count)):
+            fatal = self.folder / str(index)
+            if number == 100 and fatal.exists():
+                if not (self.folder / "stays").exists():
+                    fatal.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield element
+
+
+def main() -> None:
+    """Cache together with other processes, and tell the digest."""
+    url, options, folder, index, count, workers = sys.argv[1:]
+    storage = cachelayer.Storage(url, storage_options=json.loads(options), local_cache_bytes=0)
+    source = cachelayer.sharded(Rows(Path(folder)), PARTS)
+    ref = storage.cache(
+        source, "d", "v1", hosts=(int(index), int(count)), workers=int(workers), shard_bytes=SHARD_BYTES
+    )
+    sys.stdout.write(ref.digest)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""Builds in parts: the same version, whoever builds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parts_child
+import pytest
+from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, Rows, row, rows
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Storage, sharded
+from cachelayer.building.options import BuildOptions
+from cachelayer.building.parts import divided
+from cachelayer.building.source import as_source
+from cachelayer.objects import paths
+from cachelayer.versions.log import Log
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "storage")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.DataRef[Any]:
+    storage = Storage(tmp_path_factory.mktemp("expected"))
+    return storage.submit(sharded(rows, PARTS), "d", "v1", shard_bytes=SHARD_BYTES)
+
+
+def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    """The version is the expected one, and there is nothing else."""
+    ref = storage.fetch("d", "v1")
+    assert ref.digest == expected.digest
+    assert ref.element_spec == expected.element_spec
+    assert storage.verify("d", "v1", progress=False)
+    storage.gc(grace=0.0)
+    store, manifest = storage._store, ref._base.manifest
+    assert store.names("d/_unfinished/v1") == []
+    named = {shard.name for shard in manifest.shards}
+    named |= {paths.index_of(name) for name in named} | {ref._base.info.manifest}
+    found = {
+        f"{paths.BUILDS}/{attempt}/{name}"
+        for attempt in store.names("d/_builds")
+        for name in store.names(f"d/_builds/{attempt}")
+    }
+    assert found == named
+
+
+def test_the_records_come_in_the_order_of_the_parts(expected: cachelayer.DataRef[Any]) -> None:
+    assert [element["number"] for element in expected] == list(range(RECORDS))
+    assert expected[1999]["text"] == row(1999)["text"]
+    assert len(expected._base.manifest.shards) > 2 * PARTS
+    assert expected.provenance["source"] == "sharded"
+    assert expected.provenance["function"].endswith("parts_child.rows")
+
+
+@pytest.mark.parametrize("workers", [2, 11])
+def test_the_version_does_not_depend_on_the_number_of_workers(
+    storage: Storage, expected: cachelayer.DataRef[Any], workers: int
+) -> None:
+    storage.submit(sharded(rows, PARTS), "d", "v1", shard_bytes=SHARD_BYTES, workers=workers)
+    check(storage, expected)
+
+
+def test_parts_are_whatever_a_storage_caches(storage: Storage) -> None:
+    ref = storage.cache(sharded(lambda index, count: np.full((3 + index, 2), index), 3), "arrays", "v1")
+    assert [int(element[0]) for element in ref] == [0] * 3 + [1] * 4 + [2] * 5
+    batches = storage.cache(sharded(lambda index, count: [{"x": np.arange(4) + index}], 2), "b", "v1", unbatch=True)
+    assert [int(element["x"]) for element in batches] == [0, 1, 2, 3, 1, 2, 3, 4]
+    declared = storage.cache(sharded(lambda index, count: [index], 2), "s", "v1", element_spec=np.float32)
+    assert declared.element_spec == cachelayer.ArraySpec("float32")
+
+
+def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
+    ref = storage.cache(sharded(lambda index, count: ["text", None][index : index + 1], 2), "d", "v1")
+    assert list(ref) == ["text", None]
+
+
+def test_empty_parts_are_none(storage: Storage) -> None:
+    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1")) == 0
+    assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
+
+
+def uniform(number: int) -> dict[str, Any]:
+    return {"x": np.full(100, number, np.int32), "y": number if number % 7 else None}
+
+
+class Listed(Sequence[Any]):
+    """Elements of one size; a part of them is not known to be."""
+
+    def __init__(self, records: int = 1000, make: Callable[[int], Any] = uniform) -> None:
+        self.records, self.make = records, make
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self.records:
+            raise IndexError(number)
+        return self.make(number)
+
+
+@pytest.mark.parametrize("records", [1000, 1007])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_records_of_one_size_have_the_shards_of_a_build_in_one_piece(
+    storage: Storage, records: int, compression: str | None
+) -> None:
+    options = {"shard_bytes": 20_000, "compression": compression}
+    source = as_source(Listed(records))
+    division = divided(source, BuildOptions.checked(**options, workers=2), apart=False)
+    assert division is not None
+    assert division.parts.plan is None
+    whole = storage.submit(Listed(records), "whole", "v1", **options)
+    parts = storage.submit(Listed(records), "parts", "v1", **options, workers=2)
+    assert parts.digest == whole.digest
+    assert len(parts._base.manifest.shards) == len(whole._base.manifest.shards) == division.parts.count
+    limited = storage.submit(Listed(records), "parts", "v2", **options, workers=2, max_records=900)
+    assert limited.digest == storage.submit(Listed(900), "whole", "v2", **options).digest
+
+
+def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average() -> None:
+    options = BuildOptions.checked(shard_bytes=20_000, engine="processes")
+    division = divided(as_source(Listed(1000, row)), options, apart=True)
+    assert division is not None
+    assert division.parts.plan == {"records": division.parts.part(1).first}
+    assert 50 < division.parts.part(1).first < 70
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (
+            lambda index, count: 7 // (index - 1) and [1],
+            cachelayer.SourceError,
+            "part 1 of 4: no source of it: ZeroDiv",
+        ),
+        (lambda index, count: 5 if index else [1], cachelayer.InvalidTypeError, "part 1 of 4: a int is not a source"),
+        (
+            lambda index, count: [1, 2.5 if index == 2 else 2],
+            cachelayer.ElementError,
+            r"record 1: .*It is of part 2 of 4\.",
+        ),
+        (
+            lambda index, count: ({"x": 7 // (3 - n - index)} for n in range(2)),
+            cachelayer.SourceError,
+            "part 2 of 4: the source failed at record 1: ZeroDivisionError",
+        ),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_fails_names_the_part(
+    storage: Storage, source: Any, error: type[Exception], message: str, workers: int
+) -> None:
+    with pytest.raises(error, match=message):
+        storage.submit(sharded(source, 4), "d", "v1", workers=workers, element_spec=None)
+    assert storage._store.names("d/_builds") == []
+    assert storage._store.names("d/_unfinished/v1") == []
+
+
+def test_parts_with_the_same_records_are_refused(storage: Storage) -> None:
+    with pytest.raises(cachelayer.SourceError, match="parts 0 and 1 have the same 10 records"):
+        storage.submit(sharded(lambda index, count: range(10), 3), "d", "v1")
+    same = storage.submit(sharded(lambda index, count: np.zeros(10), 3), "d", "v1")
+    assert len(same) == 30
+
+
+@pytest.mark.parametrize(("count", "error"), [(0, "ValueError"), (2.5, "TypeError"), (True, "TypeError")])
+def test_numbers_of_parts_that_cannot_be_are_refused(count: Any, error: str) -> None:
+    with pytest.raises({"ValueError": ValueError, "TypeError": TypeError}[error], match="count"):
+        sharded(rows, count)
+
+
+def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
+    with pytest.raises(cachelayer.InvalidTypeError, match="no function"):
+        sharded([1, 2], 2)  # type: ignore[arg-type]
+    with pytest.raises(cachelayer.InvalidArgumentError, match="max_records: of a source in parts"):
+        storage.submit(sharded(rows, 2), "d", "v1", max_records=5)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="engine='processes': a source of generator"):
+        storage.submit((n for n in range(3)), "d", "v1", engine="processes")
+    with pytest.raises(cachelayer.InvalidTypeError, match=re.escape("pass (index, count)")):
+        storage.cache(sharded(rows, 2), "d", "v1", hosts=3)  # type: ignore[arg-type]
+    with pytest.raises(cachelayer.InvalidArgumentError, match="the index is less than the count"):
+        storage.cache(sharded(rows, 2), "d", "v1", hosts=(2, 2))
+
+
+def test_a_worker_that_is_killed_ends_the_build_and_says_so(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "3").touch()
+    with pytest.raises(cachelayer.SourceError, match=r"SIGKILL.*3"):
+        storage.submit(sharded(Rows(tmp_path), PARTS), "d", "v1", workers=2)
+    assert storage._store.names("d/_builds") == []
+
+
+def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "5").touch()
+    source = sharded(Rows(tmp_path), PARTS)
+    with pytest.raises(cachelayer.SourceError, match="SIGKILL"):
+        storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, workers=2)
+    kept = {
+        name for attempt in storage._store.names("d/_builds") for name in storage._store.names(f"d/_builds/{attempt}")
+    }
+    ref = storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, workers=1)
+    names = [Path(shard.name).name for shard in ref._base.manifest.shards]
+    assert len(kept.intersection(names)) > 5
+    assert len(ref._base.manifest.attempts) == 2
+
+
+def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: Path) -> None:
+    def part(index: int, count: int) -> Iterator[int]:
+        if (tmp_path / "fails").exists() and index == 2:
+            raise OSError
+        yield from range(index * 1000, index * 1000 + (900 if (tmp_path / "shrinks").exists() else 1000))
+
+    (tmp_path / "fails").touch()
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(sharded(part, 3), "d", "v1")
+    (tmp_path / "fails").unlink()
+    (tmp_path / "shrinks").touch()
+    with pytest.raises(cachelayer.SourceError, match="part 1 of 3: records 0 to 999 of the source are not"):
+        storage.cache(sharded(part, 3), "d", "v1")
+    assert len(storage.cache(sharded(part, 3), "d", "v1", resume=False)) == 2700
+
+
+def test_records_that_are_appended_may_come_in_parts(storage: Storage) -> None:
+    storage.submit([{"x": 1}], "d", "v1")
+    ref = storage.append("d", "v1", "v2", sharded(lambda index, count: [{"x": index}], 3), workers=2)
+    assert [int(element["x"]) for element in ref] == [1, 0, 1, 2]
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"leaf \['y'\]"):
+        storage.append("d", "v1", "v3", sharded(lambda index, count: {"y": np.arange(2)}, 3))
+
+
+def test_what_is_left_out_is_counted_over_all_parts(storage: Storage) -> None:
+    def part(index: int, count: int) -> list[Any]:
+        return [{"x": 1}, {"x": "one"}, {"x": 3}]
+
+    source = sharded(lambda index, count: [*part(index, count), {"x": index}], 3)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="3 of 12 records were left out"):
+        ref = storage.submit(source, "d", "v1", on_error="skip", workers=2)
+    assert len(ref) == 9
+    assert ref.provenance["left_out"]["records"] == 3
+
+
+def begin(
+    url: str, folder: Path, index: int, count: int, options: dict[str, Any] | None = None, workers: int = 1
+) -> subprocess.Popen[str]:
+    arguments = [url, json.dumps(options), str(folder), str(index), str(count), str(workers)]
+    environment = {**os.environ, "CACHELAYER_LEASE_SECONDS": str(LEASE_SECONDS)}
+    return subprocess.Popen(
+        [sys.executable, parts_child.__file__, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Status, output and errors of processes when they have ended, in the order of the first."""
+    found = [(process.communicate(timeout=120), process.returncode) for process in processes]
+    return sorted((status, out, err) for (out, err), status in found)
+
+
+def digests(processes: list[subprocess.Popen[str]]) -> list[str]:
+    found = ended(processes)
+    assert [(status, err) for status, _, err in found if status] == []
+    return [out for _, out, _ in found]
+
+
+def statuses(processes: list[subprocess.Popen[str]]) -> list[int]:
+    found = ended(processes)
+    assert [err for status, _, err in found if status > 0] == []
+    return [status for status, _, _ in found]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_hosts_build_together_and_all_have_the_version(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any], workers: int
+) -> None:
+    hosts = [begin(storage.url, tmp_path, index, 3, workers=workers) for index in range(3)]
+    assert digests(hosts) == [expected.digest] * 3
+    check(storage, expected)
+    assert [event.kind for event in storage.history("d")] == ["publish"]
+
+
+@pytest.mark.parametrize("died", [0, 5, 7])
+def test_what_a_dead_host_leaves_is_built_by_the_others(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any], died: int
+) -> None:
+    (tmp_path / str(died)).touch()
+    hosts = [begin(storage.url, tmp_path, index, 2) for index in range(2)]
+    assert statuses(hosts) == [-signal.SIGKILL, 0]
+    check(storage, expected)
+
+
+def test_a_host_that_does_not_come_is_not_waited_for(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    assert digests([begin(storage.url, tmp_path, 2, 4)]) == [expected.digest]
+    check(storage, expected)
+
+
+def test_when_all_hosts_died_the_next_go_on(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    (tmp_path / "stays").touch()
+    (tmp_path / "6").touch()
+    hosts = [begin(storage.url, tmp_path, index, 2) for index in range(2)]
+    assert statuses(hosts) == [-signal.SIGKILL] * 2
+    assert not Log(storage._store, "d").head().versions
+    (tmp_path / "6").unlink()
+    assert digests([begin(storage.url, tmp_path, index, 2) for index in range(2)]) == [expected.digest] * 2
+    check(storage, expected)
+    assert len(storage.fetch("d", "v1")._base.manifest.attempts) > 1
+
+
+def test_hosts_with_other_sources_are_refused(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "waits").touch()
+
+    def slow(index: int, count: int) -> Iterator[int]:
+        if index == 1:
+            with pytest.raises(cachelayer.InvalidArgumentError, match="another host builds it otherwise"):
+                storage.cache(sharded(lambda index, count: [index], 3), "d", "v1", hosts=(1, 2))
+        yield index
+
+    assert list(storage.cache(sharded(slow, 2), "d", "v1", hosts=(0, 2))) == [0, 1]
+
+
+def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="hosts: a source of generator cannot be divided"):
+        ref = storage.cache(lambda: (n for n in range(3)), "d", "v1", hosts=(0, 2))
+    assert list(ref) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("server", ["gcs", "s3"])
+def test_hosts_build_together_in_object_stores(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    running: Server = request.getfixturevalue(server)
+    url, options = running.url(new_bucket(running)), running.storage_options()
+    (tmp_path / "5").touch()
+    hosts = [begin(url, tmp_path, index, 3, options) for index in range(3)]
+    assert statuses(hosts) == [-signal.SIGKILL, 0, 0]
+    check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
