@@ -103,15 +103,42 @@ def test_records_by_ranges_are_those_that_were_written(
     assert (last["data"] if typed else last) == values[-1]
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_a_batch_takes_two_round_trips_and_one_once_the_index_is_here(tmp_path: Path, compression: str | None) -> None:
+@pytest.mark.parametrize(
+    ("compression", "trips"), [(None, 1), ("zstd", 2)], ids=["records of one size", "records of any size"]
+)
+def test_a_batch_waits_for_the_index_only_where_places_do_not_follow_by_arithmetic(
+    tmp_path: Path, compression: str | None, trips: int
+) -> None:
     remote = Remote(numbered(tmp_path, 3000, 10_000, compression))
     assert len(remote.objects) > 3
     numbers = np.random.default_rng(0).permutation(3000)[:256].tolist()
     assert remote.records(numbers) == expected(numbers)
-    assert len(remote.reads.calls) == 2
+    assert len(remote.reads.calls) == trips
     assert remote.records(numbers[::-1]) == expected(numbers[::-1])
-    assert len(remote.reads.calls) == 3
+    assert len(remote.reads.calls) == trips + 1
+
+
+def test_the_sizes_of_records_of_one_size_take_no_request(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1000))
+    assert remote.ranged.stored_nbytes(np.array([0, 1]), np.array([3, 0])).tolist() == [8, 8]
+    assert remote.reads.calls == []
+
+
+def test_an_index_that_has_a_record_elsewhere_than_arithmetic_is_refused(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=0)
+    name = remote.objects[0].index_name
+    raw = remote.reads.whole(name)
+    first, second = raw[64 + 16 * 42 : 64 + 16 * 43], raw[64 + 16 * 43 : 64 + 16 * 44]
+    remote.reads.changed[name] = raw.replace(first + second, second + first)
+    with pytest.raises(CorruptionError, match=r"record 42 of the shard does not lie where its index has it"):
+        remote.records([42])
+
+
+def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([number.to_bytes(8, "little") for number in range(100)], "d", "v1")
+    remote = Remote(storage.append("d", "v1", "v2", [b"x" * number for number in range(50)]))
+    assert remote.records([99, 100, 149, 0]) == [*expected([99]), b"", b"x" * 49, *expected([0])]
 
 
 @pytest.fixture(scope="module")

@@ -64,11 +64,33 @@ def _check_header(head: bytes, index_nbytes: int, stats: ShardStats, name: str) 
     return header
 
 
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of the index of some records, of which some are yet to come.
+
+    Args:
+        rows: the rows.
+        missing: by shard the records whose rows are not here.
+        whole: the shards of which the whole index is to come.
+        heads: those of which the header is.
+        single: the shard and the record of each other row that is.
+        ranges: what is to be read: indices, headers, rows.
+    """
+
+    rows: Any
+    missing: Mapping[int, Ints]
+    whole: Sequence[int]
+    heads: Sequence[int]
+    single: Sequence[tuple[int, int]]
+    ranges: Sequence[Range]
+
+
 class RangedShards:
     """Reads records by ranges: where each lies from the index, then the records, all of a batch at once.
 
     Of an index single rows are fetched at first, and the whole of it once that is cheaper: later records of the shard
-    need one request each. Every record is compared with its checksum. Safe to use from threads.
+    need one request each. Records of one size, whose places follow by arithmetic, do not wait for them. Every record is
+    compared with its checksum. Safe to use from threads.
 
     Args:
         read_ranges: reads them.
@@ -131,12 +153,23 @@ class RangedShards:
             CorruptionError: where a record is not what was written.
             StorageError: where the store cannot be read.
         """
-        rows = self._rows(shard_of, within)
 
         def name(row: int) -> str:
             return f"{self._shards[shard_of[row]].name}: record {within[row]} of the shard"
 
-        found = self._stored(shard_of, rows, name)
+        wanted = self._rows(shard_of, within)
+        rows, first = wanted.rows, wanted.ranges
+        places = self._by_arithmetic(shard_of, within) if first else None
+        if places is None:
+            self._take(wanted, within, self._read_ranges(first) if first else [])
+            first, places = [], rows
+        bodies = self._read_ranges([*first, *self._ranges(shard_of, places, name)])
+        if first:
+            self._take(wanted, within, bodies[: len(first)])
+            elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
+            if elsewhere.any():
+                raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index has it")
+        found = _without_headers(places, bodies[len(first) :])
         compressed = np.array([self._headers[shard].compression != "none" for shard in shard_of.tolist()], np.bool_)
         if compressed.all():
             found = decompressed(found, name)
@@ -152,11 +185,31 @@ class RangedShards:
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """The bytes that records take, of these shards and by their numbers within them."""
-        lengths: Ints = self._rows(shard_of, within)["length"].astype(np.int64)
+        rows = self._by_arithmetic(shard_of, within)
+        if rows is None:
+            wanted = self._rows(shard_of, within)
+            self._take(wanted, within, self._read_ranges(wanted.ranges) if wanted.ranges else [])
+            rows = wanted.rows
+        lengths: Ints = rows["length"].astype(np.int64)
         return lengths
 
-    def _rows(self, shard_of: Ints, within: Ints) -> Any:
-        """The rows of the index of these records."""
+    def _by_arithmetic(self, shard_of: Ints, within: Ints) -> Any:
+        """Rows without checksums, where all records are of shards of records of one size; else None."""
+        shards, place = np.unique(shard_of, return_inverse=True)
+        stats = [self._shards[shard].stats for shard in shards.tolist()]
+        firsts = [each.first_position for each in stats if each.first_position is not None]
+        sizes = [each.record_nbytes for each in stats if each.record_nbytes is not None]
+        if not len(firsts) == len(sizes) == len(stats):
+            return None
+        strides = {size: index.chunk_nbytes(size) for size in set(sizes)}
+        first, stride = to_logical(np.array(firsts, np.int64)), np.array([strides[size] for size in sizes], np.int64)
+        rows = np.zeros(len(within), index.ROW)
+        rows["position"] = to_position(first[place] + within * stride[place])
+        rows["length"] = np.array(sizes, np.int64)[place]
+        return rows
+
+    def _rows(self, shard_of: Ints, within: Ints) -> _Rows:
+        """The rows of the index of these records, as far as they are here."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
         for shard in np.unique(shard_of).tolist():
@@ -166,9 +219,17 @@ class RangedShards:
                 missing[shard] = mine
             else:
                 out[mine] = _rows_of(raw)[within[mine]]
-        if missing:
-            self._fetch_rows(missing, within, out)
-        return out
+        whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
+        heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
+        single = [(shard, row) for shard, mine in missing.items() if shard not in whole for row in mine.tolist()]
+        places = [index.HEADER_NBYTES + index.ROW.itemsize * int(within[row]) for _, row in single]
+        wanted = [
+            *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in whole),
+            *((shard, 0, index.HEADER_NBYTES) for shard in heads),
+            *((shard, place, place + index.ROW.itemsize) for (shard, _), place in zip(single, places, strict=True)),
+        ]
+        ranges = [(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted]
+        return _Rows(out, missing, whole, heads, single, ranges)
 
     def _index(self, shard: int) -> Bytes | None:
         """The index of a shard, where it is here."""
@@ -185,27 +246,17 @@ class RangedShards:
             self._copies.pop(shard, None)
             return None
 
-    def _fetch_rows(self, missing: Mapping[int, Ints], within: Ints, out: Any) -> None:
-        """Fetch the rows of records, by shard, from indices that are not here: in one round trip."""
-        whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
-        heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
-        single = [(shard, row) for shard, mine in missing.items() if shard not in whole for row in mine.tolist()]
-        places = [index.HEADER_NBYTES + index.ROW.itemsize * int(within[row]) for _, row in single]
-        wanted = [
-            *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in whole),
-            *((shard, 0, index.HEADER_NBYTES) for shard in heads),
-            *((shard, place, place + index.ROW.itemsize) for (shard, _), place in zip(single, places, strict=True)),
-        ]
-        found = self._read_ranges([(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted])
-        fetched = iter(found)
-        for shard in whole:
+    def _take(self, wanted: _Rows, within: Ints, bodies: Sequence[bytes]) -> None:
+        """Fill in the rows that were not here."""
+        fetched = iter(bodies)
+        for shard in wanted.whole:
             raw = np.frombuffer(next(fetched), np.uint8)
             self._take_index(shard, raw)
-            out[missing[shard]] = _rows_of(raw)[within[missing[shard]]]
-        for shard in heads:
+            wanted.rows[wanted.missing[shard]] = _rows_of(raw)[within[wanted.missing[shard]]]
+        for shard in wanted.heads:
             where = self._shards[shard]
             self._headers[shard] = _check_header(next(fetched), where.stats.index_nbytes, where.stats, where.index_name)
-        out[[row for _, row in single]] = np.frombuffer(b"".join(fetched), index.ROW)
+        wanted.rows[[row for _, row in wanted.single]] = np.frombuffer(b"".join(fetched), index.ROW)
 
     def _is_due(self, shard: int, within: Ints) -> bool:
         """Whether to fetch a whole index: as many of its pages were asked for as it has, and there is room for it."""
@@ -224,27 +275,37 @@ class RangedShards:
     def _checked(self, shard: int, raw: Bytes) -> index.IndexHeader:
         return check_index(raw, self._shards[shard].stats, self._shards[shard].index_name)
 
-    def _stored(self, shard_of: Ints, rows: Any, name: Callable[[int], str]) -> RecordBuffer:
-        """The stored bytes of records, without the headers of blocks."""
-        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        begins = to_position(logical)
-        ends = np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
+    def _ranges(self, shard_of: Ints, rows: Any, name: Callable[[int], str]) -> list[Range]:
+        """The stored bytes of records, with the headers of blocks among them."""
+        _, _, begins, ends = _extents(rows)
         sizes = np.array([self._shards[shard].stats.nbytes for shard in shard_of.tolist()], np.int64)
         # Where a row was lost it holds zeros, and a block header lies there.
         outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > sizes))
         if len(outside):
             raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard, as its index has it")
-        wanted = [
+        return [
             (self._shards[shard].name, begin, end)
             for shard, begin, end in zip(shard_of.tolist(), begins.tolist(), ends.tolist(), strict=True)
         ]
-        fetched = np.frombuffer(b"".join(self._read_ranges(wanted)), np.uint8)
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        owner, inside, position, length = pieces(logical, lengths)
-        starts = splits_of(ends - begins)[:-1] - begins
-        move_ranges(out, splits[owner] + inside, fetched, starts[owner] + position, length)
-        return RecordBuffer.packed(out, lengths)
+
+
+def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of each record the logical offset, the bytes, and the positions of its begin and end."""
+    logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+    begins = to_position(logical)
+    return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
+
+
+def _without_headers(rows: Any, bodies: Sequence[bytes]) -> RecordBuffer:
+    """The stored bytes of records, without the headers of blocks."""
+    logical, lengths, begins, ends = _extents(rows)
+    fetched = np.frombuffer(b"".join(bodies), np.uint8)
+    splits = splits_of(lengths)
+    out = np.empty(int(splits[-1]), np.uint8)
+    owner, inside, position, length = pieces(logical, lengths)
+    starts = splits_of(ends - begins)[:-1] - begins
+    move_ranges(out, splits[owner] + inside, fetched, starts[owner] + position, length)
+    return RecordBuffer.packed(out, lengths)
 
 
 def _rows_of(raw: Bytes) -> NDArray[np.void]:
