@@ -85,6 +85,22 @@ def test_the_least_in_rank_is_done_first(doing: Doing, owner: Owner) -> None:
     assert [job for job in doing.done if job != 100] == [9, 5, 4, 3, 2, 1]
 
 
+def test_each_of_many_jobs_is_ranked_once(doing: Doing, owner: Owner) -> None:
+    ranked: list[int] = []
+
+    def rank(job: int) -> int:
+        ranked.append(job)
+        return job
+
+    copier: Copier[int] = Copier(doing, owner.take, rank, threads=1)
+    doing.gate.clear()
+    for first in range(0, 3000, 100):
+        copier.want(range(first, first + 200))
+    doing.gate.set()
+    copier.wait()
+    assert sorted(doing.done) == sorted(ranked) == list(range(3100))
+
+
 def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Owner) -> None:
     doing.answers = {1: [False], 2: [None, True], 3: [StorageError("full")]}
     owner.refuses = {5}

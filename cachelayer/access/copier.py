@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import threading
 import weakref
@@ -60,9 +62,12 @@ class Copier(Generic[Job]):
 
     def _forget(self) -> None:
         self._pid = os.getpid()
+        # There may be very many of them: the next one is found without a look at all. Those that are wanted and not
+        # queued are somebody else's just now.
         self._wanted: set[Job] = set()
+        self._queue: list[tuple[object, int, Job]] = []
+        self._tickets = itertools.count()
         self._running: set[Job] = set()
-        self._busy: set[Job] = set()
         self._ended: set[Job] = set()
         self._threads: set[threading.Thread] = set()
         self._failures = 0
@@ -75,11 +80,17 @@ class Copier(Generic[Job]):
                 self._forget()
             if self._failures >= _FAILURES:
                 return
-            self._wanted.update(set(jobs) - self._ended - self._running)
+            new = set(jobs) - self._ended - self._running - self._wanted
+            self._wanted |= new
+            self._enqueue(new)
             for _ in range(min(len(self._wanted), self._most_threads - len(self._threads))):
                 thread = threading.Thread(target=_run, args=(weakref.ref(self),), name="cachelayer-copy", daemon=True)
                 self._threads.add(thread)
                 thread.start()
+
+    def _enqueue(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            heapq.heappush(self._queue, (self._rank(job), next(self._tickets), job))
 
     def wait(self) -> None:
         """Return when there is nothing to be done."""
@@ -91,16 +102,15 @@ class Copier(Generic[Job]):
     def next_job(self) -> Next[Job] | None:
         """What a thread does now; None where it ends."""
         with self._lock:
-            ready = self._wanted - self._busy
             if self._done() is None:
                 return None
-            if ready:
-                job = min(ready, key=self._rank)  # type: ignore[arg-type]
+            if self._queue:
+                _, _, job = heapq.heappop(self._queue)
                 self._wanted.discard(job)
                 self._running.add(job)
                 return Next(job)
-            self._busy.clear()
             if self._wanted:
+                self._enqueue(self._wanted)
                 return Next(None)
             self._threads.discard(threading.current_thread())
             return None
@@ -116,7 +126,6 @@ class Copier(Generic[Job]):
         with self._lock:
             self._running.discard(job)
             if outcome is None:
-                self._busy.add(job)
                 self._wanted.add(job)
             elif isinstance(outcome, CacheLayerError):
                 self._note_failure(job, outcome)
@@ -131,6 +140,7 @@ class Copier(Generic[Job]):
             self._ended.add(job)
         if self._failures >= _FAILURES:
             self._wanted.clear()
+            self._queue.clear()
 
 
 def _run(copier: weakref.ref[Copier[Job]]) -> None:
