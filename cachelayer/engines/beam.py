@@ -52,27 +52,38 @@ class Beam:
 class _TaskError(Exception):
     """A task failed. Beam adds to the text, which comes first, and leaves number and outcome as they are."""
 
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C came while a task ran in this process; Beam would not leave it what it is."""
+
 
 def _run(number: int, function: bytes) -> None:
-    reply = outcome(lambda: pickle.loads(function)(number))  # noqa: S301 - of whoever runs the pipeline
     try:
+        reply = outcome(lambda: pickle.loads(function)(number))  # noqa: S301 - of whoever runs the pipeline
         result(reply)
+    except KeyboardInterrupt as error:
+        raise _InterruptedError(f"task {number} was interrupted") from error
     except Exception as error:
-        raise _TaskError(f"task {number} failed: {error}", number, reply) from error
+        raise _TaskError(f"task {number} failed: {type(error).__name__}: {error}", number, reply) from error
 
 
 def _wait_for(pipeline: Any) -> None:
     try:
-        _finished(pipeline.run())
+        _finish(pipeline.run())
     except _TaskError as error:
         _, number, reply = error.args
         with errors_of(number):
             result(reply)
+    except _InterruptedError:
+        raise KeyboardInterrupt from None
     except Exception as error:
         raise SourceError(f"the pipeline failed: {type(error).__name__}: {error}") from error
 
 
-def _finished(job: Any) -> None:
+def _finish(job: Any) -> None:
     try:
         job.wait_until_finish()
     except KeyboardInterrupt:
