@@ -24,6 +24,7 @@ from servers import Server, gcs_server, new_bucket
 import cachelayer
 from cachelayer.access.published import _Objects
 from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
+from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.transfer import PIECE
 from cachelayer.sequential import order
 from cachelayer.versions.log import Snapshot, VersionInfo
@@ -84,7 +85,7 @@ class KindCost:
 
 @dataclass(frozen=True)
 class FixedCosts:
-    """Of the state, the order, the log, a note of a finished part, a shard that is built, and one in memory."""
+    """Of state, order, log, a note of a part, a shard that is built, one in memory, and each file beside a new copy."""
 
     state_nbytes: int
     order_s: dict[int, float]
@@ -93,6 +94,7 @@ class FixedCosts:
     writes_a_shard: float
     piece_nbytes: int
     memory_a_shard: float
+    copy_s_a_file: float
 
 
 def manifest_costs(shards: int) -> list[ManifestCost]:
@@ -131,6 +133,7 @@ def fixed_costs(batches: tuple[int, ...]) -> FixedCosts:
         writes_a_shard=_writes_a_shard(),
         piece_nbytes=PIECE,
         memory_a_shard=_memory_a_shard(20_000),
+        copy_s_a_file=_copy_s_a_file(10_000),
     )
 
 
@@ -159,6 +162,15 @@ def _memory_a_shard(shards: int) -> float:
         return [objects[number] for number in range(shards)], headers
 
     return _memory(touched)[0] / shards
+
+
+def _copy_s_a_file(files: int) -> float:
+    """What a copy takes for each file that is there already: all of them are counted."""
+    with tempfile.TemporaryDirectory() as folder:
+        group = CacheFolder(Path(folder), 1 << 30).group("copies")
+        for number in range(files):
+            group.path(f"{number}").touch()
+        return seconds(lambda: group.make(f"{time.time_ns()}", 8, lambda _: None), 3) / files
 
 
 @contextmanager
@@ -253,10 +265,12 @@ def _sparse(server: Server, proxy: FaultProxy, url: str) -> tuple[float, float, 
     # What loads and connects the client is no part of it.
     _storage(server, proxy, 0, url=url).fetch("sparse@v1")[0]
     proxy.shape(LATENCY_MS)
-    started = time.perf_counter()
-    ref = _storage(server, proxy, 0, url=url).fetch("sparse@v1")
-    ref.read(np.sort(rng.choice(_SPARSE_RECORDS, _SPARSE_BATCH, replace=False)))
-    opened = time.perf_counter() - started
+    openings = []
+    for _ in range(3):
+        started = time.perf_counter()
+        ref = _storage(server, proxy, 0, url=url).fetch("sparse@v1")
+        ref.read(np.sort(rng.choice(_SPARSE_RECORDS, _SPARSE_BATCH, replace=False)))
+        openings.append((time.perf_counter() - started) / (2 * LATENCY_MS / 1e3))
     trips = []
     for _ in range(3):
         numbers = np.arange(8) * (_SPARSE_RECORDS // 8) + rng.integers(_SPARSE_RECORDS // 8)
@@ -266,4 +280,4 @@ def _sparse(server: Server, proxy: FaultProxy, url: str) -> tuple[float, float, 
         trips.append((time.perf_counter() - started) / (2 * LATENCY_MS / 1e3))
         counts.append(_traffic(proxy).reads / len(numbers))
     proxy.shape()
-    return counts[0], min(trips), opened / (2 * LATENCY_MS / 1e3)
+    return counts[0], min(trips), min(openings)
