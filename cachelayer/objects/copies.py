@@ -67,18 +67,18 @@ class CacheFolder:
             nbytes: bytes to come.
             keep: the group that they are for; none of it is removed.
         """
-        sizes = {path: _size(path) for path in self.path.glob("*/*")}
-        used = sum(sizes.values())
+        sizes = {group: found for group in self.path.iterdir() if (found := _sizes(group))}
+        used = sum(sum(found.values()) for found in sizes.values())
         limit = self.allowed(used, shutil.disk_usage(self.path).free)
-        if nbytes + sum(size for path, size in sizes.items() if path.parent == keep) > limit:
+        if nbytes + sum(sizes.pop(keep, {}).values()) > limit:
             return False
-        for group in sorted({path.parent for path in sizes} - {keep}, key=_last_use):
+        for group in sorted(sizes, key=_last_use):
             if used + nbytes <= limit:
                 break
             with _locked(group / _IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB) as unused:
-                for path, size in sizes.items():
-                    if unused and used + nbytes > limit and path.parent == group and path.name != _IN_USE:
-                        path.unlink(missing_ok=True)
+                for name, size in sizes[group].items():
+                    if unused and used + nbytes > limit and name != _IN_USE:
+                        (group / name).unlink(missing_ok=True)
                         used -= size
         return used + nbytes <= limit
 
@@ -236,6 +236,16 @@ def _size(path: Path) -> int:
     with suppress(OSError):
         return path.stat().st_size
     return -1
+
+
+def _sizes(group: Path) -> dict[str, int]:
+    """Bytes of each file of a group, of which there may be very many."""
+    sizes: dict[str, int] = {}
+    with suppress(OSError), os.scandir(group) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                sizes[entry.name] = entry.stat().st_size
+    return sizes
 
 
 def _last_use(group: Path) -> float:
