@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections import deque
 from collections.abc import Awaitable, Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.sequential.checkpoint import load_state, save_state
 from cachelayer.sequential.steps import Steps
 from cachelayer.sequential.stream import Stream
+from cachelayer.storage import Storage
 
 try:
     import jax
@@ -32,6 +35,30 @@ _ALIGNMENT = 64
 def shard_by_process() -> tuple[int, int]:
     """The shard of this process among all JAX processes, for ``ref.stream(shard=...)``."""
     return jax.process_index(), jax.process_count()
+
+
+def cache(
+    storage: Storage,
+    source: Any,
+    dataset_id: str,
+    dataset_version: str,
+    *,
+    hosts: tuple[int, int] | None = None,
+    **submit_options: Any,
+) -> DataRef[Any]:
+    """The version, built by all JAX processes together; each of them makes this call.
+
+    Args:
+        storage: where it is kept; all processes can reach it.
+        source, dataset_id, dataset_version, submit_options: as in :meth:`cachelayer.Storage.cache`.
+        hosts: index and count of the processes; by default JAX's.
+
+    Raises:
+        CacheLayerError: as in :meth:`cachelayer.Storage.cache`.
+    """
+    together = shard_by_process() if hosts is None else hosts
+    ref: DataRef[Any] = storage.cache(source, dataset_id, dataset_version, hosts=together, **submit_options)
+    return ref
 
 
 def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -> GlobalBatches[T]:
@@ -273,7 +300,7 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
-@cache
+@functools.cache
 def _is_known(dtype: np.dtype[Any]) -> bool:
     """Whether JAX has arrays of a dtype."""
     try:

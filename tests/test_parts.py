@@ -145,7 +145,7 @@ def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average()
             cachelayer.SourceError,
             "part 1 of 4: no source of it: ZeroDiv",
         ),
-        (lambda index, count: 5 if index else [1], cachelayer.InvalidTypeError, "part 1 of 4: a int is not a source"),
+        (lambda index, count: 5 if index == 1 else [index], cachelayer.InvalidTypeError, "part 1 of 4: a int is not a source"),
         (
             lambda index, count: [1, 2.5 if index == 2 else 2],
             cachelayer.ElementError,
