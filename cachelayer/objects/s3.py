@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -121,6 +121,16 @@ class S3Client:
         return data
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        if self._ranges is not None:
+            try:
+                async with aclosing(self._ranges.chunks(*_split(path), start, stop)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            except RequestError as error:
+                if error.kind is not Kind.REFUSED:
+                    raise
+            else:
+                return
         yield await self.get(path, start, stop)
 
     async def stat(self, path: str) -> Stat:

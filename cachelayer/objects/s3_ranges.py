@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from cachelayer.objects.retry import Kind, RequestError
 _UNDERSTOOD = {"endpoint_url", "key", "secret", "token", "anon", "profile", "client_kwargs", "use_listings_cache"}
 _UNDERSTOOD_OF_CLIENT = {"endpoint_url", "region_name", "aws_access_key_id", "aws_secret_access_key"}
 _ASK_AGAIN = timedelta(minutes=5)
+_CHUNK = 1024 * 1024
 
 _forked = False
 
@@ -53,12 +55,22 @@ class RangeReader:
             RequestError: where it does not come.
         """
         import obstore
-        from obstore.exceptions import BaseError
 
-        try:
+        with _translated():
             return bytes(await obstore.get_range_async(self._store(bucket), key, start=start, end=stop))
-        except (BaseError, OSError, ValueError) as error:
-            raise RequestError(_kind(error), str(error).split("\n\nDebug source:")[0]) from error
+
+    async def chunks(self, bucket: str, key: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """A range, piece by piece as it arrives.
+
+        Raises:
+            RequestError: where it does not come.
+        """
+        import obstore
+
+        with _translated():
+            found = await obstore.get_async(self._store(bucket), key, options={"range": (start, stop)})
+            async for chunk in found.stream(_CHUNK):
+                yield chunk
 
     def _store(self, bucket: str) -> Any:
         from obstore.store import S3Store
@@ -97,6 +109,16 @@ class RangeReader:
             "token": found.token,
             "expires_at": datetime.now(UTC) + _ASK_AGAIN,
         }
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        raise RequestError(_kind(error), str(error).split("\n\nDebug source:")[0]) from error
 
 
 def _kind(error: Exception) -> Kind:
