@@ -46,7 +46,7 @@ def show_manifests(costs: list[ManifestCost]) -> str:
         (f"{cost.shards:,}", f"{cost.runs:,}", size(cost.nbytes), f"{cost.opening_s:.3f} s", size(cost.memory_nbytes))
         for cost in costs
     ]
-    head = ("shards", "runs of file names", "manifest", "opened: parsed, checked, digest", "memory")
+    head = ("shards", "runs of file names", "manifest", "processor time to open it: parsed, checked, digest", "memory")
     return table("Manifests, measured", head, rows)
 
 
@@ -113,7 +113,7 @@ def build(kind: KindCost, fixed: FixedCosts, shard_nbytes: int, manifest: Manife
 BUILD_LINES = (
     "shards",
     "manifest, one run of names a shard",
-    "opening it",
+    "processor time to open it",
     "all indices",
     "ArrayRecord beside the records",
     "bytes written by a host",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
 from faults import FaultProxy, fault_proxy
-from format_scale import a_manifest, seconds
+from format_scale import a_manifest
 from servers import Server, gcs_server, new_bucket
 
 import cachelayer
@@ -42,7 +43,7 @@ _SPARSE_BATCH = 64
 
 @dataclass(frozen=True)
 class ManifestCost:
-    """A manifest: its bytes, seconds to open it, bytes of memory it takes then."""
+    """A manifest: its bytes, processor seconds to open it, bytes of memory it takes then."""
 
     shards: int
     runs: int
@@ -95,6 +96,16 @@ class FixedCosts:
     piece_nbytes: int
     memory_a_shard: float
     copy_s_a_file: float
+
+
+def seconds(work: Callable[[], Any], rounds: int) -> float:
+    """The median processor time of some work."""
+    times = []
+    for _ in range(rounds):
+        started = time.process_time()
+        work()
+        times.append(time.process_time() - started)
+    return statistics.median(times)
 
 
 def manifest_costs(shards: int) -> list[ManifestCost]:
