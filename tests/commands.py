@@ -28,6 +28,21 @@ def rows(size: int = 10, name: str = "a", scale: float = 1.0, flag: bool = False
         yield {"number": number * scale, "name": name, "flag": flag}
 
 
+def parts():
+    """Rows in two parts; each tells whether it was made in another process than this one."""
+    import os
+
+    import cachelayer
+
+    caller = os.getpid()
+
+    def part(index: int, count: int):
+        for number in range(index * 5, index * 5 + 5):
+            yield {"number": number, "is_elsewhere": os.getpid() != caller}
+
+    return cachelayer.sharded(part, 2)
+
+
 def batches():
     import numpy as np
 

@@ -76,6 +76,17 @@ def test_batches_are_taken_apart() -> None:
     assert document("build", "pipeline:batches", "cache", *BUILD, "--unbatch")["records"] == 7
 
 
+@pytest.mark.parametrize(
+    ("options", "is_elsewhere"), [((), False), (("--workers", 2), True), (("--engine", "processes"), True)]
+)
+def test_the_parts_of_a_source_are_built_where_it_is_asked_for(
+    here: Path, options: tuple[object, ...], is_elsewhere: bool
+) -> None:
+    script("build", "pipeline:parts", "cache", *BUILD, *options, cwd=here)
+    rows = [{"number": number, "is_elsewhere": is_elsewhere} for number in range(10)]
+    assert list(fetched()) == rows
+
+
 def test_arguments_named_like_secrets_are_not_kept() -> None:
     document("build", "pipeline:secret", "cache", *BUILD, "--arg", "api_token=hunter2")
     assert "hunter2" not in "".join(path.read_text(errors="replace") for path in Path("cache").rglob("*.json"))
@@ -122,6 +133,7 @@ def test_what_cannot_be_built_is_said(function: str, says: str) -> None:
         (("--shard-bytes", "much"), "--shard-bytes 'much'"),
         (("--metadata", "[1]"), "--metadata is an object of JSON"),
         (("--on-error", "ignore"), "on_error 'ignore'"),
+        (("--engine", "spark"), "engine='spark'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: tuple[str, ...], says: str) -> None:

@@ -23,7 +23,11 @@ Version = Annotated[str, typer.Option("--version", metavar="VERSION", help="The 
 Compression = Annotated[str | None, typer.Option(metavar="KIND", help="zstd, or zstd:LEVEL, of each record.")]
 ShardBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="About the size of a shard file: 256MB, 1GiB.")]
 MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take no more than these.")]
-Workers = Annotated[int, typer.Option(metavar="N", help="Processes, for a source that can begin at any record.")]
+Workers = Annotated[int, typer.Option(metavar="N", help="Processes, for a source that can be divided.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="processes|ray|beam", help="What builds the parts of a source that can be divided."),
+]
 OnError = Annotated[str, typer.Option(metavar="raise|skip", help="What becomes of elements that do not fit.")]
 Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the version.")]
 Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object that is kept with the version.")]
@@ -33,6 +37,7 @@ Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object th
     "cachelayer build pipeline:train gs://bucket/caches --id cifar10 --version v1",
     "cachelayer build pipelines/text.py:tokens cache --id tokens --version v3 --arg length=512 --compression zstd",
     "cachelayer build pipeline:train cache --id cifar10 --version 'size-{size}' --arg size=32",
+    "cachelayer build pipeline:train gs://bucket/caches --id cifar10 --version v1 --engine ray",
 )
 def build(
     function: Annotated[
@@ -47,6 +52,7 @@ def build(
     max_records: MaxRecords = None,
     unbatch: Annotated[bool, typer.Option("--unbatch", help="The source gives batches: take them apart.")] = False,
     workers: Workers = 1,
+    engine: Engine = None,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Go on with what a build that was interrupted has finished.")
     ] = True,
@@ -70,7 +76,7 @@ def build(
         version,
         found,
         arguments,
-        {**options, "unbatch": unbatch, "workers": workers, "resume": resume},
+        {**options, "unbatch": unbatch, "workers": workers, "engine": engine, "resume": resume},
     )
 
 
