@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -23,12 +24,19 @@ def pickled(function: Callable[..., Any], what: str, otherwise: str) -> bytes:
     import cloudpickle
 
     try:
-        return cast(bytes, cloudpickle.dumps(function))
+        return pickle.dumps((sys.path, cloudpickle.dumps(function)))
     except Exception as error:
         raise InvalidTypeError(
             f"{what} cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
             f"connections in it where they are used, or {otherwise}"
         ) from error
+
+
+def unpickled(function: bytes) -> Callable[..., Any]:
+    """The function of ``pickled``; modules are found where they were, too."""
+    path, found = pickle.loads(function)  # noqa: S301 - of whoever asks for calls
+    sys.path[:] = dict.fromkeys([*path, *sys.path])
+    return cast(Callable[..., Any], pickle.loads(found))  # noqa: S301 - the same
 
 
 def outcome(call: Callable[[], Any]) -> bytes:

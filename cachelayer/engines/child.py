@@ -1,7 +1,7 @@
 """A process of this Python that calls one function again and again.
 
-Parent and child send each other pickles after their length as a little-endian uint64: first the module path and the
-function, then the arguments of each call, which is answered with its outcome.
+Parent and child send each other pickles after their length as a little-endian uint64: first the function, then the
+arguments of each call, which is answered with its outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import IO, Any, Self, cast
 
-from cachelayer.engines.calls import outcome, result
+from cachelayer.engines.calls import outcome, result, unpickled
 
 _LENGTH = struct.Struct("<Q")
 _SECONDS_TO_END = 5.0
@@ -38,7 +38,7 @@ class Child:
     """
 
     def __init__(self, function: bytes) -> None:
-        self._opening: bytes | None = pickle.dumps({"path": sys.path, "function": function})
+        self._opening: bytes | None = function
         # In a session of its own: Ctrl-C reaches the parent alone, which ends its children.
         self._process = subprocess.Popen(  # noqa: S603 - this Python
             [sys.executable, "-c", _MAIN],
@@ -117,9 +117,7 @@ def main() -> None:
     os.dup2(2, 1)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_requested, args=(pipe, requests), daemon=True).start()
-    opening = pickle.loads(requests.get())  # noqa: S301 - of the parent
-    sys.path[:] = opening["path"]
-    function = cache(partial(pickle.loads, opening["function"]))
+    function = cache(partial(unpickled, requests.get()))
     while True:
         _send(replies, _reply(function, requests.get()))
 

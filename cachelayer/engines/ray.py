@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from cachelayer.engines.calls import outcome, pickled, result
+from cachelayer.engines.calls import outcome, pickled, result, unpickled
 from cachelayer.engines.engine import errors_of
 from cachelayer.errors import MissingDependencyError, SourceError, StorageError
 
@@ -60,7 +59,7 @@ class Ray:
 
 
 def _run(function: bytes, number: int) -> bytes:
-    return outcome(lambda: pickle.loads(function)(number))  # noqa: S301 - of the driver
+    return outcome(lambda: unpickled(function)(number))
 
 
 @contextmanager

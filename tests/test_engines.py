@@ -1,0 +1,68 @@
+"""Engines that run here: processes, and Beam's runner in this process. Ray has a file of its own."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from engine_conformance import EngineConformance, TellingConformance
+
+from cachelayer.engines import Beam, Engine, Processes, Ray, engine_of
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
+
+
+class TestProcesses(TellingConformance):
+    source = "Processes(2)"
+    most_ahead = 2
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return Processes(2)
+
+
+class TestBeam(EngineConformance):
+    source = "Beam()"
+    tells = False
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return Beam()
+
+    def test_a_runner_elsewhere_tells_the_reason_in_its_text(self) -> None:
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        def task(number: int) -> None:
+            raise OSError("the disk went away")
+
+        options = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
+        with pytest.raises(SourceError, match=r"(?s)the pipeline failed: .*task 0 failed: OSError: the disk went away"):
+            list(Beam(PipelineOptions(options)).run(task, [0]))
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"), [(None, Processes), ("processes", Processes), ("ray", Ray), ("beam", Beam), (Beam(), Beam)]
+)
+def test_an_engine_has_a_name_or_is_one(engine: Any, kind: type[Engine]) -> None:
+    assert isinstance(engine_of(engine, 2), kind)
+
+
+@pytest.mark.parametrize("engine", ["spark", "", 3, object()])
+def test_anything_else_is_refused_with_the_names(engine: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="expected None, 'processes', 'ray', 'beam' or an object"):
+        engine_of(engine, 2)
+
+
+@pytest.mark.parametrize("workers", [0, 1.5])
+def test_a_number_of_workers_that_cannot_be_is_refused(workers: Any) -> None:
+    with pytest.raises((InvalidArgumentError, InvalidTypeError), match="workers"):
+        Processes(workers)
+
+
+@pytest.mark.parametrize(("engine", "package", "extra"), [(Ray(), "ray", "ray"), (Beam(), "apache_beam", "beam")])
+def test_an_engine_that_is_not_installed_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=rf"cachelayer\[{extra}\]"):
+        list(engine.run(abs, [0]))
