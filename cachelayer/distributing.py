@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -16,8 +18,9 @@ from cachelayer.building.build import Built
 from cachelayer.building.encode import LeftOut
 from cachelayer.codec import codec_for
 from cachelayer.engines import Engine
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
 from cachelayer.objects import paths
+from cachelayer.objects.store import ObjectStore
 from cachelayer.parting import PartTask
 from cachelayer.progress import Progress
 from cachelayer.versions.attempts import Attempts, pause
@@ -222,10 +225,11 @@ def _are_all_equal(task: PartTask, shard: ShardFile) -> bool:
     return len(np.unique(record_checksums(raw))) == 1
 
 
-def remove_others(task: PartTask, built: Built) -> None:
-    """Remove what was written for parts that were begun twice."""
-    folder = paths.build(task.dataset_id, task.attempt)
-    whole = {name for shard in built.shards for name in (shard.name, paths.index_of(shard.name))}
-    for name in task.store.names(folder):
-        if f"{paths.BUILDS}/{task.attempt}/{name}" not in whole:
-            task.store.delete(f"{folder}/{name}")
+def remove_others(store: ObjectStore, dataset_id: str, attempt: str, shards: Iterable[ShardFile]) -> None:
+    """Remove what an attempt that has published wrote for parts that were begun twice."""
+    folder = paths.build(dataset_id, attempt)
+    named = {Path(name).name for shard in shards for name in (shard.name, paths.index_of(shard.name))}
+    with suppress(StorageError):
+        for name in store.names(folder):
+            if name.startswith("shard-") and name not in named:
+                store.delete(f"{folder}/{name}")

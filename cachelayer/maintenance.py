@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from cachelayer.access.published import Published
 from cachelayer.committing import attempts_named_by, named_attempts
 from cachelayer.errors import (
     AlreadyExistsError,
@@ -96,7 +97,9 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
     owners = sorted({adopted.get(attempt, attempt) for attempt in old})
     running = {*_running(attempts, old), *_running(attempts, owners)}
     idle = [name for name in old if name not in running and adopted.get(name, name) not in running]
-    return _delete_unnamed(store, dataset_id, idle, adopted)
+    deleted = _delete_unnamed(store, dataset_id, idle, adopted)
+    _delete_unnamed_files(store, dataset_id, set(old).difference(running, deleted), clock, grace)
+    return deleted
 
 
 def collect_deleted(store: ObjectStore, dataset_id: str, info: VersionInfo) -> None:
@@ -153,6 +156,45 @@ def _delete_unnamed(
     if dead:
         _forget_unfinished(store, dataset_id, dead)
     return dead
+
+
+def _delete_unnamed_files(
+    store: ObjectStore, dataset_id: str, attempts: Collection[str], clock: _Clock, grace: float
+) -> None:
+    """Delete what attempts wrote after others had gone on with their files, and published those.
+
+    No version can come to name it: such an attempt can neither publish nor be adopted once more.
+    """
+    head = Log(store, dataset_id).head()
+    given_up = {attempt for attempt in attempts if not head.can_be_adopted(attempt)}
+    if not given_up:
+        return
+    try:
+        named = {name for info in head.versions.values() for name in _files_of(store, dataset_id, info, given_up)}
+    except (CorruptionError, FormatError):
+        return
+    for attempt in given_up:
+        folder = paths.build(dataset_id, attempt)
+        for name in store.names(folder):
+            whole = f"{folder}/{name}"
+            if whole not in named and clock.age(whole) >= grace:
+                store.delete(whole)
+
+
+def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
+    """The files of a version that these attempts wrote."""
+    manifest = Published(store, dataset_id, info).manifest
+    shards = (
+        (shard.name for shard in manifest.shards if shard.attempt in attempts)
+        if (manifest.shards.attempts.intersection(attempts))
+        else ()
+    )
+    kept = () if manifest.kept is None or manifest.kept.file is None else (manifest.kept.file,)
+    for name in (info.manifest, *kept):
+        yield f"{dataset_id}/{name}"
+    for name in shards:
+        yield f"{dataset_id}/{name}"
+        yield paths.index_of(f"{dataset_id}/{name}")
 
 
 def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> None:

@@ -242,6 +242,9 @@ class Publisher:
                 raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error
             raise
         notes.forget()
+        if work.division is not None:
+            # Not before: what another goes on with would be among them, if it took this attempt for dead.
+            remove_others(self._store, self._dataset_id, attempt, built.shards)
         return info
 
     def _whole(
@@ -271,9 +274,7 @@ class Publisher:
             build_parts(task, self._engine(), progress, finished)
         else:
             build_together(task, self._engine(), progress, self._attempts, hosts, task.attempt, finished, lambda: True)
-        built = collected(task, finished)
-        remove_others(task, built)
-        return built
+        return collected(task, finished)
 
     def _work(self, *, apart: bool = False) -> _Work:
         """What is to be done.

@@ -17,7 +17,7 @@ import cachelayer
 PARTS = 8
 RECORDS = 2000
 SHARD_BYTES = 30_000
-LEASE_SECONDS = 0.6
+LEASE_SECONDS = 1.5
 
 
 def row(number: int) -> dict[str, Any]:
@@ -36,7 +36,8 @@ class Rows:
     """The same; where a file of the part's name is in the folder, it is removed and the process kills itself.
 
     Args:
-        folder: the folder; where ``stays`` is in it as well, the file of the part stays.
+        folder: the folder; where ``stays`` is in it as well, the file of the part stays; where ``pauses``, the process
+            stops itself instead.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +49,7 @@ class Rows:
             if number == 100 and fatal.exists():
                 if not (self.folder / "stays").exists():
                     fatal.unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGSTOP if (self.folder / "pauses").exists() else signal.SIGKILL)
             yield element
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +147,11 @@ def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average()
             cachelayer.SourceError,
             "part 1 of 4: no source of it: ZeroDiv",
         ),
-        (lambda index, count: 5 if index == 1 else [index], cachelayer.InvalidTypeError, "part 1 of 4: a int is not a source"),
+        (
+            lambda index, count: 5 if index == 1 else [index],
+            cachelayer.InvalidTypeError,
+            "part 1 of 4: a int is not a source",
+        ),
         (
             lambda index, count: [1, 2.5 if index == 2 else 2],
             cachelayer.ElementError,
@@ -350,4 +356,43 @@ def test_hosts_build_together_in_object_stores(
     (tmp_path / "5").touch()
     hosts = [begin(url, tmp_path, index, 3, options) for index in range(3)]
     assert statuses(hosts) == [-signal.SIGKILL, 0, 0]
+    check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
+
+
+def test_a_host_that_was_taken_for_dead_publishes_nothing_and_has_the_version(
+    gcs: Server, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    url, options = gcs.url(new_bucket(gcs)), gcs.storage_options()
+    (tmp_path / "pauses").touch()
+    (tmp_path / "0").touch()
+    paused = begin(url, tmp_path, 0, 2, options)
+    os.waitid(os.P_PID, paused.pid, os.WSTOPPED)
+    assert digests([begin(url, tmp_path, 1, 2, options)]) == [expected.digest]
+    paused.send_signal(signal.SIGCONT)
+    assert digests([paused]) == [expected.digest]
+    storage = Storage(url, storage_options=options, local_cache_bytes=0)
+    assert [event.kind for event in storage.history("d")] == ["adopt", "publish"]
+    check(storage, expected)
+
+
+@pytest.mark.parametrize(
+    ("store", "rounds"),
+    [("local", 3), pytest.param("local", 30, marks=pytest.mark.soak), pytest.param("s3", 30, marks=pytest.mark.soak)],
+)
+def test_killed_at_random_moments_the_version_is_that_of_one_run(
+    store: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    url, options = str(tmp_path / "storage"), None
+    if store == "s3":
+        s3: Server = request.getfixturevalue("s3")
+        url, options = s3.url(new_bucket(s3)), s3.storage_options()
+    draw = random.Random(rounds)
+    for _ in range(rounds):
+        hosts = [begin(url, tmp_path, index, 2, options) for index in range(2)]
+        for host in draw.sample(hosts, 2):
+            with suppress(subprocess.TimeoutExpired):
+                host.wait(timeout=draw.uniform(0.8, 2.0))
+            host.kill()
+        assert set(statuses(hosts)) <= {0, -signal.SIGKILL}
+    assert digests([begin(url, tmp_path, 0, 1, options)]) == [expected.digest]
     check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
