@@ -40,6 +40,8 @@ def task(number):
         mark.write(str(number * SIZE))
 
 sys_argv = sys.argv
+list(ENGINE.run(task, range(4)))
+sys_argv[2] = "fail"
 try:
     list(ENGINE.run(task, range(4)))
 except OwnError as error:
@@ -148,15 +150,11 @@ class EngineConformance:
         with pytest.raises(InvalidTypeError, match=r"the task cannot be sent .*'_thread.lock'"):
             list(engine.run(lambda number: lock, [0]))
 
-    def test_what_is_defined_in_the_main_program_is_sent(self, tmp_path: Path) -> None:
+    def test_what_is_defined_in_the_main_program_is_sent_and_comes_back(self, tmp_path: Path) -> None:
         done = subprocess.run(self._main(tmp_path, "run"), capture_output=True, text=True, check=True)
         assert {path.name: path.read_text() for path in tmp_path.glob("mark-*")} == {
             f"mark-{number}": str(3 * number) for number in range(4)
         }
-        assert "caught" not in done.stdout
-
-    def test_an_error_of_the_main_program_is_caught_there(self, tmp_path: Path) -> None:
-        done = subprocess.run(self._main(tmp_path, "fail"), capture_output=True, text=True, check=True)
         assert "caught mine" in done.stdout
 
     @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])

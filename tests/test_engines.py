@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_conformance import EngineConformance, TellingConformance
+from parts_child import PARTS, SHARD_BYTES, rows
 
+import cachelayer
 from cachelayer.engines import Beam, Engine, Processes, Ray, engine_of
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 
@@ -38,6 +41,16 @@ class TestBeam(EngineConformance):
         options = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
         with pytest.raises(SourceError, match=r"(?s)the pipeline failed: .*task 0 failed: OSError: the disk went away"):
             list(Beam(PipelineOptions(options)).run(task, [0]))
+
+
+@pytest.mark.parametrize("engine", ["processes", "beam"])
+def test_a_build_is_the_same_with_any_engine(tmp_path: Path, engine: str) -> None:
+    def build(name: str, engine: str | None) -> str:
+        source = cachelayer.sharded(rows, PARTS)
+        storage = cachelayer.Storage(tmp_path / name)
+        return storage.submit(source, "d", "v1", shard_bytes=SHARD_BYTES, engine=engine).digest
+
+    assert build("with", engine) == build("without", None)
 
 
 @pytest.mark.parametrize(
