@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_conformance import EngineConformance, TellingConformance
-from parts_child import PARTS, SHARD_BYTES, rows
+from parts_child import PARTS, SHARD_BYTES, Rows, rows
 
 import cachelayer
 from cachelayer.engines import Beam, Engine, Processes, Ray, engine_of
@@ -51,6 +54,31 @@ def test_a_build_is_the_same_with_any_engine(tmp_path: Path, engine: str) -> Non
         return storage.submit(source, "d", "v1", shard_bytes=SHARD_BYTES, engine=engine).digest
 
     assert build("with", engine) == build("without", None)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from parts_child import PARTS, SHARD_BYTES, Rows
+import cachelayer
+
+source = cachelayer.sharded(Rows(Path(sys.argv[1])), PARTS)
+cachelayer.Storage(Path(sys.argv[1], "storage")).submit(source, "d", "v1", shard_bytes=SHARD_BYTES, engine="beam")
+"""
+
+
+def test_a_pipeline_whose_program_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "3").touch()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    source = cachelayer.sharded(Rows(tmp_path), PARTS)
+    ref = cachelayer.Storage(tmp_path / "storage").submit(
+        source, "d", "v1", shard_bytes=SHARD_BYTES, engine="beam", resume=True
+    )
+    assert len(ref._base.manifest.attempts) == 2
+    whole = cachelayer.Storage(tmp_path / "whole").submit(source, "d", "v1", shard_bytes=SHARD_BYTES)
+    assert ref.digest == whole.digest
 
 
 @pytest.mark.parametrize(
