@@ -70,8 +70,12 @@ class PartTask:
             if made is None:
                 made = self._build(unfinished, number)
         except StorageError as error:
-            raise StorageError(f"part {number}, on host {platform.node()}: {error}") from error
+            raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error
         return PartDone(number, made.records, made.nbytes)
+
+    def describe(self, number: int) -> str:
+        """What errors call a part."""
+        return self.parts.describe(number)
 
     def check_repeats(self, number: int, finished: FinishedPart) -> None:
         """Whether the source gives what it gave when a part was built: its first shard is compared.
@@ -94,7 +98,9 @@ class PartTask:
     def _build(self, unfinished: Unfinished, number: int) -> FinishedPart:
         run = unfinished.begin_part(self.attempt, number)
         if run >= _RUNS:
-            raise SourceError(f"part {number} was begun {run} times and never finished: build with resume=False")
+            raise SourceError(
+                f"{self.describe(number)} was begun {run} times and never finished: build with resume=False"
+            )
         part = self.parts.part(number)
         files = range((number * _RUNS + run) * _FILES, (number * _RUNS + run + 1) * _FILES)
         options = replace(self.options, max_records=part.records)
@@ -117,8 +123,8 @@ class PartTask:
                 raise _named(error, part) from error
             if len(built.shards) > _FILES:
                 raise InvalidArgumentError(
-                    f"part {number} makes {len(built.shards):,} shards, and {_FILES:,} are the most: make more "
-                    "parts, or larger shards"
+                    f"{self.describe(number)} makes {len(built.shards):,} shards, and {_FILES:,} are the most: make "
+                    "more parts, or larger shards"
                 )
             if part.records is not None and built.left_out.of != part.records:
                 raise SourceError(

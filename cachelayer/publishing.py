@@ -179,7 +179,7 @@ class Publisher:
     def _help(self, lead: str, work: _Work, hosts: Hosts, is_wanted: Callable[[], bool]) -> None:
         """Build parts of what another host leads, as long as it does."""
         begun = None if not lead else Unfinished(self._store, self._dataset_id, self._version).begun(lead)
-        if begun is None:
+        if begun is None or self._attempts.dead([lead]):
             return
         if work.division is None or work.plan != begun.plan:
             raise InvalidArgumentError(

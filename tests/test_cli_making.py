@@ -133,7 +133,7 @@ def test_what_cannot_be_built_is_said(function: str, says: str) -> None:
         (("--shard-bytes", "much"), "--shard-bytes 'much'"),
         (("--metadata", "[1]"), "--metadata is an object of JSON"),
         (("--on-error", "ignore"), "on_error 'ignore'"),
-        (("--engine", "spark"), "engine='spark'"),
+        (("--engine", "spark"), "engine='spark': expected"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: tuple[str, ...], says: str) -> None:

@@ -202,9 +202,20 @@ def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
 
 def test_a_worker_that_is_killed_ends_the_build_and_says_so(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "3").touch()
-    with pytest.raises(cachelayer.SourceError, match=r"SIGKILL.*3"):
+    with pytest.raises(cachelayer.SourceError, match=r"killed by SIGKILL.* while it ran part 3 of 8"):
         storage.submit(sharded(Rows(tmp_path), PARTS), "d", "v1", workers=2)
     assert storage._store.names("d/_builds") == []
+
+
+def dies(number: int) -> np.ndarray[Any, Any]:
+    if number == 700:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return np.full(100, number)
+
+
+def test_a_worker_that_is_killed_names_its_records(storage: Storage) -> None:
+    with pytest.raises(cachelayer.SourceError, match="while it ran records 682 to 703"):
+        storage.submit(Listed(1000, dies), "d", "v1", workers=2, shard_bytes=20_000)
 
 
 def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, tmp_path: Path) -> None:

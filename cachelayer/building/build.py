@@ -121,7 +121,7 @@ def _encoded(
     if not isinstance(source, Seekable) or length is None:
         warnings.warn(
             f"workers={options.workers}: a source of {source.kind} cannot be divided, and one process builds it. A "
-            "sequence with a length can be, and so can most datasets",
+            "sequence with a length can be, most datasets, and what cachelayer.sharded(function, count) makes",
             CacheLayerWarning,
             stacklevel=6,
         )

@@ -11,6 +11,7 @@ from cachelayer.arrayrecord.compression import Compression
 from cachelayer.building.encode import ON_ERROR, OnError
 from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
+from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.versions.provenance import checked_metadata
 
@@ -34,7 +35,7 @@ class BuildOptions:
     progress: bool | None
     resume: bool
     workers: int
-    engine: Any
+    engine: str | Engine | None
     kept: Mapping[str, Any]
 
     @classmethod
@@ -50,7 +51,7 @@ class BuildOptions:
         progress: bool | None = None,
         resume: bool = False,
         workers: int = 1,
-        engine: Any = None,
+        engine: str | Engine | None = None,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -61,6 +62,8 @@ class BuildOptions:
         """
         if on_error not in ON_ERROR:
             raise InvalidArgumentError(f"on_error {on_error!r}: it is one of {', '.join(map(repr, ON_ERROR))}")
+        workers = integer("workers", workers, 1)
+        engine_of(engine, workers)
         return cls(
             element_spec=None if element_spec is None else declared(element_spec),
             compression=Compression.parse(compression),
@@ -70,7 +73,7 @@ class BuildOptions:
             on_error=on_error,
             progress=progress,
             resume=bool(resume),
-            workers=integer("workers", workers, 1),
+            workers=workers,
             engine=engine,
             kept={"description": description, "metadata": checked_metadata(metadata)},
         )

@@ -56,6 +56,9 @@ class Parts(Protocol):
     def plan(self) -> dict[str, Any] | None:
         """What decides the parts, as JSON; None where the shards are those of a build that is not divided."""
 
+    def describe(self, number: int) -> str:
+        """What errors call a part."""
+
     def part(self, number: int) -> Part:
         """One of the parts.
 
@@ -107,9 +110,9 @@ class Sharded:
 
     def part(self, number: int) -> Part:
         """One of the parts."""
-        return Part(self._source(number), name=self._name(number))
+        return Part(self._source(number), name=self.describe(number))
 
-    def _name(self, number: int) -> str:
+    def describe(self, number: int) -> str:
         return f"part {number} of {self.count}"
 
     def _source(self, number: int) -> Source:
@@ -118,11 +121,11 @@ class Sharded:
         except CacheLayerError:
             raise
         except Exception as error:
-            raise SourceError(f"{self._name(number)}: no source of it: {type(error).__name__}: {error}") from error
+            raise SourceError(f"{self.describe(number)}: no source of it: {type(error).__name__}: {error}") from error
         try:
             return as_source(made, unbatch=self._unbatch, element_spec=self._declared)
         except InvalidTypeError as error:
-            raise InvalidTypeError(f"{self._name(number)}: {error}") from error
+            raise InvalidTypeError(f"{self.describe(number)}: {error}") from error
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """The elements of all parts, one part after another."""
@@ -177,6 +180,10 @@ class Ranges:
     def plan(self) -> dict[str, Any] | None:
         """What decides the parts."""
         return None if self.is_exact else {"records": self.records}
+
+    def describe(self, number: int) -> str:
+        first = number * self.records
+        return f"records {first} to {min(self.length, first + self.records) - 1}"
 
     def part(self, number: int) -> Part:
         """One of the parts."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cachelayer.engines.calls import outcome, pickled, result, unpickled
-from cachelayer.engines.engine import errors_of
+from cachelayer.engines.engine import errors_of, name_of
 from cachelayer.errors import MissingDependencyError, SourceError
 
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class Beam:
 
 
 class _TaskError(Exception):
-    """A task failed. Beam adds to the text, which comes first, and leaves number and outcome as they are."""
+    """A task failed. Beam adds to the text, which comes first, and leaves name and outcome as they are."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -60,21 +60,23 @@ class _InterruptedError(Exception):
 
 
 def _run(number: int, function: bytes) -> None:
+    task = unpickled(function)
     try:
-        reply = outcome(lambda: unpickled(function)(number))
+        reply = outcome(lambda: task(number))
         result(reply)
     except KeyboardInterrupt as error:
-        raise _InterruptedError(f"task {number} was interrupted") from error
+        raise _InterruptedError(f"{name_of(task, number)} was interrupted") from error
     except Exception as error:
-        raise _TaskError(f"task {number} failed: {type(error).__name__}: {error}", number, reply) from error
+        name = name_of(task, number)
+        raise _TaskError(f"{name} failed: {type(error).__name__}: {error}", name, reply) from error
 
 
 def _wait_for(pipeline: Any) -> None:
     try:
         _finish(pipeline.run())
     except _TaskError as error:
-        _, number, reply = error.args
-        with errors_of(number):
+        _, name, reply = error.args
+        with errors_of(name):
             result(reply)
     except _InterruptedError:
         raise KeyboardInterrupt from None

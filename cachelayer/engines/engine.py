@@ -36,12 +36,24 @@ class Engine(Protocol):
         """
 
 
+@runtime_checkable
+class Described(Protocol):
+    """A task that says what errors call its work on a number."""
+
+    def describe(self, number: int) -> str: ...
+
+
+def name_of(task: Callable[[int], object], number: int) -> str:
+    """What errors call a task's work on a number."""
+    return task.describe(number) if isinstance(task, Described) else f"task {number}"
+
+
 @contextmanager
-def errors_of(number: int) -> Iterator[None]:
-    """What a task raised, as ``Engine.run`` raises it."""
+def errors_of(name: str) -> Iterator[None]:
+    """What the work of a name raised, as ``Engine.run`` raises it."""
     try:
         yield
     except CacheLayerError:
         raise
     except Exception as error:
-        raise SourceError(f"task {number} failed: {type(error).__name__}: {error}") from error
+        raise SourceError(f"{name} failed: {type(error).__name__}: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from cachelayer.arguments import integer
 from cachelayer.engines.calls import pickled
 from cachelayer.engines.child import Child, DiedError
-from cachelayer.engines.engine import errors_of
+from cachelayer.engines.engine import errors_of, name_of
 from cachelayer.errors import SourceError
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class Processes:
                 child.send(number)
             while running:
                 for child in _answered(running):
-                    result = _result(child, running.pop(child))
+                    result = _result(child, name_of(task, running.pop(child)))
                     for number in islice(rest, 1):
                         running[child] = number
                         child.send(number)
@@ -51,9 +51,9 @@ def _answered(children: Iterable[Any]) -> list[Child]:
     return cast(list[Child], wait(children))
 
 
-def _result(child: Child, number: int) -> Any:
-    with errors_of(number):
+def _result(child: Child, name: str) -> Any:
+    with errors_of(name):
         try:
             return child.receive()
         except DiedError as error:
-            raise SourceError(f"a worker process {error} while it ran task {number}") from error
+            raise SourceError(f"a worker process {error} while it ran {name}") from error

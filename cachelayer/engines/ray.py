@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from cachelayer.engines.calls import outcome, pickled, result, unpickled
-from cachelayer.engines.engine import errors_of
+from cachelayer.engines.engine import errors_of, name_of
 from cachelayer.errors import MissingDependencyError, SourceError, StorageError
 
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class Ray:
                         return
                     ended, _ = ray.wait(list(running), num_returns=1)
                     for reference in ended:
-                        yield _result(ray, reference, running.pop(reference))
+                        yield _result(ray, reference, name_of(task, running.pop(reference)))
             finally:
                 _cancel(ray, list(running))
 
@@ -87,15 +87,15 @@ def _room(ray: Any) -> int:
     return max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 0)))
 
 
-def _result(ray: Any, reference: Any, number: int) -> Any:
+def _result(ray: Any, reference: Any, name: str) -> Any:
     try:
         reply = ray.get(reference)
     except ray.exceptions.RayError as error:
         raise SourceError(
-            f"task {number} ended without a result, as often as Ray ran it: {type(error).__name__}: {error}. Where it "
+            f"{name} ended without a result, as often as Ray ran it: {type(error).__name__}: {error}. Where it "
             "wants memory, let Ray(memory=...) reserve it, or make more parts"
         ) from error
-    with errors_of(number):
+    with errors_of(name):
         return result(reply)
 
 
