@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from cachelayer.building.pipeline import OnFinished
+from cachelayer.building.delivering import OnFinished
 from cachelayer.committing import named_attempts
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree

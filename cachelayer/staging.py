@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cachelayer.access.local_copies import copy_group
-from cachelayer.building.pipeline import Deliver
+from cachelayer.building.delivering import Deliver
 from cachelayer.errors import CacheLayerWarning, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
@@ -124,10 +126,52 @@ def test_a_build_of_workers_is_gone_on_with(storage: Storage) -> None:
     assert ref.digest == submit(storage, Rows(), "v2").digest
 
 
-def test_a_source_that_cannot_be_divided_is_built_by_one_process_and_says_so(storage: Storage) -> None:
-    with pytest.warns(cachelayer.CacheLayerWarning, match="cannot be divided"):
-        ref = submit(storage, (row(number) for number in range(10)), workers=2)
-    assert len(ref) == 10
+@pytest.mark.filterwarnings("ignore:workers=2. a source of generator cannot be divided")
+class TestOneProcessMakesTheElementsAndAnotherWritesThem:
+    @staticmethod
+    def elements(fails_at: int = -1, do: Callable[[], object] = lambda: 1 // 0) -> Iterator[dict[str, Any]]:
+        for number in range(RECORDS):
+            if number == fails_at:
+                do()
+            yield row(number)
+
+    @pytest.mark.parametrize("records", [0, 1, RECORDS])
+    def test_the_version_is_that_of_one_process(self, storage: Storage, records: int) -> None:
+        with pytest.warns(cachelayer.CacheLayerWarning, match="one process makes its elements, and another writes"):
+            ref = submit(storage, islice(self.elements(), records), workers=3)
+        assert ref.digest == submit(storage, Rows(records=records), "v2").digest
+        assert children() == []
+
+    def test_it_is_gone_on_with(self, storage: Storage) -> None:
+        with pytest.raises(cachelayer.SourceError, match="record 4500"):
+            submit(storage, self.elements(4500), workers=2, resume=True)
+        ref = submit(storage, self.elements(), workers=2, resume=True)
+        assert len(ref._base.manifest.attempts) == 2
+        assert ref.digest == submit(storage, Rows(), "v2").digest
+
+    def test_a_source_that_does_not_repeat_itself_is_refused(self, storage: Storage) -> None:
+        with pytest.raises(cachelayer.SourceError):
+            submit(storage, self.elements(4500), workers=2, resume=True)
+        with pytest.raises(cachelayer.SourceError, match=r"records 0 to .* are not what they were"):
+            submit(storage, (row(number) for number in range(1, RECORDS)), workers=2, resume=True)
+
+    def test_the_death_of_the_process_that_writes_is_an_error(self, storage: Storage, tmp_path: Path) -> None:
+        def kill() -> None:
+            for child in children():
+                os.kill(int(child), signal.SIGKILL)
+
+        with pytest.raises(
+            cachelayer.StorageError, match=r"the process that writes shards to .* was killed by SIGKILL"
+        ):
+            submit(storage, self.elements(3000, kill), workers=2)
+        assert not list(tmp_path.rglob("shard-*"))
+        assert children() == []
+
+    def test_shards_reach_an_object_store(self, s3: Server, storage: Storage) -> None:
+        remote = Storage(s3.url(new_bucket(s3)), storage_options=s3.storage_options(), local_cache_bytes=0)
+        ref = submit(remote, self.elements(), workers=2)
+        assert ref.digest == submit(storage, Rows()).digest
+        assert remote.verify("d", "v1", progress=False)
 
 
 def test_a_source_that_cannot_be_pickled_says_what_to_do(storage: Storage) -> None:
@@ -146,7 +190,8 @@ def test_a_number_of_workers_that_cannot_be_is_refused(storage: Storage, workers
 MAIN = """
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 import cachelayer
 
 SIZE = 3

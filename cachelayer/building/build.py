@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cachelayer.building.delivering import Deliver, OnFinished
 from cachelayer.building.encode import Encoder, LeftOut, marked
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.pipeline import Deliver, OnFinished, ShardPipeline
+from cachelayer.building.pipeline import ShardPipeline, Shards
 from cachelayer.building.source import ArraySource, Batch, Elements, Seekable, Skippable, Source, from_record
 from cachelayer.building.workers import Workers
+from cachelayer.building.writing import WritingProcess
 from cachelayer.codec import Codec, Frames, codec_for
 from cachelayer.elements import spec_json
 from cachelayer.elements.infer import from_elements
@@ -99,40 +101,40 @@ def build(
     codec = codec_for(spec)
     encoder = Encoder(codec, options.on_error, first_record + start, () if earlier is None else earlier.nullable)
     progress.update(start, 0)
-    with (
-        ShardPipeline(
-            folder, attempt, options.compression, options.shard_bytes, progress, deliver, done, first, files
-        ) as pipeline,
-        _encoded(source, batches, spec, encoder, options, start) as encoded,
-    ):
+    written = Shards(folder, attempt, options.compression, options.shard_bytes, done, first, files)
+    length = options.expected(source.length)
+    with ExitStack() as stack:
+        pipeline: ShardPipeline | WritingProcess
+        encoded: Iterator[Frames] = map(encoder.encode, batches)
+        if options.workers == 1 or isinstance(source, ArraySource):
+            pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
+        elif isinstance(source, Seekable) and length is not None:
+            pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
+            workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
+            encoded = (frames for block in workers.blocks(start, length) for frames in encoder.take(block))
+        else:
+            _warn_of_one_process(source, options)
+            pipeline = stack.enter_context(WritingProcess(written, progress, deliver))
         shards = _write(encoded, encoder, codec, pipeline, note)
     return Built(codec.name, spec, encoder.nullable, shards, encoder.left_out)
 
 
-@contextmanager
-def _encoded(
-    source: Source, batches: Iterator[Batch], spec: Tree, encoder: Encoder, options: BuildOptions, start: int
-) -> Iterator[Iterator[Frames]]:
-    """The records, made here or by other processes."""
-    length = options.expected(source.length)
-    if options.workers == 1 or isinstance(source, ArraySource):
-        yield map(encoder.encode, batches)
-        return
-    if not isinstance(source, Seekable) or length is None:
-        warnings.warn(
-            f"workers={options.workers}: a source of {source.kind} cannot be divided, and one process builds it. A "
-            "sequence with a length can be, most datasets, and what cachelayer.sharded(function, count) makes",
-            CacheLayerWarning,
-            stacklevel=6,
-        )
-        yield map(encoder.encode, batches)
-        return
-    with Workers(source, spec, options.on_error, options.workers) as workers:
-        yield (frames for block in workers.blocks(start, length) for frames in encoder.take(block))
+def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
+    warnings.warn(
+        f"workers={options.workers}: a source of {source.kind} cannot be divided: one process makes its elements, and "
+        "another writes them. A sequence with a length can be, most datasets, and what "
+        "cachelayer.sharded(function, count) makes",
+        CacheLayerWarning,
+        stacklevel=6,
+    )
 
 
 def _write(
-    encoded: Iterator[Frames], encoder: Encoder, codec: Codec, pipeline: ShardPipeline, note: Note | None
+    encoded: Iterator[Frames],
+    encoder: Encoder,
+    codec: Codec,
+    pipeline: ShardPipeline | WritingProcess,
+    note: Note | None,
 ) -> list[ShardFile]:
     on_finished: OnFinished | None = None
     for frames in encoded:

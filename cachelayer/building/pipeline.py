@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
 from cachelayer.building.cuts import ShardCutter
+from cachelayer.building.delivering import Deliver, Deliveries, OnFinished, leaves
 from cachelayer.codec import Frames
 from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.objects import paths
@@ -19,13 +21,36 @@ from cachelayer.progress import Progress
 from cachelayer.versions.shard_table import ShardFile
 
 _BATCHES_IN_FLIGHT = 4
-_DELIVERIES = 4
-_SHARDS_IN_FLIGHT = 6
 
-Deliver = Callable[[Path], None]
-"""Takes a finished shard on, by its path; its index lies beside it."""
-OnFinished = Callable[[int, ShardFile], None]
-"""Is told of each shard that lies where it belongs, by its number in the build."""
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards that a build writes.
+
+    Args:
+        folder: where they are written.
+        attempt: the build attempt that the folder belongs to.
+        compression, shard_bytes: how.
+        earlier: shards that are there already, by their numbers: their records are compared, and not written.
+        first: the number of the shard that the first record begins.
+        files: the number in the name of the first shard of all.
+    """
+
+    folder: Path
+    attempt: str
+    compression: Compression
+    shard_bytes: int
+    earlier: Mapping[int, ShardFile]
+    first: int
+    files: int
+
+    def path(self, number: int) -> Path:
+        """Where a shard is written."""
+        return self.folder / Path(paths.shard(self.attempt, self.files + number)).name
+
+    def file(self, number: int, stats: ShardStats) -> ShardFile:
+        """A shard that was written."""
+        return ShardFile(self.attempt, self.files + number, stats)
 
 
 class ShardPipeline:
@@ -35,56 +60,35 @@ class ShardPipeline:
     wait for the lock. Hashing and bringing files to the disk let the lock go.
 
     Args:
-        folder: where the shards are written.
-        attempt: the build attempt that the folder belongs to.
-        compression, shard_bytes: how.
+        shards: what is written.
         progress: is told of what was written.
         deliver: takes finished shards on; None where they lie where they belong.
-        earlier: shards that are there already, by their numbers: their records are compared, and not written.
-        first: the number of the shard that the first record begins.
-        files: the number in the name of the first shard of all.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        attempt: str,
-        compression: Compression,
-        shard_bytes: int,
-        progress: Progress,
-        deliver: Deliver | None,
-        earlier: Mapping[int, ShardFile],
-        first: int,
-        files: int,
-    ) -> None:
-        self._folder = folder
-        self._attempt = attempt
-        self._compression = compression
-        self._cutter = ShardCutter(shard_bytes)
+    def __init__(self, shards: Shards, progress: Progress, deliver: Deliver | None) -> None:
+        self._of = shards
+        self._cutter = ShardCutter(shards.shard_bytes)
         self._progress = progress
+        self._deliver = deliver
         self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
         self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
-        self._delivering = ThreadPoolExecutor(_DELIVERIES, "cachelayer-deliver")
-        self._deliver = deliver
-        self._delivered: deque[Future[None]] = deque()
+        self._deliveries = Deliveries(deliver)
         self._hashes: deque[Future[None]] = deque()
         self._writer: ShardWriter | _ShardChecker | None = None
-        self._earlier = earlier
-        self._files = files
         self._resumable = False
-        self._shards: list[ShardFile | Future[ShardStats]] = [earlier[number] for number in range(first)]
-        self._records = sum(earlier[number].stats.records for number in range(first))
+        before = [shards.earlier[number] for number in range(shards.first)]
+        self._shards: list[ShardFile | Future[ShardStats]] = [*before]
+        self._records = sum(shard.stats.records for shard in before)
 
     def __enter__(self) -> ShardPipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Whoever resumes is glad of what was written. Who interrupts does not wait for a network that may not answer.
-        leaves = kind is KeyboardInterrupt and self._deliver is not None
-        gives_up = kind is not None and (leaves or not self._resumable)
+        # Whoever resumes is glad of what was written.
+        gives_up = kind is not None and (leaves(kind, self._deliver) or not self._resumable)
         for executor in (self._hashing, self._finishing):
             executor.shutdown(cancel_futures=gives_up)
-        self._delivering.shutdown(wait=not leaves, cancel_futures=gives_up)
+        self._deliveries.close(kind, is_resumable=self._resumable)
         if isinstance(self._writer, ShardWriter):
             # Reached with a writer only after a failure, which is the error to be shown.
             with suppress(CacheLayerError):
@@ -112,10 +116,10 @@ class ShardPipeline:
 
     def _begin_shard(self) -> ShardWriter | _ShardChecker:
         number = len(self._shards)
-        if number in self._earlier:
-            return _ShardChecker(self._earlier[number], self._records)
-        path = self._folder / Path(paths.shard(self._attempt, self._files + number)).name
-        return ShardWriter(path, Path(paths.index_of(str(path))), self._compression)
+        if number in self._of.earlier:
+            return _ShardChecker(self._of.earlier[number], self._records)
+        path = self._of.path(number)
+        return ShardWriter(path, Path(paths.index_of(str(path))), self._of.compression)
 
     def _finish_shard(self, on_finished: OnFinished | None) -> None:
         writer = self._writer
@@ -134,23 +138,14 @@ class ShardPipeline:
 
         number, finished = len(self._shards), self._finishing.submit(finish)
         self._shards.append(finished)
-        if self._deliver is None and on_finished is None:
-            return
+        self._deliveries.add(number, writer.path, lambda: self._of.file(number, finished.result()), on_finished)
 
-        def deliver() -> None:
-            stats = finished.result()
-            if self._deliver is not None:
-                self._deliver(writer.path)
-            if on_finished is not None:
-                on_finished(number, self._file(number, stats))
-
-        self._delivered.append(self._delivering.submit(deliver))
-        # Shards that wait to be delivered take room on the disk.
-        while len(self._delivered) > _SHARDS_IN_FLIGHT:
-            self._delivered.popleft().result()
-
-    def _file(self, number: int, stats: ShardStats) -> ShardFile:
-        return ShardFile(self._attempt, self._files + number, stats)
+    def settle(self) -> None:
+        """Wait until the shards that are closed are durable."""
+        for shard in self._shards:
+            if isinstance(shard, Future):
+                shard.result()
+        self._deliveries.finish()
 
     def finish(self, on_finished: OnFinished | None = None) -> list[ShardFile]:
         """The shards, all of them durable.
@@ -161,12 +156,11 @@ class ShardPipeline:
         self._finish_shard(on_finished)
         there = len(self._shards)
         stats = [shard if isinstance(shard, ShardFile) else shard.result() for shard in self._shards]
-        for future in self._delivered:
-            future.result()
+        self._deliveries.finish()
         shards = [
-            stat if isinstance(stat, ShardFile) else self._file(number, stat) for number, stat in enumerate(stats)
+            stat if isinstance(stat, ShardFile) else self._of.file(number, stat) for number, stat in enumerate(stats)
         ]
-        if any(number >= there for number in self._earlier):
+        if any(number >= there for number in self._of.earlier):
             raise SourceError(f"the source ended after {self._records} records; {_OTHERWISE}")
         return shards
 
