@@ -112,7 +112,8 @@ class Storage(Catalog):
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
                 does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
             workers: processes that build, where the source comes in parts (:func:`cachelayer.sharded`) or can begin at
-                any record. The shards are the same for any number of them.
+                any record; of another source one process makes the elements, and a second one writes them. The shards
+                are the same for any number of them.
             engine: what runs them: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``, or any
                 object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided into
                 ranges of about a shard.
