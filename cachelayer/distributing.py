@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -97,8 +98,8 @@ def build_together(
     """
     shared = _SharedParts(task, attempts, hosts, name, frozenset(finished))
     progress.update(sum(part.records for part in finished.values()), 0)
-    while (left := shared.left()) and go_on():
-        if not _run(task, engine, progress, shared.claimed(left)):
+    while shared.are_left() and go_on():
+        if not _run(task, engine, progress, shared.claimed()):
             pause()
 
 
@@ -139,21 +140,32 @@ class _SharedParts:
         self._claimants: dict[tuple[int, int], str | None] = {}
         self._standing = Standing(frozenset(), {})
 
-    def left(self) -> list[int]:
-        """The parts that are not finished: this host's own first, then those of the hosts after it."""
+    def are_left(self) -> bool:
+        """Whether parts are not finished, by what the store says now."""
         self._standing = self._unfinished.standing(self._attempt)
+        return bool(self._left())
+
+    def _left(self) -> list[int]:
+        """The parts that are not finished: this host's own first, then those of the hosts after it."""
         done = self._standing.finished | self._taken_over
         missing = [number for number in range(self._count) if number not in done]
         index, count = self._hosts.index, self._hosts.count
         return sorted(missing, key=lambda number: ((number * count // self._count - index) % count, number))
 
-    def claimed(self, numbers: list[int]) -> Iterator[int]:
-        """Those of these parts that this host is to build, each claimed before it is given."""
-        claims = self._standing.claims
-        for number in numbers:
-            if number not in claims and self._claim(number, 0):
+    def claimed(self) -> Iterator[int]:
+        """The parts that this host is to build, each claimed before it is given: first those nobody has claimed."""
+        free = deque(number for number in self._left() if number not in self._standing.claims)
+        while free:
+            number = free.popleft()
+            if self._claim(number, 0):
                 yield number
-        behind = {number: claims[number] for number in numbers if number in claims}
+            elif self.are_left():
+                # Others are at those that come next, too.
+                free = deque(number for number in self._left() if number not in self._standing.claims)
+        yield from self._claimed_of_the_dead()
+
+    def _claimed_of_the_dead(self) -> Iterator[int]:
+        behind = {number: self._standing.claims[number] for number in self._left() if number in self._standing.claims}
         claimants = {number: self._claimant(number, count - 1) for number, count in behind.items()}
         others = {name for name in claimants.values() if name is not None and name != self._name}
         dead = self._attempts.dead(others)

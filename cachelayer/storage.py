@@ -326,7 +326,14 @@ class Storage(Catalog):
         except VersionNotFoundError:
             return None
 
-    def cacheable(self, dataset_id: str, dataset_version: str | Callable[..., str], **submit_options: Any) -> Cacheable:
+    def cacheable(
+        self,
+        dataset_id: str,
+        dataset_version: str | Callable[..., str],
+        *,
+        hosts: tuple[int, int] | None = None,
+        **submit_options: Any,
+    ) -> Cacheable:
         """Decorate a function that returns a source: calling it gives the version, built at the first call.
 
         The arguments of the call that built it are recorded; a call with others is refused. Code that changed since is
@@ -337,6 +344,7 @@ class Storage(Catalog):
             dataset_version: a name; a format string such as ``"size-{size}"`` with the function's parameters as fields;
                 a function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 made from the code and the arguments.
+            hosts: as in :meth:`cache`.
             submit_options: as in :meth:`submit`.
 
         Raises:
@@ -350,7 +358,7 @@ class Storage(Catalog):
         paths.check_name("dataset id", dataset_id)
 
         def cache(source: Callable[[], Any], version: str, call: Mapping[str, Any]) -> DataRef[Any]:
-            return self._cache(source, dataset_id, version, call, submit_options)
+            return self._cache(source, dataset_id, version, call, submit_options, hosts)
 
         return cacheable(cache, dataset_version, submit_options)
 

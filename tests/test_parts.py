@@ -407,3 +407,12 @@ def test_killed_at_random_moments_the_version_is_that_of_one_run(
         assert set(statuses(hosts)) <= {0, -signal.SIGKILL}
     assert digests([begin(url, tmp_path, 0, 1, options)]) == [expected.digest]
     check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
+
+
+def test_a_cacheable_function_is_built_together_too(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    @storage.cacheable("d", "v1", hosts=(1, 2), shard_bytes=SHARD_BYTES)
+    def made(parts: int) -> Any:
+        return sharded(rows, parts)
+
+    assert made(PARTS).digest == expected.digest
+    assert made(PARTS).provenance["arguments"] == {"parts": PARTS}
