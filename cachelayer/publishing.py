@@ -221,10 +221,16 @@ class Publisher:
         notes = Resumption(self._store, self._dataset_id, self._version, attempt, self._attempts, work.plan)
         try:
             earlier = self._earlier(notes, options, source) if options.resume else None
-            with Progress(self._name, work.length, options.progress) as progress:
+            with (
+                staging(self._store, self._copies, self._dataset_id, attempt) as stage,
+                Progress(self._name, work.length, options.progress) as progress,
+            ):
                 self._progress = progress
                 if work.division is None:
-                    built = self._whole(attempt, work, notes, earlier, progress)
+                    note = notes.note if options.resume else None
+                    built = build(
+                        source, stage.folder, attempt, options, progress, stage.deliver, earlier=earlier, note=note
+                    )
                 else:
                     task = self._task(attempt, work.division.parts, options)
                     built = self._apart(task, notes, earlier, progress, hosts)
@@ -246,16 +252,6 @@ class Publisher:
             # Not before: what another goes on with would be among them, if it took this attempt for dead.
             remove_others(self._store, self._dataset_id, attempt, built.shards)
         return info
-
-    def _whole(
-        self, attempt: str, work: _Work, notes: Resumption, earlier: Finished | None, progress: Progress
-    ) -> Built:
-        """Build the source from its begin to its end."""
-        note = notes.note if work.options.resume else None
-        with staging(self._store, self._copies, self._dataset_id, attempt) as stage:
-            return build(
-                work.source, stage.folder, attempt, work.options, progress, stage.deliver, earlier=earlier, note=note
-            )
 
     def _apart(
         self,

@@ -213,7 +213,7 @@ def test_what_was_built_is_read_from_the_local_copies(
 
 
 def test_copies_of_what_is_built_stay_within_the_limit(open_storage: Callable[..., Storage], tmp_path: Path) -> None:
-    limit = 3 * SHARD_BYTES // 2
+    limit = 5 * SHARD_BYTES // 2
     ref = submit(open_storage(tmp_path, limit))
     assert list(tmp_path.rglob("*.array_record"))
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= limit < ref.nbytes
