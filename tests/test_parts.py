@@ -29,6 +29,11 @@ from cachelayer.objects import paths
 from cachelayer.versions.log import Log
 
 
+@pytest.fixture(autouse=True)
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     return Storage(tmp_path / "storage")
@@ -271,13 +276,11 @@ def begin(
     url: str, folder: Path, index: int, count: int, options: dict[str, Any] | None = None, workers: int = 1
 ) -> subprocess.Popen[str]:
     arguments = [url, json.dumps(options), str(folder), str(index), str(count), str(workers)]
-    environment = {**os.environ, "CACHELAYER_LEASE_SECONDS": str(LEASE_SECONDS)}
     return subprocess.Popen(
         [sys.executable, parts_child.__file__, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
     )
 
 
