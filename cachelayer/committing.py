@@ -63,6 +63,10 @@ class Committer:
             name = f"{self._dataset_id}@{self._version}"
             raise AlreadyExistsError(f"{name} {what} already: choose another version")
 
+    def is_revoked(self, attempt: str) -> bool:
+        """Whether an attempt cannot publish any more."""
+        return attempt in self._log.head().revoked
+
     def revoke(self, attempt: str, by: str = "") -> Snapshot:  # noqa: ARG002 - it does not matter who does
         """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
         change = event("revoke", attempts=[attempt])

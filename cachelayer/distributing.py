@@ -19,7 +19,7 @@ from cachelayer.building.build import Built
 from cachelayer.building.encode import LeftOut
 from cachelayer.codec import codec_for
 from cachelayer.engines import Engine
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError, StorageError
+from cachelayer.errors import BuildRevokedError, InvalidArgumentError, InvalidTypeError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.parting import PartTask
@@ -99,7 +99,9 @@ def build_together(
     shared = _SharedParts(task, attempts, hosts, name, frozenset(finished))
     progress.update(sum(part.records for part in finished.values()), 0)
     while shared.are_left() and go_on():
-        if not _run(task, engine, progress, shared.claimed()):
+        if _run(task, engine, progress, _while(go_on, shared.claimed())):
+            shared.check_built()
+        else:
             pause()
 
 
@@ -111,6 +113,11 @@ def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[i
     for done in engine.run(task, _after(first, numbers)):
         progress.update(done.records, done.nbytes)
     return True
+
+
+def _while(go_on: Callable[[], bool], numbers: Iterator[int]) -> Iterator[int]:
+    while go_on() and (number := next(numbers, None)) is not None:
+        yield number
 
 
 def _after(first: int, numbers: Iterator[int]) -> Iterator[int]:
@@ -131,6 +138,7 @@ class _SharedParts:
 
     def __init__(self, task: PartTask, attempts: Attempts, hosts: Hosts, name: str, taken_over: frozenset[int]) -> None:
         self._attempt = task.attempt
+        self._describe = task.describe
         self._count = task.parts.count
         self._unfinished = Unfinished(task.store, task.dataset_id, task.version)
         self._attempts = attempts
@@ -138,6 +146,7 @@ class _SharedParts:
         self._name = name
         self._taken_over = taken_over
         self._claimants: dict[tuple[int, int], str | None] = {}
+        self._mine: set[int] = set()
         self._standing = Standing(frozenset(), {})
 
     def are_left(self) -> bool:
@@ -173,8 +182,24 @@ class _SharedParts:
             if claimants[number] in dead and self._claim(number, count):
                 yield number
 
+    def check_built(self) -> None:
+        """Whether the parts that were given are finished, when the engine has ended.
+
+        Raises:
+            SourceError: where one is not.
+            BuildRevokedError: where the attempt was published, or given up, meanwhile.
+        """
+        if not self._unfinished.begun(self._attempt):
+            raise BuildRevokedError(f"build attempt {self._attempt} was published, or given up, meanwhile: build again")
+        missing = self._mine.intersection(self._left()) if self.are_left() else ()
+        if missing:
+            raise SourceError(f"the engine ended without {self._describe(min(missing))}")
+
     def _claim(self, number: int, claim: int) -> bool:
-        return self._unfinished.claim(self._attempt, number, claim, self._name)
+        is_ours = self._unfinished.claim(self._attempt, number, claim, self._name)
+        if is_ours:
+            self._mine.add(number)
+        return is_ours
 
     def _claimant(self, number: int, claim: int) -> str | None:
         key = (number, claim)

@@ -161,12 +161,13 @@ def _delete_unnamed(
 def _delete_unnamed_files(
     store: ObjectStore, dataset_id: str, attempts: Collection[str], clock: _Clock, grace: float
 ) -> None:
-    """Delete what attempts wrote after others had gone on with their files, and published those.
+    """Delete what attempts wrote after they had published, or others had gone on with their files, and published those.
 
-    No version can come to name it: such an attempt can neither publish nor be adopted once more.
+    No version can come to name it: such an attempt can neither publish again nor be adopted once more.
     """
     head = Log(store, dataset_id).head()
-    given_up = {attempt for attempt in attempts if not head.can_be_adopted(attempt)}
+    published = {paths.attempt_of(info.manifest) for info in head.versions.values()}
+    given_up = {attempt for attempt in attempts if attempt in published or not head.can_be_adopted(attempt)}
     if not given_up:
         return
     try:

@@ -83,7 +83,7 @@ class PartTask:
         Raises:
             SourceError: where it does not.
         """
-        if self.options.on_error == "skip" or not finished.shards:
+        if self.options.on_error == "skip":
             # What was left out is not known by its number in the source.
             return
         part, first = self.parts.part(number), finished.shards[0]
@@ -132,7 +132,8 @@ class PartTask:
                     "its length is not what it says"
                 )
         left_out = built.left_out
-        made = FinishedPart(tuple(built.shards), built.nullable, left_out.of, left_out.count, left_out.first)
+        first = tuple(f"{part.name}: {text}" if part.name else text for text in left_out.first)
+        made = FinishedPart(tuple(built.shards), built.nullable, left_out.of, left_out.count, first)
         if unfinished.add_first(self.attempt, number, made):
             return made
         for shard in made.shards:

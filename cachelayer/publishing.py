@@ -47,7 +47,7 @@ from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
-_MADE_BY = ("function", "code", "arguments")
+_MADE_BY = ("function", "code", "arguments", "bound")
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,12 @@ class Publisher:
             try:
                 self._help(lead.attempt, work, hosts, lambda: find() is None)
             except CacheLayerError:
-                # It was published, and what this host still built removed.
+                # It was published, or another host leads now, and what this one still built was removed.
                 found = find()
-                if found is None:
+                if found is not None:
+                    return found
+                if not (self._committer.is_revoked(lead.attempt) or self._attempts.dead([lead.attempt])):
                     raise
-                return found
             pause()
         return found
 
@@ -181,7 +182,8 @@ class Publisher:
         begun = None if not lead else Unfinished(self._store, self._dataset_id, self._version).begun(lead)
         if begun is None or self._attempts.dead([lead]):
             return
-        if work.division is None or work.plan != begun.plan:
+        ours = Finished(work.plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
+        if work.division is None or ours != replace(begun, parts={}):
             raise InvalidArgumentError(
                 f"{self._name}: another host builds it otherwise: all of them pass the same source, by the same "
                 "code, and the same options"
@@ -204,7 +206,9 @@ class Publisher:
         return engine_of(self._options.engine, self._options.workers)
 
     def _task(self, attempt: str, parts: Parts, options: BuildOptions) -> PartTask:
-        return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, parts, options)
+        # What is kept with the version is written by who publishes it.
+        lean = replace(options, kept={})
+        return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, parts, lean)
 
     def _status(self) -> str:
         return "about to begin" if self._progress is None else str(self._progress)
@@ -218,7 +222,16 @@ class Publisher:
     def _build(self, attempt: str, work: _Work, hosts: Hosts | None = None) -> VersionInfo:
         options, source = work.options, work.source
         started = time.monotonic()
-        notes = Resumption(self._store, self._dataset_id, self._version, attempt, self._attempts, work.plan)
+        notes = Resumption(
+            self._store,
+            self._dataset_id,
+            self._version,
+            attempt,
+            self._attempts,
+            work.plan,
+            source.length,
+            is_divided=work.division is not None,
+        )
         try:
             earlier = self._earlier(notes, options, source) if options.resume else None
             with (
@@ -263,8 +276,9 @@ class Publisher:
     ) -> Built:
         """Build the parts of the source, here or anywhere."""
         finished = {} if earlier is None else earlier.parts
-        if finished:
-            task.check_repeats(max(finished), finished[max(finished)])
+        last = max((number for number, part in finished.items() if part.shards), default=None)
+        if last is not None:
+            task.check_repeats(last, finished[last])
         notes.begin(task.options.element_spec)
         if hosts is None:
             build_parts(task, self._engine(), progress, finished)
@@ -290,7 +304,7 @@ class Publisher:
 
     def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
         spec = options.element_spec if options.element_spec is not None else source.element_spec
-        earlier = resumption.take_over(spec, source.length)
+        earlier = resumption.take_over(spec)
         if earlier is not None:
             notice(f"{self._name}: going on after {earlier.records:,} records that are there", options.progress)
         return earlier

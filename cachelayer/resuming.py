@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,8 @@ class Resumption:
         attempt: the attempt that builds now.
         attempts: tells which attempts are at work.
         plan: what is built and how, as JSON.
+        source_length: the number of elements of the source, where it is known.
+        is_divided: whether it is built in parts, with which others may help.
     """
 
     def __init__(
@@ -62,6 +65,9 @@ class Resumption:
         attempt: str,
         attempts: Attempts,
         plan: Mapping[str, Any],
+        source_length: int | None,
+        *,
+        is_divided: bool,
     ) -> None:
         self._store = store
         self._dataset_id = dataset_id
@@ -72,19 +78,19 @@ class Resumption:
         self._unfinished = Unfinished(store, dataset_id, version)
         self._taken: list[str] = []
         self._begun = False
-        self._source_length: int | None = None
+        self._source_length = source_length
+        self._is_divided = is_divided
 
-    def take_over(self, spec: Tree | None, source_length: int | None) -> Finished | None:
+    def take_over(self, spec: Tree | None) -> Finished | None:
         """What an attempt that was interrupted has finished of the same; it cannot publish after that.
 
         Args:
             spec: the element spec that is known before the first element; None for any.
-            source_length: the number of elements of the source, where it is known.
 
         Raises:
             SourceError: where the source had another length then.
         """
-        self._source_length = source_length
+        source_length = self._source_length
         wanted = None if spec is None else canonical_json(spec_json.to_json(spec))
         while (found := self._best(wanted)) is not None:
             before = found.finished.source_length
@@ -121,7 +127,7 @@ class Resumption:
         there = self._there(parts)
         if not there:
             return None
-        kept = Finished(self._plan, finished.element_spec, self._source_length, there)
+        kept = Finished(self._plan, finished.element_spec, self._source_length, there, self._is_divided)
         self._unfinished.begin(self._attempt, kept)
         self._begun = True
         self._taken = sorted(ours - {self._attempt})
@@ -206,14 +212,19 @@ class Resumption:
     def begin(self, spec: Tree) -> None:
         """Note what is built, with elements of this spec, unless that was done."""
         if not self._begun:
-            begun = Finished(self._plan, spec_json.to_json(spec), self._source_length)
+            begun = Finished(self._plan, spec_json.to_json(spec), self._source_length, is_divided=self._is_divided)
             self._unfinished.begin(self._attempt, begun)
             self._begun = True
 
     @property
     def has_finished(self) -> bool:
         """Whether there is something that another attempt can go on with."""
-        return self._begun
+        if not self._begun or self._taken or not self._is_divided:
+            return self._begun
+        # Parts are noted by whoever builds them.
+        with suppress(StorageError):
+            return bool(self._unfinished.standing(self._attempt).finished)
+        return True
 
     def forget(self) -> None:
         """Delete the notes: the version is published, or nothing of it is kept."""

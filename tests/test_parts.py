@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -9,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,11 @@ from cachelayer import Storage, sharded
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.parts import divided
 from cachelayer.building.source import as_source
+from cachelayer.engines import Processes
 from cachelayer.objects import paths
+from cachelayer.objects.remote import FsspecStore
 from cachelayer.versions.log import Log
+from cachelayer.versions.unfinished import Finished, Unfinished
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +257,101 @@ def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: P
     with pytest.raises(cachelayer.SourceError, match="part 1 of 3: records 0 to 999 of the source are not"):
         storage.cache(sharded(part, 3), "d", "v1")
     assert len(storage.cache(sharded(part, 3), "d", "v1", resume=False)) == 2700
+
+
+def test_a_source_that_changed_is_found_out_where_the_last_part_is_empty(storage: Storage, tmp_path: Path) -> None:
+    def part(index: int, count: int) -> Iterator[int]:
+        if index == 1 and not (tmp_path / "changed").exists():
+            (tmp_path / "changed").touch()
+            raise OSError
+        if index < 2:
+            yield index + 100 * (tmp_path / "changed").exists()
+
+    class EmptyFirst:
+        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
+            yield from map(task, sorted(numbers, key=[0, 2, 1].index))
+
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(sharded(part, 3), "d", "v1", engine=EmptyFirst())
+    with pytest.raises(cachelayer.SourceError, match="part 0 of 3: records 0 to 0 of the source are not"):
+        storage.cache(sharded(part, 3), "d", "v1")
+
+
+def test_a_part_of_an_attempt_that_was_forgotten_is_not_begun(storage: Storage) -> None:
+    noted = Unfinished(storage._store, "d", "v1")
+    noted.begin("a", Finished({}, None))
+    assert [noted.begin_part("a", 3), noted.begin_part("a", 3)] == [0, 1]
+    noted.forget("a")
+    with pytest.raises(cachelayer.BuildRevokedError):
+        noted.begin_part("a", 3)
+    assert noted.attempts() in ([], ["a"])
+    assert storage._store.names("d/_unfinished/v1/a") == []
+
+
+def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has parts to claim yet when the others have built and published them."""
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.5")
+    host, published, made = threading.local(), threading.Event(), itertools.count()
+    claim, upload = Unfinished.claim, FsspecStore.upload
+    over: list[str] = []
+
+    def late_claim(self: Unfinished, attempt: str, number: int, *which: Any) -> bool:
+        if host.index == 1 and number != 4:
+            published.wait(20)
+        return claim(self, attempt, number, *which)
+
+    def noted_upload(self: FsspecStore, path: Path, name: str, *told: Any) -> None:
+        over.extend([name] * self.exists(name))
+        upload(self, path, name, *told)
+
+    monkeypatch.setattr(Unfinished, "claim", late_claim)
+    monkeypatch.setattr(FsspecStore, "upload", noted_upload)
+
+    def build(index: int) -> cachelayer.DataRef[Any]:
+        host.index = index
+        storage = Storage("memory://late", unsafe_commit=True, local_cache_bytes=0)
+        try:
+            return storage.cache(sharded(lambda number, count: [(number, next(made))], 8), "d", "v1", hosts=(index, 2))
+        finally:
+            published.set()
+
+    with ThreadPoolExecutor(2) as hosts:
+        refs = list(hosts.map(build, range(2)))
+    assert refs[0].digest == refs[1].digest
+    assert over == []
+    assert Storage("memory://late", unsafe_commit=True, local_cache_bytes=0).verify("d", "v1", progress=False)
+
+
+def test_hosts_with_sources_of_other_lengths_are_refused(storage: Storage) -> None:
+    def slow(number: int) -> dict[str, Any]:
+        if number == 500:
+            with pytest.raises(cachelayer.InvalidArgumentError, match="another host builds it otherwise"):
+                storage.cache(Listed(1030, slow), "d", "v1", hosts=(1, 2), shard_bytes=20_000)
+        return {"x": np.full(100, number, np.int32)}
+
+    assert len(storage.cache(Listed(1000, slow), "d", "v1", hosts=(0, 2), shard_bytes=20_000)) == 1000
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}])
+def test_samples_that_do_not_fit_are_left_out_or_named(storage: Storage, options: dict[str, Any]) -> None:
+    def element(number: int) -> dict[str, Any]:
+        return {"text": "t", "x": "bad" if number == 202 else number}
+
+    with pytest.raises(cachelayer.ElementError, match="record 202"):
+        storage.cache(Listed(6500, element), "d", "v1", **options)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 6500 records were left out. The first: record 202"):
+        assert len(storage.cache(Listed(6500, element), "d", "v1", on_error="skip", **options)) == 6499
+
+
+def test_an_engine_need_not_be_picklable(storage: Storage) -> None:
+    class Mine(Processes):
+        lock = None
+
+        def __init__(self) -> None:
+            super().__init__(2)
+            self.lock = threading.Lock()
+
+    assert len(storage.cache(sharded(lambda index, count: [index], 3), "d", "v1", engine=Mine())) == 3
 
 
 def test_records_that_are_appended_may_come_in_parts(storage: Storage) -> None:

@@ -368,16 +368,17 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
         for name in Unfinished(store, "rows", "v1").attempts()
         if (found := Unfinished(store, "rows", "v1").read(name)) is not None
     )
-    first = Resumption(store, "rows", "v1", "first", attempts, plan)
+    first = Resumption(store, "rows", "v1", "first", attempts, plan, RECORDS, is_divided=False)
     taken: list[Any] = []
 
     def take() -> None:
         if not taken:
-            taken.append(first.take_over(None, RECORDS))
+            taken.append(first.take_over(None))
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
-        assert Resumption(late, "rows", "v1", "second", attempts, plan).take_over(None, RECORDS) is None
+        second = Resumption(late, "rows", "v1", "second", attempts, plan, RECORDS, is_divided=False)
+        assert second.take_over(None) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
     assert "first" not in head.revoked

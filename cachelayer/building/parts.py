@@ -16,6 +16,7 @@ from cachelayer.building.build import inferred
 from cachelayer.building.cuts import RECORD_OVERHEAD
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.source import ArraySource, Batch, Seekable, Source, as_source
+from cachelayer.building.workers import encode
 from cachelayer.codec import TypedCodec, codec_for
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -207,8 +208,8 @@ def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) 
     sizes = [
         int(nbytes)
         for first in range(0, length, step)
-        for batch in source.skipped(first).batches(1)
-        for nbytes in codec.encode(batch.columns(codec), len(batch)).lengths
+        for frames in encode(source, spec, "skip", first, 1).frames
+        for nbytes in frames.lengths
     ]
     mean = sum(sizes) / max(1, len(sizes))
     return Ranges(source, length, _in_a_shard(mean, int(options.shard_bytes * _FILLED)), is_exact=False)
@@ -224,13 +225,21 @@ def spec_of(parts: Parts) -> Tree | None:
     Raises:
         CacheLayerError: where it cannot be known.
     """
+    unknown: ElementError | None = None
     for number in range(parts.count):
         source = parts.part(number).source
         if source.element_spec is not None:
             return source.element_spec
-        found = _inferred(partial(_first, parts, number))
-        if found is not None:
-            return found
+        try:
+            found = _inferred(partial(_first, parts, number))
+        except ElementError as error:
+            # None in all elements of this part: another may tell.
+            unknown = error
+        else:
+            if found is not None:
+                return found
+    if unknown is not None:
+        raise unknown
     return None
 
 
@@ -281,7 +290,7 @@ def divided(source: Source, options: BuildOptions, *, apart: bool) -> Division |
                 "max_records: of a source in parts nobody knows which records come first: limit it in the function"
             )
         spec = options.element_spec if options.element_spec is not None else spec_of(source)
-        return Division(source, replace(options, element_spec=spec, workers=1))
+        return Division(source, replace(options, element_spec=spec, workers=1, engine=None))
     if not apart and (options.workers == 1 or isinstance(source, ArraySource)):
         return None
     length = options.expected(source.length)
@@ -298,4 +307,4 @@ def divided(source: Source, options: BuildOptions, *, apart: bool) -> Division |
     ranges = in_ranges(source, length, spec, options)
     if not apart and not (ranges.is_exact and ranges.count >= _PARTS_PER_WORKER * options.workers):
         return None
-    return Division(ranges, replace(options, element_spec=spec, max_records=None, workers=1))
+    return Division(ranges, replace(options, element_spec=spec, max_records=None, workers=1, engine=None))

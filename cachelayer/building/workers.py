@@ -74,11 +74,11 @@ class Workers:
 
     def _block_records(self, start: int, stop: int) -> int:
         """Records that make a block, from the sizes of the first ones; no worker is without one for long."""
-        codec = codec_for(self._spec)
-        batches = self._source.skipped(start).batches(min(_SAMPLE, stop - start))
-        sizes = [nbytes for batch in batches for nbytes in codec.encode(batch.columns(codec), len(batch)).lengths]
+        # Whatever does not fit is met again, where it is an error or left out.
+        sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
+        sizes = [nbytes for frames in sample.frames for nbytes in frames.lengths]
         share = -(-(stop - start) // (self._count * _BLOCKS_PER_WORKER))
-        fitting = int(BATCH_NBYTES * len(sizes) // max(1, sum(sizes)))
+        fitting = int(BATCH_NBYTES // max(1, sum(sizes) / max(1, len(sizes))))
         return max(1, min(MAX_BATCH_RECORDS, fitting, share))
 
     def _block(self, first: int, count: int) -> Block:
@@ -94,7 +94,9 @@ class Workers:
             raise
         except Exception as error:
             raise SourceError(f"a worker process failed: {type(error).__name__}: {error}") from error
-        self._idle.put(child)
+        finally:
+            # A dead one too: whoever waited for one that does not come would wait for ever.
+            self._idle.put(child)
         return block
 
 

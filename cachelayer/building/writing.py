@@ -40,7 +40,8 @@ class WritingProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is not None and self._on_finished is not None and not leaves(kind, self._deliver):
+        is_resumable = self._on_finished is not None and self._child.can_be_asked
+        if kind is not None and is_resumable and not leaves(kind, self._deliver):
             # Whoever resumes is glad of what was written.
             with suppress(CacheLayerError):
                 self._ask(None, is_end=False)

@@ -48,6 +48,8 @@ class Child:
         )
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)
+        self.can_be_asked = True
+        """False where a message was cut short, as by Ctrl-C: what came next would be taken for its rest."""
 
     def fileno(self) -> int:
         """What can be read from when the child has answered, or died."""
@@ -55,11 +57,13 @@ class Child:
 
     def send(self, *arguments: Any) -> None:
         """Begin a call. One at a time; a child that is dead is noticed by ``receive``."""
+        self.can_be_asked = False
         with suppress(BrokenPipeError):
             if self._opening is not None:
                 _send(self._requests, self._opening)
                 self._opening = None
             _send(self._requests, pickle.dumps(arguments))
+            self.can_be_asked = True
 
     def receive(self) -> Any:
         """What the call returned.
@@ -68,9 +72,11 @@ class Child:
             DiedError: where the child is dead.
             Exception: what the call raised; see ``result``.
         """
+        self.can_be_asked = False
         reply = _receive(self._replies)
         if reply is None:
             raise DiedError(self._how_it_died())
+        self.can_be_asked = True
         return result(reply)
 
     def __enter__(self) -> Self:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -78,6 +80,21 @@ def name_of(function: Callable[..., Any]) -> str:
         function = function.func
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
+def bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments that a ``functools.partial`` holds, by name or position, as far as JSON and paths can hold them."""
+    found: dict[str, Any] = {}
+    while isinstance(function, functools.partial):
+        held = {**{str(place): value for place, value in enumerate(function.args)}, **function.keywords}
+        found = {**held, **found}
+        function = function.func
+    bound: dict[str, Any] = {}
+    for name, value in found.items():
+        with suppress(TypeError, ValueError):
+            plain = json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value, allow_nan=False)
+            bound[name] = _without_secrets(name, json.loads(plain))
+    return bound
 
 
 def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

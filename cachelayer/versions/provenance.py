@@ -17,7 +17,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.versions.calls import name_of
+from cachelayer.versions.calls import bound_arguments, name_of
 from cachelayer.versions.fingerprint import fingerprint, innermost
 
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
@@ -80,11 +80,12 @@ def origin(source: object) -> dict[str, Any]:
     """Which code makes a source: the function that it is, if it is one, and the git commit of its checkout."""
     if not isinstance(source, (FunctionType, MethodType, partial)):
         return checkout(_main_program())
-    inner, code = innermost(source), fingerprint(source)
+    inner, code, bound = innermost(source), fingerprint(source), bound_arguments(source)
     file = None if inner is None else Path(inner.__code__.co_filename)
     return {
         "function": name_of(source),
         "code": None if code is None else code.to_json(),
+        **({"bound": bound} if bound else {}),
         **checkout(file if file is not None and file.is_file() else _main_program()),
     }
 

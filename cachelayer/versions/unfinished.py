@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.errors import StorageError
+from cachelayer.errors import BuildRevokedError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.shard_table import ShardFile
@@ -72,12 +72,14 @@ class Finished:
         parts: what is finished, by its number; a build that is not divided has a part for each shard.
         source_length: the number of elements of the source, where it was known.
         element_spec: the spec of the elements, as JSON.
+        is_divided: whether it is built in parts, with which others may help.
     """
 
     plan: Mapping[str, Any]
     element_spec: Any
     source_length: int | None = None
     parts: Mapping[int, FinishedPart] = field(default_factory=dict)
+    is_divided: bool = False
 
     @property
     def shards(self) -> Iterator[ShardFile]:
@@ -130,6 +132,7 @@ class Unfinished:
             "plan": finished.plan,
             "element_spec": finished.element_spec,
             "source_length": finished.source_length,
+            "is_divided": finished.is_divided,
             "parts": [_row(number, part) for number, part in finished.parts.items()],
         }
         self._store.put(f"{self._folder}/{attempt}/{_PLAN}", json.dumps(document).encode())
@@ -153,10 +156,18 @@ class Unfinished:
         return None if raw is None else _part(json.loads(raw))
 
     def begin_part(self, attempt: str, number: int) -> int:
-        """Begin to build a part: how often others have begun it."""
+        """Begin to build a part: how often others have begun it.
+
+        Raises:
+            BuildRevokedError: where the attempt was forgotten: others have published it, or go on with it.
+        """
         run = 0
-        while not self._store.put_if_absent(f"{self._folder}/{attempt}/{number:05}-{run:02}.run", _token()):
+        while not self._store.put_if_absent(name := f"{self._folder}/{attempt}/{number:05}-{run:02}.run", _token()):
             run += 1
+        # Asked for afterwards: as long as the plan is there, so are the signs of all who began the part before.
+        if not self._store.exists(f"{self._folder}/{attempt}/{_PLAN}"):
+            self._store.delete(name)
+            raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
         return run
 
     def claim(self, attempt: str, number: int, claim: int, host: str) -> bool:
@@ -197,14 +208,15 @@ class Unfinished:
             return None
 
     def forget(self, attempt: str) -> None:
-        """Delete what was written of an attempt."""
+        """Delete what was written of an attempt: the plan first, without which nobody begins a part of it any more."""
         with suppress(StorageError):
+            self._store.delete(f"{self._folder}/{attempt}/{_PLAN}")
             self._store.delete_folder(f"{self._folder}/{attempt}")
 
 
 def _finished(plan: Mapping[str, Any], rows: list[Any]) -> Finished:
     parts = {row["number"]: _part(row) for row in [*plan["parts"], *rows]}
-    return Finished(plan["plan"], plan["element_spec"], plan["source_length"], parts)
+    return Finished(plan["plan"], plan["element_spec"], plan["source_length"], parts, plan["is_divided"])
 
 
 def _row(number: int, part: FinishedPart) -> dict[str, Any]:
