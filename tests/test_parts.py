@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,12 +292,14 @@ def test_a_part_of_an_attempt_that_was_forgotten_is_not_begun(storage: Storage) 
 def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has parts to claim yet when the others have built and published them."""
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.5")
-    host, published, made = threading.local(), threading.Event(), itertools.count()
+    host, begun, published, made = threading.local(), threading.Event(), threading.Event(), itertools.count()
     claim, upload = Unfinished.claim, FsspecStore.upload
     over: list[str] = []
 
     def late_claim(self: Unfinished, attempt: str, number: int, *which: Any) -> bool:
-        if host.index == 1 and number != 4:
+        if host.index == 0:
+            begun.set()
+        elif number != 4:
             published.wait(20)
         return claim(self, attempt, number, *which)
 
@@ -311,6 +314,9 @@ def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monke
         host.index = index
         storage = Storage("memory://late", unsafe_commit=True, local_cache_bytes=0)
         try:
+            # The first one leads.
+            if index == 1:
+                assert begun.wait(20)
             return storage.cache(sharded(lambda number, count: [(number, next(made))], 8), "d", "v1", hosts=(index, 2))
         finally:
             published.set()
@@ -520,3 +526,38 @@ def test_a_cacheable_function_is_built_together_too(storage: Storage, expected: 
 
     assert made(PARTS).digest == expected.digest
     assert made(PARTS).provenance["arguments"] == {"parts": PARTS}
+
+
+def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, tmp_path: Path) -> None:
+    def part(offset: int, folder: Path, index: int, count: int) -> Iterator[int]:
+        yield offset + index
+        if index == 1 and folder.exists():
+            raise OSError
+
+    (tmp_path / "fails").touch()
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(sharded(partial(part, 10, tmp_path / "fails"), 2), "d", "v1")
+    ref = storage.cache(sharded(partial(part, 20, tmp_path / "gone"), 2), "d", "v1")
+    assert list(ref) == [20, 21]
+    assert ref.provenance["bound"] == {"0": 20, "1": str(tmp_path / "gone")}
+
+
+def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:
+    class Lazy:
+        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
+            return map(task, [number for number in numbers if number != 5])
+
+    for hosts in (None, (0, 1)):
+        with pytest.raises(cachelayer.SourceError, match="part 5"):
+            storage.cache(sharded(rows, PARTS), "d", "v1", engine=Lazy(), hosts=hosts)
+
+
+def test_what_was_begun_twice_and_left_in_a_published_attempt_is_collected(storage: Storage) -> None:
+    ref = storage.submit(sharded(rows, PARTS), "d", "v1")
+    folder = f"d/_builds/{paths.attempt_of(ref._base.info.manifest)}"
+    storage._store.put(f"{folder}/shard-990000.array_record", b"late")
+    assert storage.gc(grace=3600.0) == []
+    assert "shard-990000.array_record" in storage._store.names(folder)
+    assert storage.gc(grace=0.0) == []
+    assert "shard-990000.array_record" not in storage._store.names(folder)
+    assert storage.verify("d", "v1", progress=False)

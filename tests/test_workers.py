@@ -234,3 +234,32 @@ def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in told
     assert process.returncode != 0
     assert not list((tmp_path / "s").rglob("shard-*"))
+
+
+UNDIVIDED = """
+import sys
+import cachelayer
+
+def endless():
+    print("begun", flush=True)
+    while True:
+        yield {"x": bytes(1 << 20)}
+
+cachelayer.Storage(sys.argv[1]).cache(endless, "d", "v1", workers=2, compression="zstd:9", shard_bytes=20 << 20)
+"""
+
+
+def test_an_interrupt_ends_the_process_that_writes(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(UNDIVIDED)
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "s")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        pause = threading.Event()
+        while not list(tmp_path.rglob("shard-00001.array_record")):
+            assert process.poll() is None
+            pause.wait(0.01)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in told
