@@ -166,7 +166,7 @@ class EngineConformance:
             process.wait(60)
             # What the tasks inherited keeps the pipe open while one is alive.
             _, told = process.communicate(timeout=60)
-        assert ("KeyboardInterrupt" in told) == (sent == signal.SIGINT)
+        assert ("KeyboardInterrupt" in told) == (sent == signal.SIGINT), told
         assert process.returncode != 0
         wait_until(lambda: not is_alive(int(mark.read_text())))
 

@@ -22,7 +22,7 @@ from cachelayer.versions.log import Log
 
 CHILD = Path(__file__).with_name("crash_child.py")
 RECORDS = 4000
-ROUNDS = 50
+ROUNDS, ROUNDS_OF_A_SOAK = 20, 100
 
 
 def start(folder: Path, version: str, records: int = RECORDS) -> subprocess.Popen[str]:
@@ -44,7 +44,8 @@ def whole(storage: cachelayer.Storage, version: str, records: int = RECORDS) -> 
     return True
 
 
-def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(ROUNDS_OF_A_SOAK, marks=pytest.mark.soak)])
+def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp_path: Path, rounds: int) -> None:
     storage = cachelayer.Storage(tmp_path)
     started = time.monotonic()
     child = start(tmp_path, "first")
@@ -56,7 +57,7 @@ def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp
 
     chance = random.Random(11)
     outcomes = []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         version = f"v{number}"
         child = start(tmp_path, version)
         # Nothing is waited for here: the delay is the moment of the kill.
