@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,15 +200,21 @@ def _traffic(proxy: FaultProxy) -> Traffic:
 
 
 def _writes_a_shard() -> float:
-    """Requests that write, of a build, for each further shard of one piece, with its index and its note."""
+    """Requests that write, of a build by hosts, for each further part of one shard of one piece, with all beside it."""
     counts = []
     with cloud() as (server, proxy):
         for shards in (2, 10):
             storage = _storage(server, proxy, 0)
             proxy.forget()
-            storage.cache(_records("one size", 50 * shards, RECORD_NBYTES), "d", f"v{shards}", shard_bytes=50 * 10_064)
+            records = _records("one size", 50 * shards, RECORD_NBYTES)
+            parts = cachelayer.sharded(partial(_part, records), shards)
+            storage.cache(parts, "d", f"v{shards}", hosts=(0, 1))
             counts.append(_traffic(proxy).writes)
     return (counts[1] - counts[0]) / 8
+
+
+def _part(records: list[bytes], index: int, count: int) -> list[bytes]:
+    return records[len(records) * index // count : len(records) * (index + 1) // count]
 
 
 def _storage(server: Server, proxy: FaultProxy, copies_nbytes: int, **options: Any) -> cachelayer.Storage:
