@@ -39,6 +39,7 @@ def printed(*arguments: object, code: int = 0) -> Any:
     return json.loads(script(*arguments, "--json", cwd=Path.cwd(), code=code).stdout)
 
 
+@pytest.mark.parametrize("server", ["gcs", pytest.param("s3", marks=pytest.mark.soak)], indirect=True)
 def test_a_version_goes_through_all_commands(server: Server, here: Path) -> None:
     url, options, to_options = server.url(new_bucket(server), "a/prefix"), typed(server), typed(server, "--to-option")
     script("build", "pipeline:rows", url, "--id", "rows", "--version", "v1", "--arg", "size=40", *options, cwd=here)

@@ -158,6 +158,7 @@ def test_bench_measures_each_way_of_reading(ref: cachelayer.DataRef[Any], tmp_pa
     assert "records/s" in invoke("bench", tmp_path / "cache/rows", "--seconds", 0.05).stdout
 
 
+@pytest.mark.soak
 def test_a_cold_pass_reads_no_more_than_an_epoch(ref: cachelayer.DataRef[Any]) -> None:
     found = {(each.reading, each.state): each for each in measure(ref, 64, 0.2)}
     for reading in ("in order", "shuffled"):

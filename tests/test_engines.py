@@ -27,6 +27,7 @@ class TestProcesses(TellingConformance):
         return Processes(2)
 
 
+@pytest.mark.soak
 class TestBeam(EngineConformance):
     source = "Beam()"
     tells = False

@@ -281,6 +281,7 @@ def test_what_is_no_stream_is_refused(ref: Any) -> None:
         to_keras(ref)
 
 
+@pytest.mark.soak
 def test_fit_on_other_backends_sees_the_same() -> None:
     chosen = "fit_sees or padding or nobody_said"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]

@@ -55,6 +55,7 @@ def cluster(folder: Path) -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.soak
 class TestRay(TellingConformance):
     source = "Ray()"
     most_ahead = 4
@@ -176,6 +177,7 @@ print(sorted(Ray().run(abs, range(5))), ray.is_initialized())
 """
 
 
+@pytest.mark.soak
 def test_without_a_cluster_one_of_its_own_is_started_and_ended(folder: Path) -> None:
     own = Path(tempfile.mkdtemp(prefix="own", dir=folder))
     environment = {**os.environ, "RAY_TMPDIR": str(own), "RAY_AUTH_MODE": "disabled"}

@@ -26,7 +26,7 @@ from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Unfinished
 
 ROUNDS = 30
-ROUNDS_IN_A_STORE = 8
+ROUNDS_IN_A_STORE = 4
 
 
 @pytest.fixture(scope="module")

@@ -122,6 +122,7 @@ def test_a_run_that_is_killed_goes_on_with_any_number_of_processes(tmp_path: Pat
     assert_same(third, uninterrupted[15:])
 
 
+@pytest.mark.soak
 def test_processes_that_each_cache_to_a_disk_of_their_own_exchange_states(tmp_path: Path, uninterrupted: Lines) -> None:
     first = whole(run(tmp_path, 2, private=True, save=5, stop=6), range(6))
     second = whole(run(tmp_path, 4, private=True), range(5, STEPS))
