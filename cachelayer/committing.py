@@ -67,7 +67,7 @@ class Committer:
         """Whether an attempt cannot publish any more."""
         return attempt in self._log.head().revoked
 
-    def revoke(self, attempt: str, by: str = "") -> Snapshot:  # noqa: ARG002 - it does not matter who does
+    def revoke(self, attempt: str) -> Snapshot:
         """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
         change = event("revoke", attempts=[attempt])
         return self._unless_settled(attempt, lambda head: head.without_attempts([attempt], change))

@@ -188,8 +188,7 @@ class Publisher:
                 f"{self._name}: another host builds it otherwise: all of them pass the same source, by the same "
                 "code, and the same options"
             )
-        spec = spec_json.from_json(begun.element_spec)
-        task = self._task(lead, work.division.parts, replace(work.options, element_spec=spec))
+        task = self._task(lead, work.division.parts, work.options)
         name = new_attempt()
 
         def go_on() -> bool:

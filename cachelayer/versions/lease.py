@@ -43,10 +43,7 @@ def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool 
 
 def _open_locked(path: Path, on_wait: Callable[[], None] | None) -> int:
     while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise storage_error("open", path, error) from error
+        descriptor = _opened(path)
         try:
             if not _try_lock(descriptor):
                 if on_wait is not None:
@@ -59,6 +56,14 @@ def _open_locked(path: Path, on_wait: Callable[[], None] | None) -> int:
             _release(descriptor)
             raise
         _release(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """The file of a lease, made where it does not exist."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise storage_error("open", path, error) from error
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -82,10 +87,7 @@ def try_hold(path: Path, holder: str) -> Iterator[str]:
     Raises:
         StorageError: where the file cannot be opened.
     """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise storage_error("open", path, error) from error
+    descriptor = _opened(path)
     try:
         if not _try_lock(descriptor):
             yield os.pread(descriptor, _NAME_NBYTES, 0).decode(errors="replace")
