@@ -38,17 +38,17 @@ class Committer:
     """Makes what an attempt wrote a version, whole or not at all.
 
     Args:
-        store: where it is kept.
-        dataset_id, version: what is published.
+        log: the log of the dataset.
+        version: what is published.
         base: the version whose shards it shares, which must not be deleted before that; None for none.
     """
 
-    def __init__(self, store: ObjectStore, dataset_id: str, version: str, base: VersionInfo | None = None) -> None:
-        self._store = store
-        self._dataset_id = dataset_id
+    def __init__(self, log: Log, version: str, base: VersionInfo | None = None) -> None:
+        self._log = log
+        self._store = log.store
+        self._dataset_id = log.dataset_id
         self._version = version
         self._base = base
-        self._log = Log(store, dataset_id)
         self._commits = False
 
     def refuse_if_published(self) -> None:

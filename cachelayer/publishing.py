@@ -34,13 +34,12 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.objects.copies import CacheFolder
-from cachelayer.objects.store import ObjectStore
 from cachelayer.parting import PartTask
 from cachelayer.progress import Progress, notice
 from cachelayer.resuming import Resumption
 from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
-from cachelayer.versions.log import VersionInfo
+from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.provenance import environment, now
 from cachelayer.versions.shard_table import ShardTable
@@ -73,9 +72,9 @@ class Publisher:
     """Builds one version and publishes it, whole or not at all.
 
     Args:
-        store: where to.
+        log: the log of the dataset, which says where to.
         copies: keeps what is built as local copies, where the store is not local; None for none.
-        dataset_id, version: what is published.
+        version: what is published.
         source: what is built; a function is called when the build begins.
         call: how the source came to be, for the provenance.
         options: how it is built.
@@ -84,26 +83,26 @@ class Publisher:
 
     def __init__(
         self,
-        store: ObjectStore,
+        log: Log,
         copies: CacheFolder | None,
-        dataset_id: str,
         version: str,
         source: Any,
         call: Mapping[str, Any],
         options: BuildOptions,
         base: Published | None = None,
     ) -> None:
-        self._store = store
+        self._log = log
+        self._store = log.store
         self._copies = copies
-        self._dataset_id = dataset_id
+        self._dataset_id = log.dataset_id
         self._version = version
         self._source = source
         self._call = call
         self._options = options
         self._base = base
-        self._name = f"{dataset_id}@{version}"
-        self._committer = Committer(store, dataset_id, version, None if base is None else base.info)
-        self._attempts = attempts_of(store, dataset_id)
+        self._name = f"{log.dataset_id}@{version}"
+        self._committer = Committer(log, version, None if base is None else base.info)
+        self._attempts = attempts_of(log.store, log.dataset_id)
         self._progress: Progress | None = None
         self._shown = ""
 
@@ -121,18 +120,13 @@ class Publisher:
             return self._build(attempt, self._work())
 
     def once(self, find: Callable[[], R | None], opened: Callable[[VersionInfo], R], hosts: Hosts | None = None) -> R:
-        """Build it if nobody has: one at a time of all who ask for it, or several hosts together.
+        """Build it where nobody has found it: one at a time of all who ask for it, or several hosts together.
 
         Args:
             find: looks for the published version.
             opened: opens the version that was built.
             hosts: those that build it together, where the source comes in parts; None for none.
         """
-
-        def built(attempt: str) -> R:
-            self._committer.refuse_if_published()
-            return opened(self._build(attempt, self._work()))
-
         if hosts is not None:
             work = self._work(apart=True)
             if work.division is not None:
@@ -144,7 +138,12 @@ class Publisher:
                 stacklevel=4,
             )
         return self._attempts.once(
-            self._version, find, built, status=self._status, revoke=self._revoke, waiting=self._waiting
+            self._version,
+            find,
+            lambda attempt: opened(self._build(attempt, self._work())),
+            status=self._status,
+            revoke=self._revoke,
+            waiting=self._waiting,
         )
 
     def _revoke(self, attempt: str, by: str) -> object:
@@ -156,7 +155,8 @@ class Publisher:
         self, work: _Work, find: Callable[[], R | None], opened: Callable[[VersionInfo], R], hosts: Hosts
     ) -> R:
         """Build it with the other hosts: one leads, which publishes it in the end, and the others help."""
-        while (found := find()) is None:
+        found: R | None = None
+        while found is None:
             with self._attempts.lead(self._version, status=self._status, revoke=self._revoke) as lead:
                 if lead.is_ours:
                     found = find()
@@ -175,6 +175,7 @@ class Publisher:
                 if not (self._committer.is_revoked(lead.attempt) or self._attempts.dead([lead.attempt])):
                     raise
             pause()
+            found = find()
         return found
 
     def _help(self, lead: str, work: _Work, hosts: Hosts, is_wanted: Callable[[], bool]) -> None:
@@ -222,8 +223,7 @@ class Publisher:
         options, source = work.options, work.source
         started = time.monotonic()
         notes = Resumption(
-            self._store,
-            self._dataset_id,
+            self._log,
             self._version,
             attempt,
             self._attempts,
@@ -351,7 +351,7 @@ def derive(
         AlreadyExistsError: where it is published already, or a tag has its name.
         VersionNotFoundError: where the base was deleted meanwhile.
     """
-    committer = Committer(base.store, base.dataset_id, version, base.info)
+    committer = Committer(Log(base.store, base.dataset_id), version, base.info)
     committer.refuse_if_published()
     attempt = new_attempt()
     provenance = {

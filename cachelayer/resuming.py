@@ -16,7 +16,6 @@ from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerWarning, CorruptionError, FormatError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.attempts import Attempts
 from cachelayer.versions.log import Log, Snapshot
 from cachelayer.versions.manifest import canonical_json
@@ -48,8 +47,8 @@ class Resumption:
     Nothing is written for a version of one shard.
 
     Args:
-        store: where it is kept.
-        dataset_id, version: what is built.
+        log: the log of the dataset.
+        version: what is built.
         attempt: the attempt that builds now.
         attempts: tells which attempts are at work.
         plan: what is built and how, as JSON.
@@ -59,8 +58,7 @@ class Resumption:
 
     def __init__(
         self,
-        store: ObjectStore,
-        dataset_id: str,
+        log: Log,
         version: str,
         attempt: str,
         attempts: Attempts,
@@ -69,14 +67,16 @@ class Resumption:
         *,
         is_divided: bool,
     ) -> None:
-        self._store = store
-        self._dataset_id = dataset_id
+        self._log = log
+        self._store = log.store
+        self._dataset_id = log.dataset_id
         self._attempt = attempt
         self._attempts = attempts
         self._plan = plan
-        self._log = Log(store, dataset_id)
-        self._unfinished = Unfinished(store, dataset_id, version)
+        self._unfinished = Unfinished(log.store, log.dataset_id, version)
         self._taken: list[str] = []
+        self._finished: dict[int, FinishedPart] = {}
+        """What is not noted yet."""
         self._begun = False
         self._source_length = source_length
         self._is_divided = is_divided
@@ -203,9 +203,14 @@ class Resumption:
         """What is to be told of each finished shard."""
 
         def on_finished(number: int, shard: ShardFile) -> None:
-            # Written by each of several shards that end at once: it is the same.
-            self.begin(spec)
-            self._unfinished.add(self._attempt, number, FinishedPart((shard,), nullable))
+            self._finished[number] = FinishedPart((shard,), nullable)
+            if self._begun or len(self._finished) > 1:
+                # Written by each of several shards that end at once: it is the same.
+                self.begin(spec)
+                for each in list(self._finished):
+                    part = self._finished.pop(each, None)
+                    if part is not None:
+                        self._unfinished.add(self._attempt, each, part)
 
         return on_finished
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,11 +23,7 @@ from cachelayer.copying import VersionCopy
 from cachelayer.distributing import Hosts
 from cachelayer.elements.tree import Tree
 from cachelayer.engines import Engine
-from cachelayer.errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    VersionNotFoundError,
-)
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder, default_folder
 from cachelayer.objects.local import LocalStore
@@ -222,11 +219,13 @@ class Storage(Catalog):
         call: Mapping[str, Any],
         options: BuildOptions,
         base: Published | None = None,
+        log: Log | None = None,
     ) -> Publisher:
         paths.check_name("dataset id", dataset_id)
         check_version(dataset_version)
         made = {**origin(source.function if isinstance(source, Sharded) else source), **call}
-        return Publisher(self._store, self._copies, dataset_id, dataset_version, source, made, options, base)
+        log = Log(self._store, dataset_id) if log is None else log
+        return Publisher(log, self._copies, dataset_version, source, made, options, base)
 
     @overload
     def cache(
@@ -301,28 +300,26 @@ class Storage(Catalog):
         together = None if hosts is None else Hosts.checked(hosts)
         paths.check_name("dataset id", dataset_id)
         check_version(version)
-        found = self._find(dataset_id, version)
+        log = Log(self._store, dataset_id)
+        found = self._find(log, version)
         if found is not None:
             return found
-        publisher = self._publisher(
-            source, dataset_id, version, call, BuildOptions.checked(**{"resume": True, **options})
-        )
+        checked = BuildOptions.checked(**{"resume": True, **options})
+        publisher = self._publisher(source, dataset_id, version, call, checked, log=log)
         try:
-            return publisher.once(
-                lambda: self._find(dataset_id, version), lambda info: self._open(dataset_id, info), together
-            )
+            return publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
         except AlreadyExistsError:
-            found = self._find(dataset_id, version)
+            found = self._find(log, version)
             if found is None:
                 # It is not of this version: the source has met it.
                 raise
             return found
 
-    def _find(self, dataset_id: str, version: str) -> DataRef[Any] | None:
-        head = Log(self._store, dataset_id).head()
+    def _find(self, log: Log, version: str) -> DataRef[Any] | None:
+        head = log.head()
         info = head.versions.get(head.tags.get(version, version))
         try:
-            return None if info is None else self._open(dataset_id, info)
+            return None if info is None else self._open(log.dataset_id, info)
         except VersionNotFoundError:
             return None
 

@@ -95,9 +95,9 @@ def test_the_head_is_found_whatever_the_hint_says(tmp_path: Path) -> None:
     hints = [b"", b"0", b"-1", b"7", b"12", b"13", b"9" * 5000, "²".encode(), b" 3", b"nonsense", b"\0" * 8]
     for raw in [*hints, *(chance.randbytes(3) for _ in range(20))]:
         hint.write_bytes(raw)
-        assert log.head().sequence == 12
+        assert Log(LocalStore(tmp_path), "d").head().sequence == 12
     hint.unlink()
-    assert log.head().sequence == 12
+    assert Log(LocalStore(tmp_path), "d").head().sequence == 12
     assert tag(log, "next") == 13
     assert hint.read_bytes() == b"13"
 
@@ -132,10 +132,42 @@ def test_a_lost_entry_is_an_error_and_no_older_head(tmp_path: Path) -> None:
     for name in "abc":
         tag(log, name)
     store.path(paths.log_entry("d", 3)).write_bytes(b"")
+    again = Log(store, "d")
     with pytest.raises(CorruptionError, match=r"0000000003\.json"):
-        log.head()
+        again.head()
     with pytest.raises(CorruptionError):
-        tag(log, "d")
+        tag(again, "d")
+
+
+class Asked(LocalStore):
+    """A store that counts what it is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked = 0
+
+    def read(self, name: str) -> bytes | None:
+        self.asked += 1
+        return super().read(name)
+
+    def exists(self, name: str) -> bool:
+        self.asked += 1
+        return super().exists(name)
+
+
+def test_what_was_seen_of_a_log_is_not_read_again(tmp_path: Path) -> None:
+    store = Asked(tmp_path)
+    log, other = Log(store, "d"), Log(LocalStore(tmp_path), "d")
+    assert log.head() == Snapshot()
+    for number in range(3):
+        tag(other, f"{number}")
+        tag(log, f"{number}, ours")
+        before = store.asked
+        assert log.head().sequence == 2 * number + 2
+        assert store.asked == before + 1
+    before = store.asked
+    assert Log(store, "d").head() == log.head()
+    assert store.asked <= before + 4
 
 
 def test_what_changes_nothing_is_no_entry(tmp_path: Path) -> None:

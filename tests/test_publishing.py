@@ -166,7 +166,7 @@ class ArrivesLate(LocalStore):
 
 def test_an_entry_that_arrives_after_its_builder_has_given_up_publishes_nothing(tmp_path: Path) -> None:
     store = ArrivesLate(tmp_path)
-    publisher = Publisher(store, None, "d", "v1", [1, 2], {}, BuildOptions.checked())
+    publisher = Publisher(Log(store, "d"), None, "v1", [1, 2], {}, BuildOptions.checked())
     with pytest.raises(StorageError, match="no answer"):
         publisher.submit()
     storage = Storage(tmp_path)

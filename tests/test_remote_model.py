@@ -159,7 +159,7 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, hears=hears)
-        publisher = Publisher(store, None, "d", version, numbers, {}, BuildOptions.checked())
+        publisher = Publisher(Log(store, "d"), None, version, numbers, {}, BuildOptions.checked())
         try:
             if how == "submit":
                 publisher.submit()

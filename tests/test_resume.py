@@ -18,8 +18,10 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
+from cachelayer.building.options import BuildOptions
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.publishing import Publisher
 from cachelayer.resuming import Resumption
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
@@ -100,7 +102,7 @@ def test_killed_at_random_moments_in_an_object_store(
     draw = random.Random(5)
     for number in range(rounds):
         last = number == rounds - 1
-        die_at = None if last else min(RECORDS - 1, draw.randrange(300) + number * RECORDS // rounds)
+        die_at = None if last else min(RECORDS - 1, draw.randrange(300) + (number + 1) * RECORDS // rounds)
         status = run(url, options, "sequence", die_at)
         if status == 0:
             break
@@ -368,7 +370,7 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
         for name in Unfinished(store, "rows", "v1").attempts()
         if (found := Unfinished(store, "rows", "v1").read(name)) is not None
     )
-    first = Resumption(store, "rows", "v1", "first", attempts, plan, RECORDS, is_divided=False)
+    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False)
     taken: list[Any] = []
 
     def take() -> None:
@@ -377,7 +379,7 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
-        second = Resumption(late, "rows", "v1", "second", attempts, plan, RECORDS, is_divided=False)
+        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, is_divided=False)
         assert second.take_over(None) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
@@ -470,3 +472,16 @@ def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: c
     cache(storage, source)
     assert source.asked[0] > 7000
     check(storage, expected)
+
+
+def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
+    wrote: list[str] = []
+
+    class Seen(LocalStore):
+        def put(self, name: str, data: bytes) -> None:
+            wrote.append(name)
+            super().put(name, data)
+
+    Publisher(Log(Seen(tmp_path), "rows"), None, "v1", range(10), {}, BuildOptions.checked(resume=True)).submit()
+    assert len(wrote) == 2
+    assert not [name for name in wrote if "_unfinished" in name]

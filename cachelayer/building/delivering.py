@@ -9,8 +9,9 @@ from pathlib import Path
 
 from cachelayer.versions.shard_table import ShardFile
 
-_DELIVERIES = 4
-_SHARDS_IN_FLIGHT = 6
+# As many that the link is never idle while some of them wait for replies.
+_DELIVERIES = 8
+_SHARDS_IN_FLIGHT = 12
 
 Deliver = Callable[[Path], None]
 """Takes a finished shard on, by its path; its index lies beside it."""

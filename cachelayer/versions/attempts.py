@@ -60,11 +60,11 @@ class Attempts(Protocol):
         revoke: Callable[[str, str], object],
         waiting: Callable[[str], None],
     ) -> R:
-        """What ``find`` finds, or what ``build`` builds where none of those who ask at once has built it.
+        """What ``build`` builds, or what ``find`` finds where another of those who ask at once has built it.
 
         Args:
             version: what is built.
-            find: looks for it.
+            find: looks for it, which the caller has done in vain.
             build: builds it, under the name of an attempt that is shown at work meanwhile.
             status: how far the build is.
             revoke: keeps a dead attempt from publishing; it is told which attempt builds after it.
@@ -154,9 +154,6 @@ class LockedAttempts:
         revoke: Callable[[str, str], object],  # noqa: ARG002 - who lost the lock is dead
         waiting: Callable[[str], None],
     ) -> R:
-        found = find()
-        if found is not None:
-            return found
         name = paths.version_lease(self._dataset_id, version)
         self._store.make_folder(parent_of(name))
         with lease.hold(self._store.path(name), on_wait=lambda: waiting("another process")):
@@ -205,7 +202,7 @@ class BeatingAttempts:
         revoke: Callable[[str, str], object],
         waiting: Callable[[str], None],
     ) -> R:
-        while (found := find()) is None:
+        while True:
             with self.lead(version, status=status, revoke=revoke) as lead:
                 if lead.is_ours:
                     found = find()
@@ -213,7 +210,9 @@ class BeatingAttempts:
             if lead.attempt:
                 waiting(self._watch.shown(lead.attempt))
                 pause()
-        return found
+            found = find()
+            if found is not None:
+                return found
 
     def dead(self, attempts: Collection[str]) -> set[str]:
         return {attempt for attempt in attempts if self._watch.is_dead(attempt)}

@@ -149,7 +149,7 @@ class Snapshot:
 
 
 class Log:
-    """The log of one dataset.
+    """The log of one dataset. It is read on from where this object has last seen its end.
 
     Args:
         store: where it is kept.
@@ -157,27 +157,38 @@ class Log:
     """
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
-        self._store = store
-        self._dataset_id = dataset_id
+        self.store = store
+        self.dataset_id = dataset_id
+        self._seen: Snapshot | None = None
 
     def head(self) -> Snapshot:
         """The newest snapshot; one without versions where nothing was ever published."""
-        sequence = self._hint()
-        while self._store.exists(paths.log_entry(self._dataset_id, sequence + 1)):
+        head = self._hinted() if self._seen is None else self._seen
+        sequence = head.sequence
+        while self.store.exists(self._name(sequence + 1)):
             sequence += 1
-        if sequence == 0:
-            return Snapshot()
-        name = paths.log_entry(self._dataset_id, sequence)
-        raw = self._store.read(name)
-        if raw is None:
-            raise CorruptionError(f"{self._store.url}: {name} is missing")
-        return Snapshot.decode(raw, name)
+        if sequence > head.sequence:
+            found = self._entry(sequence)
+            if found is None:
+                raise CorruptionError(f"{self.store.url}: {self._name(sequence)} is missing")
+            head = found
+        self._seen = head
+        return head
 
-    def _hint(self) -> int:
-        """A number up to which entries exist, for the head moves on while it is read."""
-        raw = self._store.read(paths.log_head(self._dataset_id)) or b""
+    def _hinted(self) -> Snapshot:
+        """A snapshot that is not far from the newest, for that moves on while it is looked for."""
+        raw = self.store.read(paths.log_head(self.dataset_id)) or b""
         hint = int(raw) if raw.isdigit() and len(raw) < 20 else 0
-        return hint if hint and self._store.exists(paths.log_entry(self._dataset_id, hint)) else 0
+        found = self._entry(hint) if hint else None
+        return Snapshot() if found is None else found
+
+    def _entry(self, sequence: int) -> Snapshot | None:
+        name = self._name(sequence)
+        raw = self.store.read(name)
+        return None if raw is None else Snapshot.decode(raw, name)
+
+    def _name(self, sequence: int) -> str:
+        return paths.log_entry(self.dataset_id, sequence)
 
     def commit(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
         """Append what ``decide`` makes of the newest snapshot; it is asked again whenever another entry comes first.
@@ -195,9 +206,10 @@ class Log:
                 return head
             entry = replace(decided, sequence=head.sequence + 1)
             raw = entry.encode(token)
-            name = paths.log_entry(self._dataset_id, entry.sequence)
-            if self._store.put_if_absent(name, raw) or self._store.read(name) == raw:
+            name = self._name(entry.sequence)
+            if self.store.put_if_absent(name, raw) or self.store.read(name) == raw:
+                self._seen = entry
                 # The entry is there: a hint that cannot be written must not look like a failure.
                 with suppress(StorageError):
-                    self._store.put(paths.log_head(self._dataset_id), str(entry.sequence).encode())
+                    self.store.put(paths.log_head(self.dataset_id), str(entry.sequence).encode())
                 return entry
