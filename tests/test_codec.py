@@ -17,6 +17,7 @@ from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, s
 
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.codec import Codec, RawCodec, RecordBuffer, TypedCodec, codec_for, codec_named
+from cachelayer.codec.conform import conform, stacked_rows
 from cachelayer.elements import tree
 from cachelayer.elements.infer import from_element
 from cachelayer.elements.spec import LeafSpec
@@ -461,3 +462,41 @@ def test_a_codec_of_a_newer_release_is_refused() -> None:
     assert isinstance(codec_named("bytes/1", ArraySpec(bytes)), RawCodec)
     with pytest.raises(FormatError, match="typed/2"):
         codec_named("typed/2", INT)
+
+
+NUMBERS = [
+    True, 0, -1, 255, 2**24 + 1, 2**63, 2**64, 0.1, 65510.0, 1e39, float("nan"), -float("inf"), 1j,
+    np.uint8(3), np.int64(-4), np.float32(0.5), np.bool_(True), np.array(7), np.array(7, ">i8"),
+    np.array(0.5, np.float16), "1", b"1", None, np.zeros(1, np.int64), np.longdouble(1) / 3,
+    np.datetime64("2020-01-01"), ml_dtypes.bfloat16(1),
+]  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    rows=st.lists(st.sampled_from(NUMBERS), max_size=2),
+    like=st.integers(0, 3),
+)
+def test_numbers_at_once_are_what_they_are_one_by_one(dtype: Any, rows: list[Any], like: int) -> None:
+    rows = [*rows, *rows[:1] * like]
+    spec = ArraySpec(dtype)
+    stacked = stacked_rows(rows, np.dtype(spec.dtype), ())
+    if stacked is not None:
+        one_by_one = np.empty(len(rows), spec.dtype)
+        for index, row in enumerate(rows):
+            one_by_one[index] = conform(spec, row, index)
+        assert stacked.dtype == spec.dtype
+        assert same_array(stacked, one_by_one)
+
+
+def test_arrays_and_numbers_of_one_type_are_taken_at_once() -> None:
+    held: list[tuple[Any, list[Any]]] = [
+        ("int64", [1, -2]), ("uint8", [0, 255]), ("float32", [0.1, 1e38]), ("float64", [0.1]), ("bool", [True, False]),
+        ("int32", [np.int32(3)]), ("bool", [np.bool_(True)]), ("int64", [np.array(3)]),
+        ("int64", [np.zeros((2, 0), np.int64)] * 3), ("uint8", [np.ones((2, 3), np.uint8)[:, ::2]] * 2),
+    ]  # fmt: skip
+    for dtype, rows in held:
+        found = stacked_rows(rows, np.dtype(dtype), np.shape(rows[0]))
+        assert found is not None
+        assert same_array(found, np.array(rows, dtype))

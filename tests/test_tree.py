@@ -98,3 +98,40 @@ def test_a_spec_holds_leaf_specs_only() -> None:
 def test_descriptions_stay_short() -> None:
     assert len(tree.describe({str(i): 0 for i in range(10_000)})) < 200
     assert len(tree.describe("x" * 10_000)) < 100
+
+
+def outcome(call: Any) -> Any:
+    try:
+        return call()
+    except ElementError as error:
+        return error.record, error.path, error.expected, error.got
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_rows_are_flattened_at_once_as_one_by_one(data: st.DataObject) -> None:
+    spec = data.draw(specs())
+    like = tree.packer(spec)(iter(range(len(tree.leaves(spec)))))
+    others = st.sampled_from([like, list(like) if isinstance(like, tuple) else like, {}, (), None, 3, {"a": 1}])
+    rows = data.draw(st.lists(st.one_of(st.just(like), others), max_size=4))
+
+    def one_by_one() -> list[list[Any]]:
+        flat = []
+        for number, row in enumerate(rows):
+            try:
+                flat.append(tree.flatten_like(spec, row))
+            except ElementError as error:
+                raise error.at(record=number) from None
+        return [[row[index] for row in flat] for index in range(len(tree.leaves(spec)))]
+
+    assert outcome(lambda: tree.flatten_rows(spec, rows)) == outcome(one_by_one)
+
+
+def test_rows_of_other_classes_that_fit_are_flattened_too() -> None:
+    spec = {"a": ArraySpec("int64"), "b": [ArraySpec("int64")]}
+    rows = [{"b": [2], "a": 1}, OrderedDict(a=3, b=[4])]
+    assert tree.flatten_rows(spec, rows) == [[1, 3], [2, 4]]
+    steps = tree.map_structure(Step(1, 2), lambda path, leaf: ArraySpec("int64"))
+    other = namedtuple("Other", Step._fields)
+    assert tree.flatten_rows(steps, [Step(1, 2), other(3, 4)]) == [[1, 3], [2, 4]]
+    assert tree.flatten_rows(steps, [Step(1, 2), Step(3, 4)]) == [[1, 3], [2, 4]]

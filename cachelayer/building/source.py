@@ -23,6 +23,8 @@ R = TypeVar("R")
 ENTRY_POINTS = "cachelayer.sources"
 BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
+_FIXED = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""Types of values that nobody can change."""
 
 
 class Batch(Protocol):
@@ -368,7 +370,7 @@ def _snapshot(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, dict):
-        return {key: _snapshot(child) for key, child in value.items()}
+        return {key: child if type(child) in _FIXED else _snapshot(child) for key, child in value.items()}
     if tree.is_namedtuple(value):
         return value._make(map(_snapshot, value))
     if isinstance(value, list):
@@ -379,6 +381,8 @@ def _snapshot(value: Any) -> Any:
 
 
 def _approximate_nbytes(value: Any) -> int:
+    if type(value) is np.ndarray:
+        return value.nbytes
     if isinstance(value, dict):
         return sum(map(_approximate_nbytes, value.values()))
     if isinstance(value, (tuple, list)):

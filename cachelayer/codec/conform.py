@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +17,9 @@ from cachelayer.elements.spec import LeafSpec, Shape
 from cachelayer.elements.tree import describe
 from cachelayer.errors import ElementError, InvalidTypeError
 
+_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+_EXACT: dict[type, str] = {bool: "b", int: "iu"}
+"""The kinds of dtypes that hold every number of a type, or refuse it."""
 _VARYING = "Declare element_spec= with None for the dimensions that vary."
 
 
@@ -42,6 +48,45 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     if not fits_shape(spec.shape, leaf.shape):
         raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING)
     return dtypes.canonical_bytes(leaf).reshape(leaf.shape)
+
+
+def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """The rows on a leading axis, where all are of one type that holds what the spec stores.
+
+    Args:
+        rows: the values of a leaf.
+        dtype, shape: what the spec stores.
+
+    Returns:
+        None where ``conform`` has to look at each of them.
+    """
+    kinds = set(map(type, rows))
+    if len(kinds) != 1:
+        return None
+    kind = kinds.pop()
+    if kind is np.ndarray:
+        if set(map(_DTYPE, rows)) != {dtype} or set(map(_SHAPE, rows)) != {shape}:
+            return None
+        if not shape:
+            return np.stack(rows)
+        stacked = np.empty((len(rows), *shape), dtype)
+        np.concatenate(rows, out=stacked.reshape(len(rows) * shape[0], *shape[1:]))
+        return stacked
+    if shape:
+        return None
+    if kind is float:
+        return _floats(rows, dtype)
+    if dtype.kind in _EXACT.get(kind, "") or (issubclass(kind, (np.number, np.bool_)) and np.dtype(kind) == dtype):
+        with suppress(OverflowError):
+            return np.array(rows, dtype)
+    return None
+
+
+def _floats(rows: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    if dtypes.number_kind(dtype) != "f":
+        return None
+    values = np.array(rows)
+    return values.astype(dtype) if (np.abs(values) <= float(ml_dtypes.finfo(dtype).max)).all() else None
 
 
 def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.codec.column import Column, Flat
-from cachelayer.codec.conform import conform, conform_batch, fits_shape
+from cachelayer.codec.conform import conform, conform_batch, fits_shape, stacked_rows
 from cachelayer.codec.memory import Ints, splits_of
 from cachelayer.codec.strings import Values, decode_strings, encode_strings
 from cachelayer.elements import dtypes
@@ -89,11 +89,10 @@ class StaticLeaf:
         return np.zeros(self._shape, self._dtype)
 
     def from_rows(self, rows: Sequence[Any]) -> Column:
-        stacked = np.empty((len(rows), *self._shape), self._dtype)
-        for index, row in enumerate(rows):
-            if type(row) is np.ndarray and row.dtype == self._dtype and row.shape == self._shape:
-                stacked[index] = row
-            else:
+        stacked = stacked_rows(rows, self._dtype, self._shape)
+        if stacked is None:
+            stacked = np.empty((len(rows), *self._shape), self._dtype)
+            for index, row in enumerate(rows):
                 stacked[index] = conform(self._spec, row, index)
         return Column((stacked,))
 

@@ -99,13 +99,8 @@ class _TreeCodec(ABC):
         """See :class:`Codec`."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
-        rows: list[list[Any]] = []
-        for record, element in enumerate(elements):
-            try:
-                rows.append(tree.flatten_like(self.spec, element))
-            except ElementError as error:
-                raise error.at(record=record) from None
-        return [self._column(index, [row[index] for row in rows]) for index in range(len(self._leaves))]
+        columns = tree.flatten_rows(self.spec, elements)
+        return [self._column(index, values) for index, values in enumerate(columns)]
 
     def _column(self, index: int, values: list[Any]) -> Column:
         leaf = self._leaves[index]

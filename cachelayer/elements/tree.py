@@ -6,7 +6,7 @@ Leaves of an element spec are :class:`cachelayer.elements.spec.LeafSpec`; None i
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -106,6 +106,47 @@ def flatten_like(spec: Tree, value: Any) -> list[Any]:
     out: list[Any] = []
     _flatten(spec, value, out)
     return out
+
+
+def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
+    """The values of each leaf in all of these values, in the order of ``leaves(spec)``.
+
+    Raises:
+        ElementError: where the structure of one differs, with its row as the record.
+    """
+    columns: list[list[Any]] = []
+    if _split_rows(spec, list(rows), columns):
+        return columns
+    flat = []
+    for row, value in enumerate(rows):
+        try:
+            flat.append(flatten_like(spec, value))
+        except ElementError as error:
+            raise error.at(record=row) from None
+    return [[leaves[index] for leaves in flat] for index in range(len(leaves(spec)))]
+
+
+def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
+    """Append the columns of rows that are all of the very types of the spec; False where some are not."""
+    if isinstance(spec, LeafSpec):
+        columns.append(rows)
+        return True
+    kinds = set(map(type, rows))
+    if is_namedtuple(spec):
+        if len(kinds) > 1 or any(getattr(kind, "_fields", None) != spec._fields for kind in kinds):
+            return False
+    elif not kinds <= {type(spec)}:
+        return False
+    if isinstance(spec, dict):
+        keys = spec.keys()
+        return all(row.keys() == keys for row in rows) and all(
+            _split_rows(child, [row[key] for row in rows], columns) for key, child in spec.items()
+        )
+    if spec is None:
+        return True
+    return set(map(len, rows)) <= {len(spec)} and all(
+        _split_rows(child, [row[index] for row in rows], columns) for index, child in enumerate(spec)
+    )
 
 
 def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
