@@ -108,7 +108,8 @@ class Downstream(asyncio.Protocol):
         self.relay = relay
         self._loop = asyncio.get_running_loop()
         self._messages = Messages(replies=False)
-        self._head, self._body = b"", bytearray()
+        self._head = b""
+        self._body: list[bytes] = []
         self._waiting: deque[Request] = deque()
         self._arriving: deque[tuple[bytes, Callable[[], None]]] = deque()
         self._upstream: Upstream | None = None
@@ -133,10 +134,11 @@ class Downstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for piece in self._messages.feed(data):
             self._head = self._head or piece.head
-            self._body += piece.body
+            if piece.body:
+                self._body.append(piece.body)
             if piece.last:
-                self._waiting.append(Request(EXPECT.sub(b"", self._head), bytes(self._body)))
-                self._head, self._body = b"", bytearray()
+                self._waiting.append(Request(EXPECT.sub(b"", self._head), self._body))
+                self._head, self._body = b"", []
             elif piece.head and EXPECT.search(piece.head):
                 self._loop.call_later(2 * self.relay.latency, self.transport.write, CONTINUE)
         self._begin()
@@ -148,7 +150,7 @@ class Downstream(asyncio.Protocol):
         self._request = request = self._waiting.popleft()
         self._fault = self.relay.fault_of(request)
         self._answered, self._status, self._received = False, 0, 0
-        delay = self.relay.up.seconds(len(request.head) + len(request.body)) + self.relay.latency
+        delay = self.relay.up.seconds(len(request.head) + request.nbytes) + self.relay.latency
         action = self._fault.action if self._fault else ""
         if action == "answer":
             self._after(delay, self._answer)
@@ -177,7 +179,7 @@ class Downstream(asyncio.Protocol):
             self._connecting = self._loop.create_task(self._connect())
             return
         self._upstream.messages.bodiless = self._request.method == "HEAD"
-        self._upstream.transport.write(self._request.head + self._request.body)
+        self._upstream.transport.writelines([self._request.head, *self._request.chunks])
 
     async def _connect(self) -> None:
         try:
@@ -224,8 +226,9 @@ class Downstream(asyncio.Protocol):
         self._answered = True
         request, fault = self._request, self._fault.action if self._fault else ""
         place = header(request.head, "range")
-        sent = len(request.body)
-        self.relay.log.append(Exchange(request.method, request.path, place, self._status, sent, self._received, fault))
+        self.relay.log.append(
+            Exchange(request.method, request.path, place, self._status, request.nbytes, self._received, fault)
+        )
 
     def _deliver(self, data: bytes, then: Callable[[], None]) -> None:
         queued = self.relay.down.seconds(len(data))

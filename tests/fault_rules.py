@@ -69,10 +69,18 @@ def stall(**aim: Any) -> Fault:
 
 
 class Request(NamedTuple):
-    """A whole request."""
+    """A whole request; its body as it came."""
 
     head: bytes
-    body: bytes
+    chunks: list[bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the body."""
+        return sum(map(len, self.chunks))
+
+    def holds(self, text: bytes) -> bool:
+        return not text or text in self.head or text in b"".join(self.chunks)
 
     @property
     def method(self) -> str:
@@ -119,7 +127,7 @@ class Armed:
         fault = self.fault
         if self._fired == fault.times or fault.method not in ("", request.method):
             return False
-        if self._marker not in request.head and self._marker not in request.body:
+        if not request.holds(self._marker):
             return False
         self._seen += 1
         if self._seen % fault.every or self._chance.random() >= fault.probability:
