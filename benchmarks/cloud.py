@@ -35,7 +35,7 @@ LATENCY_MS = 20.0
 BATCH = 256
 IMAGE = 32 * 32 * 3
 RECORDS = 300_000
-_TURNS = 3
+_TURNS = 5
 
 
 def images(count: int) -> dict[str, np.ndarray]:

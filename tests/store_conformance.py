@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from cachelayer import CorruptionError, StorageError
@@ -105,7 +106,7 @@ class StoreConformance:
             source.write_bytes(data)
             store.upload(source, "a/file", sent.append)
             assert store.size("a/file") == len(data)
-            store.download("a/file", target, len(data), came.append)
+            assert store.download("a/file", target, len(data), came.append) == google_crc32c.value(data)
             assert target.read_bytes() == data
             assert sum(sent) == sum(came) == len(data)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import ShardReader, Verify
-from cachelayer.arrayrecord.writer import file_checksum
 from cachelayer.codec.memory import Bytes
 from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
@@ -99,8 +98,7 @@ class LocalCopies:
         source = f"{self._dataset_id}/{shard.name}"
 
         def fill(path: Path) -> None:
-            self._store.download(source, path, shard.stats.nbytes)
-            if file_checksum(path) != shard.stats.crc32c:
+            if self._store.download(source, path, shard.stats.nbytes) != shard.stats.crc32c:
                 raise CorruptionError(f"{self._store.url}/{source}: what was copied does not match its CRC32C")
 
         return group.make(name, shard.stats.nbytes, fill)

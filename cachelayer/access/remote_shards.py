@@ -96,7 +96,9 @@ class RemoteShards:
         if copies is None:
             raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
         filling = _Filling(self._take_copy, copied)
-        copier: Copier[_Job] = Copier(partial(_make, copies, self._ranged), filling.take, _rank(len(self._is_local)))
+        rank = _rank(len(self._is_local))
+        # Nobody reads meanwhile, for whom all indices would come first.
+        copier: Copier[_Job] = Copier(partial(_make, copies, self._ranged), filling.take, lambda job: rank(job)[::-1])
         for shard in range(len(self._is_local)):
             if copies.has(shard):
                 filling.take((_SHARD, shard))

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import google_crc32c
+
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.objects.paths import parent_of
 
@@ -143,17 +145,18 @@ class LocalStore:
         except OSError as error:
             raise storage_error("write", target, error) from error
 
-    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> None:
+    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> int:
         size = self.size(name)
         if size != nbytes:
             raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
         with _opened(self.path(name)) as source:
             try:
                 with in_place(path) as file:
-                    _copy(source, file, on_bytes)
+                    checksum = _copy(source, file, on_bytes)
                     file.truncate(nbytes)
             except OSError as error:
                 raise storage_error("write", path, error) from error
+        return checksum
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         return [self._read_range(*wanted) for wanted in ranges]
@@ -221,11 +224,15 @@ class LocalStore:
                 raise
 
 
-def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> None:
+def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> int:
+    """Copy all that is left; its CRC32C."""
+    checksum = 0
     while chunk := source.read(_CHUNK):
+        checksum = google_crc32c.extend(checksum, chunk)
         target.write(chunk)
         if on_bytes is not None:
             on_bytes(len(chunk))
+    return checksum
 
 
 def in_place(path: Path) -> BinaryIO:

@@ -103,8 +103,10 @@ class FsspecStore:
         self._check_writable()
         self._run("write", name, lambda client: transfer.upload(client, path, self._path(name), on_bytes))
 
-    def download(self, name: str, path: Path, nbytes: int, on_bytes: OnBytes = None) -> None:
-        self._run("read", name, lambda client: transfer.download(client, self._path(name), path, nbytes, on_bytes))
+    def download(self, name: str, path: Path, nbytes: int, on_bytes: OnBytes = None) -> int:
+        return self._run(
+            "read", name, lambda client: transfer.download(client, self._path(name), path, nbytes, on_bytes)
+        )
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         names = ", ".join(sorted({name for name, _, _ in ranges})[:3])

@@ -67,8 +67,8 @@ class ObjectStore(Protocol):
                 the upload begins anew.
         """
 
-    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> None:
-        """Copy an object of known size to a local file.
+    def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> int:
+        """Copy an object of known size to a local file; the CRC32C of what was copied.
 
         Args:
             name: the object.

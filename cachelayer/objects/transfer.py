@@ -10,6 +10,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TypeVar
 
+import google_crc32c
+
+from cachelayer.objects.checksums import joined
 from cachelayer.objects.client import Client, OnBytes
 from cachelayer.objects.local import in_place, storage_error
 from cachelayer.objects.loop import together
@@ -17,7 +20,8 @@ from cachelayer.objects.ranges import Range, coalesce, cut, pieces
 from cachelayer.objects.retry import Kind, RequestError, pauses, retried
 
 T = TypeVar("T")
-Write = Callable[[Sequence[bytes], int], Awaitable[None]]
+Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
+"""Takes chunks, their place in a file, and the CRC32C of what came before them; gives that of all."""
 
 GAP = 64 * 1024
 """Bytes between two ranges that are fetched in vain rather than with a request more."""
@@ -113,20 +117,21 @@ async def _exactly(client: Client, path: str, start: int, stop: int) -> bytes:
     return await _ranged(client, path, start, stop, attempt)
 
 
-async def _copy_range(client: Client, path: str, start: int, stop: int, write: Write) -> None:
-    """Copy a range to the same place of a file."""
+async def _copy_range(client: Client, path: str, start: int, stop: int, write: Write) -> int:
+    """Copy a range to the same place of a file; its CRC32C."""
 
-    async def attempt() -> None:
-        position = start
+    async def attempt() -> int:
+        position, checksum = start, 0
         async with aclosing(client.chunks(path, start, stop)) as chunks:
             async for run in _runs(chunks):
                 begin, position = position, position + sum(map(len, run))
                 if position > stop:
                     break
-                await write(run, begin)
+                checksum = await write(run, begin, checksum)
         await _check_length(client, path, start, stop, position - start)
+        return checksum
 
-    await _ranged(client, path, start, stop, attempt)
+    return await _ranged(client, path, start, stop, attempt)
 
 
 async def _runs(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
@@ -168,37 +173,47 @@ async def _size(client: Client, path: str) -> int | None:
     return None if found is None else found.nbytes
 
 
-async def download(client: Client, path: str, target: Path, nbytes: int, on_bytes: OnBytes) -> None:
-    """Copy an object of known size to a file, in pieces at once."""
-    found = await _size(client, path)
-    if found != nbytes:
-        raise ShortObjectError(path, found, nbytes)
+async def download(client: Client, path: str, target: Path, nbytes: int, on_bytes: OnBytes) -> int:
+    """Copy an object of known size to a file, in pieces at once; its CRC32C."""
     slots, loop = asyncio.Semaphore(_PIECES_AT_ONCE), asyncio.get_running_loop()
     try:
         # Nothing is written any more when the file is closed, also where the copy is given up.
         with in_place(target) as file, ThreadPoolExecutor(1, "cachelayer-write") as writing:
 
-            async def write(run: Sequence[bytes], position: int) -> None:
-                await loop.run_in_executor(writing, _write_at, file.fileno(), run, position)
+            async def write(run: Sequence[bytes], position: int, checksum: int) -> int:
+                return await loop.run_in_executor(writing, _write_at, file.fileno(), run, position, checksum)
 
-            async def copy(start: int, stop: int) -> None:
+            async def copy(start: int, stop: int) -> int:
                 async with slots:
-                    await _copy_range(client, path, start, stop, write)
+                    checksum = await _copy_range(client, path, start, stop, write)
                 if on_bytes is not None:
                     on_bytes(stop - start)
+                return checksum
 
-            await together(copy(*piece) for piece in pieces(0, nbytes, PIECE))
+            async def check_size() -> int:
+                found = await _size(client, path)
+                if found != nbytes:
+                    raise ShortObjectError(path, found, nbytes)
+                return 0
+
+            places = list(pieces(0, nbytes, PIECE))
+            checksum, *checksums = await together([check_size(), *(copy(*place) for place in places)])
             file.truncate(nbytes)
+            for (start, stop), each in zip(places, checksums, strict=True):
+                checksum = joined(checksum, each, stop - start)
+            return checksum
     except OSError as error:
         raise storage_error("write", target, error) from error
 
 
-def _write_at(descriptor: int, run: Sequence[bytes], position: int) -> None:
+def _write_at(descriptor: int, run: Sequence[bytes], position: int, checksum: int) -> int:
     for data in run:
+        checksum = google_crc32c.extend(checksum, data)
         rest = memoryview(data)
         while rest:
             written = os.pwrite(descriptor, rest, position)
             rest, position = rest[written:], position + written
+    return checksum
 
 
 async def upload(client: Client, file: Path, path: str, on_bytes: OnBytes) -> None:
