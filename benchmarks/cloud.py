@@ -34,8 +34,9 @@ import cachelayer
 LATENCY_MS = 20.0
 BATCH = 256
 IMAGE = 32 * 32 * 3
-RECORDS = 300_000
+RECORDS = 600_000
 _TURNS = 5
+_LONG_TURNS = 3
 
 
 def images(count: int) -> dict[str, np.ndarray]:
@@ -236,7 +237,7 @@ def upload() -> None:
     """
     lines = []
     for name, source in (("waits for its records", waiting), ("computes its records", computing)):
-        turns = [_overlap(source) for _ in range(_TURNS)]
+        turns = [_overlap(source) for _ in range(_LONG_TURNS)]
         writing, uploading, both, apart, processor = map(statistics.median, zip(*turns, strict=True))
         ratio = statistics.median(turn.both / max(turn.writing, turn.uploading) for turn in turns)
         floor = statistics.median(turn.apart / max(turn.writing, turn.uploading) for turn in turns)

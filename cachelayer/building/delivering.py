@@ -9,9 +9,10 @@ from pathlib import Path
 
 from cachelayer.versions.shard_table import ShardFile
 
-# As many that the link is never idle while some of them wait for replies.
+# So many that a link is not idle while some of them wait for replies.
 _DELIVERIES = 8
-_SHARDS_IN_FLIGHT = 12
+_FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
+_NBYTES_IN_FLIGHT = 1 << 30
 
 Deliver = Callable[[Path], None]
 """Takes a finished shard on, by its path; its index lies beside it."""
@@ -24,10 +25,13 @@ class Deliveries:
 
     Args:
         deliver: takes a shard on; None where shards lie where they belong.
+        shard_bytes: about the size of a shard.
     """
 
-    def __init__(self, deliver: Deliver | None) -> None:
+    def __init__(self, deliver: Deliver | None, shard_bytes: int) -> None:
         self._deliver = deliver
+        # Shards that wait to be delivered take room on the disk.
+        self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // shard_bytes), _MOST_IN_FLIGHT)
         self._threads = ThreadPoolExecutor(_DELIVERIES, "cachelayer-deliver")
         self._delivered: deque[Future[None]] = deque()
 
@@ -51,8 +55,7 @@ class Deliveries:
                 on_finished(number, finished)
 
         self._delivered.append(self._threads.submit(deliver))
-        # Shards that wait to be delivered take room on the disk.
-        while len(self._delivered) > _SHARDS_IN_FLIGHT:
+        while len(self._delivered) > self._in_flight:
             self._delivered.popleft().result()
 
     def finish(self) -> None:

@@ -72,7 +72,7 @@ class ShardPipeline:
         self._deliver = deliver
         self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
         self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
-        self._deliveries = Deliveries(deliver)
+        self._deliveries = Deliveries(deliver, shards.shard_bytes)
         self._hashes: deque[Future[None]] = deque()
         self._writer: ShardWriter | _ShardChecker | None = None
         self._resumable = False

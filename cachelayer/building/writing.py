@@ -31,7 +31,7 @@ class WritingProcess:
         self._of = shards
         self._progress = progress
         self._deliver = deliver
-        self._deliveries = Deliveries(deliver)
+        self._deliveries = Deliveries(deliver, shards.shard_bytes)
         self._child = Child(pickled(_Writer(shards), "the shards", "build with workers=1"))
         self._asked = 0
         self._on_finished: OnFinished | None = None
