@@ -129,7 +129,7 @@ class StoreConformance:
         assert target.read_bytes() == TEXT
         assert target.stat().st_ino == before
 
-    @pytest.mark.parametrize("nbytes", [len(TEXT) - 1, len(TEXT) + 1])
+    @pytest.mark.parametrize("nbytes", [len(TEXT) - 1, len(TEXT) + 1, len(TEXT) + (20 << 20)])
     def test_a_download_of_another_size_is_refused(self, store: ObjectStore, tmp_path: Path, nbytes: int) -> None:
         store.put("a/b", TEXT)
         with pytest.raises(CorruptionError, match=rf"a/b: it has {len(TEXT)} bytes, expected {nbytes}"):

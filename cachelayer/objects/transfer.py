@@ -190,20 +190,24 @@ async def download(client: Client, path: str, target: Path, nbytes: int, on_byte
                     on_bytes(stop - start)
                 return checksum
 
-            async def check_size() -> int:
-                found = await _size(client, path)
-                if found != nbytes:
-                    raise ShortObjectError(path, found, nbytes)
-                return 0
-
             places = list(pieces(0, nbytes, PIECE))
-            checksum, *checksums = await together([check_size(), *(copy(*place) for place in places)])
+            _, *checksums = await together([_check_size(client, path, nbytes), *(copy(*place) for place in places)])
             file.truncate(nbytes)
-            for (start, stop), each in zip(places, checksums, strict=True):
-                checksum = joined(checksum, each, stop - start)
-            return checksum
+    except ShortObjectError as error:
+        raise ShortObjectError(path, error.nbytes, nbytes) from error
     except OSError as error:
         raise storage_error("write", target, error) from error
+    checksum = 0
+    for (start, stop), each in zip(places, checksums, strict=True):
+        checksum = joined(checksum, each, stop - start)
+    return checksum
+
+
+async def _check_size(client: Client, path: str, nbytes: int) -> int:
+    found = await _size(client, path)
+    if found != nbytes:
+        raise ShortObjectError(path, found, nbytes)
+    return nbytes
 
 
 def _write_at(descriptor: int, run: Sequence[bytes], position: int, checksum: int) -> int:
