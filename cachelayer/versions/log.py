@@ -163,24 +163,30 @@ class Log:
 
     def head(self) -> Snapshot:
         """The newest snapshot; one without versions where nothing was ever published."""
-        head = self._hinted() if self._seen is None else self._seen
-        sequence = head.sequence
-        while self.store.exists(self._name(sequence + 1)):
-            sequence += 1
-        if sequence > head.sequence:
-            found = self._entry(sequence)
-            if found is None:
-                raise CorruptionError(f"{self.store.url}: {self._name(sequence)} is missing")
-            head = found
+        head = self._hinted() if self._seen is None else self._newest(self._seen)
         self._seen = head
         return head
 
     def _hinted(self) -> Snapshot:
-        """A snapshot that is not far from the newest, for that moves on while it is looked for."""
+        """The newest snapshot, looked for from the number that the hint says, which may be any."""
         raw = self.store.read(paths.log_head(self.dataset_id)) or b""
         hint = int(raw) if raw.isdigit() and len(raw) < 20 else 0
-        found = self._entry(hint) if hint else None
-        return Snapshot() if found is None else found
+        head = self._entry(self._last(hint)) if hint else None
+        return self._newest(Snapshot()) if head is None else head
+
+    def _newest(self, known: Snapshot) -> Snapshot:
+        """The newest snapshot, looked for from one that was seen."""
+        last = self._last(known.sequence)
+        head = known if last == known.sequence else self._entry(last)
+        if head is None:
+            raise CorruptionError(f"{self.store.url}: {self._name(last)} is missing")
+        return head
+
+    def _last(self, sequence: int) -> int:
+        """The number of the last entry from one on; no entry is read, for older ones may be damaged."""
+        while self.store.exists(self._name(sequence + 1)):
+            sequence += 1
+        return sequence
 
     def _entry(self, sequence: int) -> Snapshot | None:
         name = self._name(sequence)
