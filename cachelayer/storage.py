@@ -147,7 +147,8 @@ class Storage(Catalog):
         )
 
         def submit(part: Any, part_id: str) -> DataRef[Any]:
-            return self._open(part_id, self._publisher(part, part_id, dataset_version, {}, options).submit())
+            publisher = self._publisher(part, Log(self._store, part_id), dataset_version, {}, options)
+            return self._open(part_id, publisher.submit())
 
         return each_split(source, dataset_id, submit)
 
@@ -173,7 +174,8 @@ class Storage(Catalog):
 
         def append(part: Any, part_id: str) -> DataRef[Any]:
             base = self.fetch(part_id, base_version)._base
-            return self._open(part_id, self._publisher(part, part_id, new_version, {}, options, base).submit())
+            publisher = self._publisher(part, Log(self._store, part_id), new_version, {}, options, base)
+            return self._open(part_id, publisher.submit())
 
         return each_split(source, dataset_id, append)
 
@@ -214,18 +216,16 @@ class Storage(Catalog):
     def _publisher(
         self,
         source: Any,
-        dataset_id: str,
-        dataset_version: str,
+        log: Log,
+        version: str,
         call: Mapping[str, Any],
         options: BuildOptions,
         base: Published | None = None,
-        log: Log | None = None,
     ) -> Publisher:
-        paths.check_name("dataset id", dataset_id)
-        check_version(dataset_version)
+        paths.check_name("dataset id", log.dataset_id)
+        check_version(version)
         made = {**origin(source.function if isinstance(source, Sharded) else source), **call}
-        log = Log(self._store, dataset_id) if log is None else log
-        return Publisher(log, self._copies, dataset_version, source, made, options, base)
+        return Publisher(log, self._copies, version, source, made, options, base)
 
     @overload
     def cache(
@@ -305,7 +305,7 @@ class Storage(Catalog):
         if found is not None:
             return found
         checked = BuildOptions.checked(**{"resume": True, **options})
-        publisher = self._publisher(source, dataset_id, version, call, checked, log=log)
+        publisher = self._publisher(source, log, version, call, checked)
         try:
             return publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
         except AlreadyExistsError:
