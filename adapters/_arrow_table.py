@@ -51,12 +51,13 @@ def _type(spec: Tree, path: str) -> pa.DataType:
 
 def _leaf_type(spec: LeafSpec, path: str) -> pa.DataType:
     inner = spec.shape[spec.ragged_rank + 1 :] if isinstance(spec, RaggedSpec) else ()
+    unfit = InvalidTypeError(f"leaf {path}: Arrow has no {spec.describe()}: read it with ref.read()")
+    if isinstance(spec, SparseSpec) or None in inner:
+        raise unfit
     try:
-        if isinstance(spec, SparseSpec) or None in inner:
-            raise NotImplementedError
         kind = _value_type(spec.dtype)
-    except (pa.ArrowException, NotImplementedError) as error:
-        raise InvalidTypeError(f"leaf {path}: Arrow has no {spec.describe()}: read it with ref.read()") from error
+    except pa.ArrowException as error:
+        raise unfit from error
     for dim in reversed(spec.shape):
         kind = pa.list_(kind, -1 if dim is None else dim)
     return kind

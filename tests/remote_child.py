@@ -68,6 +68,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         for method in order.get("methods", []):
             outcome[method] = in_a_process(method, ref)
     outcome["warnings"] = [str(each.message) for each in caught if each.category is cachelayer.CacheLayerWarning]
+    # Another process of the host makes the part: nothing tells of it but the file.
     while order.get("until_a_part_is_there") and not list(os.scandir(order["options"]["local_cache"])):
         time.sleep(0.01)
     return outcome

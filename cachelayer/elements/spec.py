@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
@@ -147,7 +148,7 @@ class SparseSpec(LeafSpec):
 
 
 @dataclass(frozen=True, repr=False)
-class EncodedSpec(LeafSpec):
+class EncodedSpec(LeafSpec, ABC):
     """A file kept as its bytes and handed out decoded."""
 
     dtype: DType = field(default=bytes, init=False)
@@ -155,9 +156,9 @@ class EncodedSpec(LeafSpec):
     nullable: bool = field(default=False, kw_only=True)
 
     @property
+    @abstractmethod
     def decoded(self) -> ArraySpec:
         """The spec of what is handed out."""
-        raise NotImplementedError
 
     @property
     def options(self) -> dict[str, Any]:
