@@ -5,6 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -240,8 +244,36 @@ def test_an_endpoint_where_nobody_listens_is_an_error_that_names_it(
     open_one: Callable[..., FsspecStore], proxy: FaultProxy, operation: Callable[[FsspecStore], object]
 ) -> None:
     proxy.refuse()
-    with pytest.raises(StorageError, match=proxy.endpoint.removeprefix("http://")):
+    with pytest.raises(StorageError, match=rf"{proxy.endpoint.removeprefix('http://')}: .*is the host reachable\?"):
         operation(open_one(timeout=0.3))
+
+
+@pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
+def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
+    store: FsspecStore, proxy: FaultProxy, operation: Callable[[FsspecStore], object]
+) -> None:
+    proxy.refuse()
+    listening = threading.Timer(0.3, proxy.accept)
+    listening.start()
+    operation(store)
+    listening.join()
+
+
+WITHOUT_CREDENTIALS = """
+import sys, cachelayer
+cachelayer.Storage("gs://bucket", storage_options={"timeout": 0.5}).fetch("d", "v1")
+"""
+
+
+def test_who_keeps_a_search_for_credentials_waiting_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        hosts = {"GCE_METADATA_HOST": place, "GCE_METADATA_IP": place, "HOME": str(tmp_path)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GOOGLE_")} | hosts
+        command = [sys.executable, "-c", WITHOUT_CREDENTIALS]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert "StorageError: cannot read gs://bucket/d/_log/head: gs: gcsfs found no credentials in time" in done.stderr
+    assert "(timeout 0.5 s): is the host reachable?" in done.stderr
 
 
 def test_reading_never_lists_and_asks_once(store: FsspecStore, proxy: FaultProxy, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import threading
 import uuid
 from base64 import b64decode
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import aclosing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -95,8 +97,7 @@ class GcsClient:
         silence = aiohttp.ClientTimeout(total=None, sock_connect=timeout / 4, sock_read=timeout / 4)
         defaults = {"requests_timeout": silence, "use_listings_cache": False}
         fixed = {"asynchronous": True, "skip_instance_cache": True}
-        with _translated():
-            self._fs = _OneAttempt(**{**defaults, **options, **fixed})
+        self._fs = _within(timeout, lambda: _OneAttempt(**{**defaults, **options, **fixed}))
         # A dict of its own, for it is given this client's connections.
         self._fs.session_kwargs = dict(self._fs.session_kwargs)
         self._session: Any = None
@@ -247,6 +248,25 @@ def _two_parts(mark: str, names: bytes, data: memoryview) -> _Body:
     head = f"--{mark}\r\nContent-Type: application/json\r\n\r\n".encode() + names
     middle = f"\r\n--{mark}\r\nContent-Type: {_CONTENT}\r\n\r\n".encode()
     return _Body(memoryview(head + middle), data, memoryview(f"\r\n--{mark}--\r\n".encode()))
+
+
+def _within(seconds: float, open_one: Callable[[], _OneAttempt]) -> _OneAttempt:
+    """What gcsfs opens; looking for credentials it asks hosts that may be away, and has no timeout for that."""
+    opened: Future[_OneAttempt] = Future()
+
+    def open_and_tell() -> None:
+        try:
+            opened.set_result(open_one())
+        # It is raised where it is waited for.
+        except BaseException as error:  # noqa: BLE001
+            opened.set_exception(error)
+
+    # Not of a pool: this process would not end before it.
+    threading.Thread(target=open_and_tell, name="cachelayer-credentials", daemon=True).start()
+    if not wait([opened], seconds).done:
+        raise RequestError(Kind.TRANSIENT, "gcsfs found no credentials in time, neither here nor by asking Google")
+    with _translated():
+        return opened.result()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import botocore.exceptions
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -38,6 +39,7 @@ _TRANSIENT = (
     HTTPClientError,
     IncompleteReadError,
     ResponseParserError,
+    botocore.exceptions.ConnectionError,
     aiohttp.ClientError,
     ConnectionError,
     TimeoutError,
