@@ -135,3 +135,23 @@ def test_rows_of_other_classes_that_fit_are_flattened_too() -> None:
     other = namedtuple("Other", Step._fields)
     assert tree.flatten_rows(steps, [Step(1, 2), other(3, 4)]) == [[1, 3], [2, 4]]
     assert tree.flatten_rows(steps, [Step(1, 2), Step(3, 4)]) == [[1, 3], [2, 4]]
+
+
+class LikeAStep:
+    """Has the fields of one, and is no tuple."""
+
+    _fields = Step._fields
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return (1, 2)[index]
+
+
+@pytest.mark.parametrize("rows", [[LikeAStep()], [LikeAStep(), LikeAStep()], [Step(1, 2), LikeAStep()]])
+def test_what_has_the_fields_of_a_namedtuple_and_is_none_is_refused(rows: list[Any]) -> None:
+    steps = tree.map_structure(Step(1, 2), lambda path, leaf: ArraySpec("int64"))
+    with pytest.raises(ElementError) as caught:
+        tree.flatten_rows(steps, rows)
+    assert caught.value.record == list(map(type, rows)).index(LikeAStep)

@@ -76,7 +76,9 @@ def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ..
         return None
     if kind is float:
         return _floats(rows, dtype)
-    if dtype.kind in _EXACT.get(kind, "") or (issubclass(kind, (np.number, np.bool_)) and np.dtype(kind) == dtype):
+    # A time span is a number to numpy, of which the type does not tell the unit.
+    is_same = issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64 and np.dtype(kind) == dtype
+    if is_same or dtype.kind in _EXACT.get(kind, ""):
         with suppress(OverflowError):
             return np.array(rows, dtype)
     return None
@@ -86,7 +88,11 @@ def _floats(rows: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]
     if dtypes.number_kind(dtype) != "f":
         return None
     values = np.array(rows)
-    return values.astype(dtype) if (np.abs(values) <= float(ml_dtypes.finfo(dtype).max)).all() else None
+    if not (np.abs(values) <= float(ml_dtypes.finfo(dtype).max)).all():
+        return None
+    stored = values.astype(dtype)
+    # Not every kind of float has a zero, or a sign.
+    return stored if np.isfinite(stored).all() else None
 
 
 def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:

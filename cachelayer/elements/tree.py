@@ -133,7 +133,7 @@ def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
         return True
     kinds = set(map(type, rows))
     if is_namedtuple(spec):
-        if len(kinds) > 1 or any(getattr(kind, "_fields", None) != spec._fields for kind in kinds):
+        if len(kinds) > 1 or any(not is_namedtuple(row) or row._fields != spec._fields for row in rows[:1]):
             return False
     elif not kinds <= {type(spec)}:
         return False
