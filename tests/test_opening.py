@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import sys
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from servers import Server, new_bucket
 from store_conformance import TEXT, StoreConformance
 
 from cachelayer import InvalidArgumentError, InvalidTypeError, MissingDependencyError, StorageError
+from cachelayer.objects import client
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 from cachelayer.objects.remote import FsspecStore
@@ -129,6 +132,23 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependencyError, match=rf"cachelayer\[{extra}\]"):
         open_store(url, {"timeout": 17}).read("a")
+
+
+def test_who_waits_for_a_client_to_open_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_clients", {})
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return "slow"
+
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(client.client_of, ("slow",), slow) for _ in range(2)]
+        assert begun.wait(60)
+        other: Any = client.client_of(("quick",), lambda: "quick")  # type: ignore[arg-type, return-value]
+        go_on.set()
+        assert [other, *(each.result() for each in both)] == ["quick", "slow", "slow"]
 
 
 def test_a_store_without_put_if_absent_is_read_only(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Self
@@ -97,7 +98,7 @@ class _Writer:
     def __init__(self, shards: Shards) -> None:
         self._of = shards
         self._pipeline: ShardPipeline | None = None
-        self._finished: list[tuple[int, ShardFile]] = []
+        self._finished: deque[tuple[int, ShardFile]] = deque()
 
     def __call__(self, frames: Frames | None, is_end: bool) -> tuple[list[tuple[int, ShardFile]], list[ShardFile]]:
         """Write; the shards that are finished since the last call, by their numbers, and in the end all shards."""
@@ -110,8 +111,8 @@ class _Writer:
             shards = self._pipeline.finish(self._note)
         else:
             self._pipeline.write(frames, self._note)
-        finished, self._finished = self._finished, []
-        return finished, shards
+        # Threads go on adding to it.
+        return [self._finished.popleft() for _ in range(len(self._finished))], shards
 
     def _note(self, number: int, shard: ShardFile) -> None:
         self._finished.append((number, shard))

@@ -77,7 +77,7 @@ def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ..
     if kind is float:
         return _floats(rows, dtype)
     # A time span is a number to numpy, of which the type does not tell the unit.
-    is_same = issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64 and np.dtype(kind) == dtype
+    is_same = dtype.kind != "m" and issubclass(kind, (np.number, np.bool_)) and np.dtype(kind) == dtype
     if is_same or dtype.kind in _EXACT.get(kind, ""):
         with suppress(OverflowError):
             return np.array(rows, dtype)

@@ -89,6 +89,7 @@ class Client(Protocol):
 
 Opener = Callable[[], Client]
 _clients: dict[tuple[Any, ...], Client] = {}
+_opening: dict[tuple[Any, ...], ProcessLock] = {}
 _inherited: list[Client] = []
 _lock = ProcessLock()
 
@@ -97,8 +98,17 @@ def client_of(key: tuple[Any, ...], open_client: Opener) -> Client:
     """The one client of this process for a key, opened at its first use."""
     with _lock:
         client = _clients.get(key)
+        opening = _opening.setdefault(key, ProcessLock())
+    if client is not None:
+        return client
+    # It may wait for hosts that are away: who has another client, as a heartbeat, must not wait for them too.
+    with opening:
+        with _lock:
+            client = _clients.get(key)
         if client is None:
-            client = _clients[key] = open_client()
+            client = open_client()
+            with _lock:
+                _clients[key] = client
         return client
 
 
