@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, overload
 
 from cachelayer.access.composition import chosen
@@ -25,7 +24,7 @@ from cachelayer.elements.tree import Tree
 from cachelayer.engines import Engine
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.objects.copies import CacheFolder, default_folder
+from cachelayer.objects.copies import CacheFolder, folder_of
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
@@ -70,7 +69,7 @@ class Storage(Catalog):
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it is one of {', '.join(map(repr, VERIFY))}")
         limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
-        folder = default_folder() if local_cache is None else Path(local_cache).expanduser().absolute()
+        folder = folder_of(local_cache)
         store = open_store(url, storage_options, unsafe_commit)
         copies = None if limit == 0 or isinstance(store, LocalStore) else CacheFolder(folder, limit)
         super().__init__(store, copies, verify)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from copies_child import total
 
-from cachelayer import CorruptionError, StorageError
-from cachelayer.objects.copies import CacheFolder, CopyGroup, default_folder
+from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.objects.copies import CacheFolder, CopyGroup, folder_of
 
 CHILD = Path(__file__).with_name("copies_child.py")
 
@@ -136,6 +136,24 @@ def test_copies_of_others_go_first_the_least_recently_used_before(tmp_path: Path
     assert names(folder) == {"one", "two"}
     assert put(new, "three", 11) is False
     assert names(folder) == {"one", "two"}
+
+
+def test_what_else_is_in_the_folder_is_neither_counted_nor_removed(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    old = folder.group("gs://old")
+    put(old, "copy", 60)
+    (tmp_path / old.path("copy").parent / "folder").mkdir()
+    del old
+    own = [tmp_path / name for name in ("thesis/chapter", f"{'0' * 32}/data", "thesis/more/figure", "notes")]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(200))
+    before = set(tmp_path.rglob("*"))
+    assert put(folder.group("gs://new"), "one", 90)
+    assert names(folder) >= {"one", "folder"}
+    assert "copy" not in names(folder)
+    assert {path.name for path in before - set(tmp_path.rglob("*"))} == {"copy"}
+    assert all(path.stat().st_size == 200 for path in own)
 
 
 def test_opening_a_group_is_a_use_of_it(tmp_path: Path) -> None:
@@ -257,8 +275,16 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path, 
 def test_the_default_folder_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CACHELAYER_LOCAL_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert default_folder() == Path.home() / ".cache" / "cachelayer"
+    assert folder_of() == Path.home() / ".cache" / "cachelayer"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "cachelayer"
+    assert folder_of() == tmp_path / "cachelayer"
     monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
-    assert default_folder() == tmp_path / "copies"
+    assert folder_of() == tmp_path / "copies"
+
+
+@pytest.mark.parametrize("path", ["", "gs://bucket/x", "a\0b", "~nobody-of-this-name/x"])
+def test_a_folder_is_a_path_of_this_host(path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="local_cache"):
+        folder_of(path)
+    with pytest.raises(InvalidTypeError, match="local_cache: expected the path of a folder, got a bytes"):
+        folder_of(path.encode())  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from cachelayer.cli.addresses import LocalCache, Options, storage_options
 from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, WELL, Answer, count, facts, size, table
 from cachelayer.cli.probing import Check, probe
-from cachelayer.objects.copies import CacheFolder, default_folder
+from cachelayer.objects.copies import CacheFolder, folder_of
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 
@@ -87,7 +87,7 @@ def doctor(
     """Show versions, credentials found and local copies, and probe a storage. Exit code 1 where it cannot be used."""
     libraries = {"python": platform.python_version(), **{name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}}
     found = [*_variables(), *_files()]
-    copies = _copies(default_folder() if local_cache is None else local_cache.expanduser().absolute())
+    copies = _copies(folder_of(local_cache))
     document: dict[str, Any] = {
         "versions": libraries,
         "credentials": [asdict(one) for one in found],
@@ -166,16 +166,17 @@ def _credentials(found: list[Found]) -> RenderableType:
 
 
 def _copies(path: Path) -> dict[str, Any]:
-    sizes = [file.stat().st_size for file in path.glob("*/*")] if path.is_dir() else []
+    groups = CacheFolder(path).sizes() if path.is_dir() else {}
+    used = sum(sum(sizes.values()) for sizes in groups.values())
     disk = next(folder for folder in (path, *path.parents) if folder.exists())
     free = shutil.disk_usage(disk).free
     return {
         "folder": str(path),
         "exists": path.is_dir(),
-        "groups": sum(group.is_dir() for group in path.iterdir()) if path.is_dir() else 0,
-        "nbytes": sum(sizes),
+        "groups": len(groups),
+        "nbytes": used,
         "free": free,
-        "limit": CacheFolder(path).allowed(sum(sizes), free),
+        "limit": CacheFolder(path).allowed(used, free),
     }
 
 

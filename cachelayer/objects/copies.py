@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cachelayer.errors import CacheLayerError, StorageError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects.local import storage_error
 
 _SHARE_OF_FREE = 0.8
 _PART = ".part"
 _IN_USE = "in-use"
+_GROUP = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class CacheFolder:
         """Bytes that all copies may take together, where they take ``used`` and the disk has ``free`` beside them."""
         return int((used + free) * _SHARE_OF_FREE) if self.limit is None else self.limit
 
+    def sizes(self) -> dict[Path, dict[str, int]]:
+        """Of each group the bytes of its files. What else is in the folder is the user's own."""
+        groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name))
+        return {group: found for group in groups if _IN_USE in (found := _sizes(group))}
+
     def make_room(self, nbytes: int, keep: Path) -> bool:
         """Whether there is room for so many bytes, after copies of other groups that nobody uses were removed.
 
@@ -67,7 +74,7 @@ class CacheFolder:
             nbytes: bytes to come.
             keep: the group that they are for; none of it is removed.
         """
-        sizes = {group: found for group in self.path.iterdir() if (found := _sizes(group))}
+        sizes = self.sizes()
         used = sum(sum(found.values()) for found in sizes.values())
         limit = self.allowed(used, shutil.disk_usage(self.path).free)
         if nbytes + sum(sizes.pop(keep, {}).values()) > limit:
@@ -188,13 +195,24 @@ class CopyGroup:
         return CopyGroup, (self._folder, self._path.name)
 
 
-def default_folder() -> Path:
-    """Where copies are kept by default: ``CACHELAYER_LOCAL_CACHE``, or the user's cache folder."""
-    chosen = os.environ.get("CACHELAYER_LOCAL_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "cachelayer"
+def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
+    """Where copies are kept: there, or by default in ``CACHELAYER_LOCAL_CACHE``, or in the user's cache folder.
+
+    Raises:
+        InvalidArgumentError: for what is no path of this host.
+        InvalidTypeError: for what is no path at all.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    chosen = (os.environ.get("CACHELAYER_LOCAL_CACHE") or f"{base}/cachelayer") if local_cache is None else local_cache
+    if not isinstance(chosen, (str, os.PathLike)):
+        raise InvalidTypeError(f"local_cache: expected the path of a folder, got a {type(chosen).__name__}")
+    text = os.fspath(chosen)
+    if not text or "\0" in text or "://" in text:
+        raise InvalidArgumentError(f"local_cache {text!r}: expected the path of a folder of this host")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"local_cache {text!r}: {error}") from error
 
 
 def _bring_to_disk(part: Path, nbytes: int) -> None:
@@ -244,7 +262,8 @@ def _sizes(group: Path) -> dict[str, int]:
     with suppress(OSError), os.scandir(group) as entries:
         for entry in entries:
             with suppress(OSError):
-                sizes[entry.name] = entry.stat().st_size
+                if entry.is_file(follow_symlinks=False):
+                    sizes[entry.name] = entry.stat().st_size
     return sizes
 
 
