@@ -153,8 +153,11 @@ def test_where_obstore_is_refused_s3fs_reads_and_says_so_once(s3: Server) -> Non
         store = open_store(s3.url(new_bucket(s3)), s3.storage_options(proxy.endpoint))
         store.put("a/b", TEXT)
         proxy.add(answer(403, containing="object_store"))
+        places = range(0, 8000, 2000)
         with pytest.warns(CacheLayerWarning, match="obstore") as caught:
-            assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+            assert [store.read_ranges([("a/b", at, at + 99)])[0] for at in places] == [
+                TEXT[at : at + 99] for at in places
+            ]
         assert len(caught) == 1
         assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
 
@@ -213,7 +216,9 @@ def test_a_refusal_is_an_error_at_once_and_never_absence(
     store: FsspecStore, proxy: FaultProxy, operation: Callable[[FsspecStore], object], status: int
 ) -> None:
     proxy.add(answer(status))
-    with pytest.raises(StorageError, match=r"127\.0\.0\.1:\d+: refused.*credentials"):
+    # To Google 400 is no matter of credentials.
+    why = "" if (status, store.scheme) == (400, "gs") else "credentials"
+    with pytest.raises(StorageError, match=rf"127\.0\.0\.1:\d+: refused.*{why}"):
         operation(store)
     # Ranges are asked for again by another client, and what failed is looked up.
     assert len(proxy.exchanges()) <= 4 * len(RANGES)
@@ -244,7 +249,9 @@ def test_an_endpoint_where_nobody_listens_is_an_error_that_names_it(
     open_one: Callable[..., FsspecStore], proxy: FaultProxy, operation: Callable[[FsspecStore], object]
 ) -> None:
     proxy.refuse()
-    with pytest.raises(StorageError, match=rf"{proxy.endpoint.removeprefix('http://')}: .*is the host reachable\?"):
+    with pytest.raises(
+        StorageError, match=rf"{proxy.endpoint.removeprefix('http://')}: .*is the host reachable, and in order\?"
+    ):
         operation(open_one(timeout=0.3))
 
 
@@ -273,7 +280,7 @@ def test_who_keeps_a_search_for_credentials_waiting_is_not_waited_for(tmp_path: 
         command = [sys.executable, "-c", WITHOUT_CREDENTIALS]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert "StorageError: cannot read gs://bucket/d/_log/head: gs: gcsfs found no credentials in time" in done.stderr
-    assert "(timeout 0.5 s): is the host reachable?" in done.stderr
+    assert "(timeout 0.5 s): is the host reachable" in done.stderr
 
 
 def test_reading_never_lists_and_asks_once(store: FsspecStore, proxy: FaultProxy, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from cachelayer.objects.retry import Kind, RequestError, kind_of_status, pauses, retried
+from cachelayer.objects.retry import REFUSALS, Kind, RequestError, kind_of_status, pauses, retried
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
@@ -15,9 +15,11 @@ def test_who_is_busy_is_asked_again(status: int) -> None:
     assert kind_of_status(status) is Kind.TRANSIENT
 
 
-@pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 405, 411, 501])
+@pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 405, 407, 411, 501])
 def test_who_refuses_is_not_asked_again(status: int) -> None:
-    assert kind_of_status(status) is Kind.REFUSED
+    kind = {401: Kind.UNAUTHENTICATED, 403: Kind.FORBIDDEN}.get(status, Kind.REFUSED)
+    assert kind_of_status(status) is kind
+    assert kind in REFUSALS
 
 
 class Failing:

@@ -112,6 +112,13 @@ def client_of(key: tuple[Any, ...], open_client: Opener) -> Client:
         return client
 
 
+def forget(client: Client) -> None:
+    """Let the next operation open another one; this one goes on for those that use it now."""
+    with _lock:
+        for key in [key for key, known in _clients.items() if known is client]:
+            del _clients[key]
+
+
 def key_of(options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Options as a key: equal where the values are equal, or the same object."""
     return tuple(sorted((name, _frozen(value)) for name, value in options.items()))

@@ -3,66 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-import threading
 import uuid
-from base64 import b64decode
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
-from contextlib import aclosing, contextmanager
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import google.auth.exceptions
 import google_crc32c
-import requests
 from aiohttp.abc import AbstractStreamWriter
-from gcsfs.core import GCSFileSystem
-from gcsfs.retry import HttpError, validate_response
 
 from cachelayer.codec.memory import Bytes
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
+from cachelayer.objects.gcs_requests import open_requests, translated
 from cachelayer.objects.mapped import mapped
 from cachelayer.objects.ranges import pieces
-from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
+from cachelayer.objects.retry import REFUSALS, Kind, RequestError, retried, told
 
 _PART = 32 * 1024 * 1024
 _STEP = 256 * 1024
 _READ_BUFFER = 1024 * 1024
 _CONTENT = "application/octet-stream"
-_TRANSIENT = (
-    requests.RequestException,
-    aiohttp.ClientError,
-    ConnectionError,
-    TimeoutError,
-    json.JSONDecodeError,
-    google.auth.exceptions.TransportError,
-)
-_FAILURES = (*_TRANSIENT, OSError, ValueError, HttpError, google.auth.exceptions.GoogleAuthError)
-
-
-class _OneAttempt(GCSFileSystem):  # type: ignore[misc]
-    """gcsfs without its own retries."""
-
-    _request = inspect.unwrap(GCSFileSystem._request)
-
-    async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """A range of an object as it arrives: gcsfs itself hands it out when all of it is there."""
-        place = self.url(path)
-        async with self.session.get(
-            place,
-            params=self._get_params({}),
-            headers=self._get_headers({"Range": f"bytes={start}-{stop - 1}"}),
-            timeout=self.requests_timeout,
-        ) as reply:
-            if reply.status >= 300:
-                validate_response(reply.status, await reply.read(), place)
-            async for chunk in reply.content.iter_any():
-                yield chunk
 
 
 class _Body(aiohttp.Payload):
@@ -97,7 +62,7 @@ class GcsClient:
         silence = aiohttp.ClientTimeout(total=None, sock_connect=timeout / 4, sock_read=timeout / 4)
         defaults = {"requests_timeout": silence, "use_listings_cache": False}
         fixed = {"asynchronous": True, "skip_instance_cache": True}
-        self._fs = _within(timeout, lambda: _OneAttempt(**{**defaults, **options, **fixed}))
+        self._fs = open_requests({**defaults, **options, **fixed}, timeout)
         # A dict of its own, for it is given this client's connections.
         self._fs.session_kwargs = dict(self._fs.session_kwargs)
         self._session: Any = None
@@ -117,24 +82,25 @@ class GcsClient:
                 if not self._fs._use_client_cert:
                     self._fs.session_kwargs.setdefault("connector", aiohttp.TCPConnector(limit=CONNECTIONS))
                 self._fs.session_kwargs.setdefault("read_bufsize", _READ_BUFFER)
-                with _translated():
+                with translated():
                     self._session = await self._fs._set_session()
                 close_at_exit(self)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        with _translated():
-            data: bytes = await self._fs._cat_file(path, start=start, end=stop)
-        return data
+        if start is not None and stop is not None:
+            return b"".join([chunk async for chunk in self.chunks(path, start, stop)])
+        _, data = await self._call("GET", self._fs.url(path))
+        return bytes(data)
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        with _translated():
+        with translated():
             async with aclosing(self._fs.chunks(path, start, stop)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
     async def stat(self, path: str) -> Stat:
         found = await self._call("GET", "b/{}/o/{}", *_split(path), json_out=True)
-        return Stat(int(found["size"]), datetime.fromisoformat(found["updated"]).timestamp())
+        return Stat(int(told(found, "size")), datetime.fromisoformat(told(found, "updated")).timestamp())
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
         await self._send(path, memoryview(data), create=create)
@@ -162,7 +128,8 @@ class GcsClient:
             found = await self._send_part(path, place, source[start:stop].data, start, nbytes)
             if on_bytes is not None:
                 on_bytes(stop - start)
-        if not found or int(found["size"]) != nbytes or b64decode(found["crc32c"]) != checksum.to_bytes(4, "big"):
+        same = b64encode(checksum.to_bytes(4, "big")).decode()
+        if not isinstance(found, dict) or (found.get("size"), found.get("crc32c")) != (str(nbytes), same):
             raise RequestError(Kind.OTHER_BYTES, f"the store says that it holds {found}, {nbytes} bytes were sent")
 
     async def _begin(self, path: str) -> str:
@@ -172,7 +139,7 @@ class GcsClient:
         async def attempt() -> str:
             place = self._place(bucket)
             found, _ = await self._call("POST", place, headers=headers, uploadType="resumable", name=key)
-            return str(found["Location"])
+            return str(told(found, "Location"))
 
         return await retried(attempt, self.timeout)
 
@@ -188,9 +155,11 @@ class GcsClient:
         stop = start + len(data)
         headers = {"Content-Type": _CONTENT, "Content-Range": f"bytes {start}-{stop - 1}/{nbytes}"}
         found, reply = await self._call("POST", place, headers=headers, data=_Body(data))
-        if "Range" in found and int(found["Range"].rpartition("-")[2]) != stop - 1:
-            raise RequestError(Kind.TRANSIENT, f"of bytes {start} to {stop} the store took {found['Range']}")
-        with _translated():
+        taken = found.get("Range")
+        # Without a word of it the last part was taken, and of another one nothing.
+        if stop < nbytes if taken is None else taken.rpartition("-")[2] != str(stop - 1):
+            raise RequestError(Kind.TRANSIENT, f"of bytes {start} to {stop} the store took {taken}")
+        with translated():
             return json.loads(reply) if reply else None
 
     async def names(self, folder: str, *, deep: bool) -> list[str]:
@@ -201,8 +170,9 @@ class GcsClient:
         token: str | None = ""
         while token is not None:
             page = await self._call("GET", "b/{}/o", bucket, json_out=True, pageToken=token or None, **query)
+            told(page, "kind")
             found += page.get("prefixes", [])
-            found += [item["name"] for item in page.get("items", [])]
+            found += [told(item, "name") for item in page.get("items", [])]
             token = page.get("nextPageToken") or None
         return [name.removeprefix(prefix).removesuffix("/") for name in found if name != prefix]
 
@@ -217,11 +187,11 @@ class GcsClient:
             if error.kind is Kind.ABSENT:
                 raise RequestError(Kind.NO_ROOT, bucket) from error
             # Who may read objects need not be allowed to look at their bucket.
-            if error.kind is not Kind.REFUSED:
+            if error.kind not in REFUSALS:
                 raise
 
     async def _call(self, *request: Any, **options: Any) -> Any:
-        with _translated():
+        with translated():
             return await self._fs._call(*request, **options)
 
     async def close(self) -> None:
@@ -248,42 +218,3 @@ def _two_parts(mark: str, names: bytes, data: memoryview) -> _Body:
     head = f"--{mark}\r\nContent-Type: application/json\r\n\r\n".encode() + names
     middle = f"\r\n--{mark}\r\nContent-Type: {_CONTENT}\r\n\r\n".encode()
     return _Body(memoryview(head + middle), data, memoryview(f"\r\n--{mark}--\r\n".encode()))
-
-
-def _within(seconds: float, open_one: Callable[[], _OneAttempt]) -> _OneAttempt:
-    """What gcsfs opens; looking for credentials it asks hosts that may be away, and has no timeout for that."""
-    opened: Future[_OneAttempt] = Future()
-
-    def open_and_tell() -> None:
-        try:
-            opened.set_result(open_one())
-        # It is raised where it is waited for.
-        except BaseException as error:  # noqa: BLE001
-            opened.set_exception(error)
-
-    # Not of a pool: this process would not end before it.
-    threading.Thread(target=open_and_tell, name="cachelayer-credentials", daemon=True).start()
-    if not wait([opened], seconds).done:
-        raise RequestError(Kind.TRANSIENT, "gcsfs found no credentials in time, neither here nor by asking Google")
-    with _translated():
-        return opened.result()
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except _FAILURES as error:
-        raise RequestError(_kind(error), str(error) or repr(error)) from error
-
-
-def _kind(error: Exception) -> Kind:
-    if isinstance(error, HttpError):
-        return kind_of_status(int(error.code or 500))
-    if isinstance(error, FileNotFoundError):
-        return Kind.ABSENT
-    if isinstance(error, FileExistsError):
-        return Kind.EXISTS
-    if isinstance(error, aiohttp.InvalidURL):
-        return Kind.REFUSED
-    return Kind.TRANSIENT if isinstance(error, _TRANSIENT) else Kind.REFUSED

@@ -14,7 +14,7 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.objects import transfer
-from cachelayer.objects.client import Client, OnBytes, Stat, client_of, key_of
+from cachelayer.objects.client import Client, OnBytes, Stat, client_of, forget, key_of
 from cachelayer.objects.loop import run
 from cachelayer.objects.retry import Kind, RequestError, retried
 
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 CONDITIONAL = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "memory": "memory"}
 """Schemes whose stores write an object only where there is none, and the extra that each needs."""
+
+
+_MAY_BE_ABSENT = " S3 answers so for objects that are missing, too, to who may not list the bucket."
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,9 @@ class FsspecStore:
             client = self._client()
             return run(_opened(client, work))
         except RequestError as error:
+            if client is not None and error.kind is Kind.UNAUTHENTICATED:
+                # Credentials that are renewed are found by another.
+                forget(client)
             host = client.host if client is not None else self.scheme
             raise self._failure(f"cannot {what} {self.url}/{name}: {host}", error) from error
         except transfer.ShortObjectError as error:
@@ -139,13 +145,16 @@ class FsspecStore:
             bucket = self.root.partition("/")[0]
             return StorageError(f"{what}: there is no bucket {bucket!r} ({error.reason}): create it, or mend the URL")
         if error.kind is Kind.TRANSIENT:
-            return StorageError(f"{what}: {error.reason} (timeout {self.timeout:g} s): is the host reachable?")
+            return StorageError(
+                f"{what}: {error.reason} (timeout {self.timeout:g} s): is the host reachable, and in order?"
+            )
         if error.kind is Kind.OTHER_BYTES:
             return StorageError(f"{what}: {error.reason}, and so again and again: is the file being changed?")
-        hint = " S3 answers so for objects that are missing, too, to who may not list the bucket." * (
-            "s3" in self.scheme
-        )
-        return StorageError(f"{what}: refused: {error.reason}. Are the credentials valid, and do they allow it?{hint}")
+        hint = {
+            Kind.UNAUTHENTICATED: ". Are the credentials valid?",
+            Kind.FORBIDDEN: f". Do the credentials allow it?{_MAY_BE_ABSENT if 's3' in self.scheme else ''}",
+        }
+        return StorageError(f"{what}: refused: {error.reason.rstrip('.')}{hint.get(error.kind, '')}")
 
     def _check_writable(self) -> None:
         if self.scheme not in CONDITIONAL and not self.unsafe_commit:

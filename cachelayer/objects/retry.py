@@ -7,7 +7,7 @@ import enum
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -26,8 +26,13 @@ class Kind(enum.Enum):
     EXISTS = enum.auto()
     BEYOND_END = enum.auto()
     OTHER_BYTES = enum.auto()
+    UNAUTHENTICATED = enum.auto()
+    FORBIDDEN = enum.auto()
     REFUSED = enum.auto()
     TRANSIENT = enum.auto()
+
+
+REFUSALS = frozenset({Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.REFUSED})
 
 
 class RequestError(Exception):
@@ -46,13 +51,45 @@ class RequestError(Exception):
 
 def kind_of_status(status: int) -> Kind:
     """What an HTTP status of 300 or more means."""
-    if status == 404:
+    if status in {404, 410}:
         return Kind.ABSENT
+    if status == 401:
+        return Kind.UNAUTHENTICATED
+    if status == 403:
+        return Kind.FORBIDDEN
     if status == 412:
         return Kind.EXISTS
     if status == 416:
         return Kind.BEYOND_END
     return Kind.TRANSIENT if status in {408, 409, 425, 429} or (status >= 500 and status != 501) else Kind.REFUSED
+
+
+def told(reply: Any, name: str) -> Any:
+    """What a reply says under a name.
+
+    Raises:
+        RequestError: where it does not; whoever answered so is not the store.
+    """
+    try:
+        return reply[name]
+    except (KeyError, TypeError) as error:
+        raise RequestError(Kind.TRANSIENT, f"a reply came without {name!r}") from error
+
+
+def check_place(content_range: str | None, start: int) -> None:
+    """Whether a reply is of the range that was asked for: a cache on the way may answer with another.
+
+    Args:
+        content_range: the header; None where there is none, as with a whole object.
+        start: where the range begins.
+
+    Raises:
+        RequestError: where it is not.
+    """
+    said = "bytes 0-" if content_range is None else content_range
+    if said.removeprefix("bytes ").partition("-")[0] != str(start):
+        came = "the whole object" if content_range is None else content_range
+        raise RequestError(Kind.TRANSIENT, f"{came} came, bytes from {start} on were asked for")
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: int = 0) -> T:

@@ -19,8 +19,10 @@ from botocore.exceptions import (
     CredentialRetrievalError,
     HTTPClientError,
     IncompleteReadError,
+    MetadataRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
+    SSLError,
 )
 from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
@@ -30,11 +32,13 @@ from cachelayer.objects import s3_ranges
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import pieces
-from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
+from cachelayer.objects.retry import REFUSALS, Kind, RequestError, check_place, kind_of_status, retried, told
 
 _PART = 16 * 1024 * 1024
 _PARTS = 10_000
 _PARTS_AT_ONCE = 4
+_MOST_REFUSED = 3
+"""Ranges that obstore is refused and s3fs is not, before obstore is done without."""
 _TRANSIENT = (
     HTTPClientError,
     IncompleteReadError,
@@ -44,8 +48,22 @@ _TRANSIENT = (
     ConnectionError,
     TimeoutError,
 )
-_FAILURES = (*_TRANSIENT, BotoCoreError, ClientError, OSError, ValueError)
-_TRANSIENT_CODES = {"RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
+# Where S3 says that a bucket is elsewhere, and not where, aiobotocore asks again for ever.
+_FAILURES = (*_TRANSIENT, BotoCoreError, ClientError, OSError, ValueError, RecursionError)
+_CODES = {
+    "NoSuchBucket": Kind.NO_ROOT,
+    # S3 gives no reason in an answer to HEAD: tokens that have expired are the usual one.
+    "400": Kind.UNAUTHENTICATED,
+    # The upload has to begin anew.
+    "InvalidPart": Kind.ABSENT,
+    "RequestTimeTooSkewed": Kind.REFUSED,
+    **dict.fromkeys(("RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"), Kind.TRANSIENT),
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
+        Kind.UNAUTHENTICATED,
+    ),
+}
+"""What errors mean by more than their HTTP status."""
 
 
 class S3Client:
@@ -69,6 +87,7 @@ class S3Client:
         self._fs.retries = 1
         self._options = options
         self._ranges: s3_ranges.RangeReader | None = None
+        self._refused = 0
         self._session: Any = None
         self._opening = asyncio.Lock()
         self.host = "S3"
@@ -89,24 +108,27 @@ class S3Client:
                 except TypeError as error:
                     raise InvalidArgumentError(f"storage_options of s3://: {error}") from error
                 self.host = urlsplit(client.meta.endpoint_url).netloc
-                self._ranges = s3_ranges.reader_of(client, self._options, self.timeout)
+                # Certificates that botocore is told of are unknown to obstore.
+                is_plain = client.meta.endpoint_url.startswith("http:")
+                if is_plain or self._fs.session.get_config_variable("ca_bundle") is None:
+                    self._ranges = s3_ranges.reader_of(client, self._options, self.timeout)
                 self._session = client
                 close_at_exit(self)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         if start is None or stop is None:
-            return await self._get(path, {})
-        bytes_range = {"Range": f"bytes={start}-{stop - 1}"}
+            return await self._get(path)
         if self._ranges is None:
-            return await self._get(path, bytes_range)
+            return await self._get(path, start, stop)
         try:
             return await self._ranges.get(*_split(path), start, stop)
         except RequestError as error:
-            if error.kind is not Kind.REFUSED:
+            if error.kind not in REFUSALS:
                 raise
             refusal = error
-        data = await self._get(path, bytes_range)
-        if self._ranges is not None:
+        data = await self._get(path, start, stop)
+        self._refused += 1
+        if self._ranges is not None and self._refused >= _MOST_REFUSED:
             self._ranges = None
             warnings.warn(
                 f"obstore cannot read what s3fs can, which reads ranges more slowly, from {self.host}: {refusal}",
@@ -115,10 +137,13 @@ class S3Client:
             )
         return data
 
-    async def _get(self, path: str, conditions: Mapping[str, str]) -> bytes:
+    async def _get(self, path: str, start: int | None = None, stop: int = 0) -> bytes:
+        conditions = {} if start is None else {"Range": f"bytes={start}-{stop - 1}"}
         reply = await self._call("get_object", path, **conditions)
         with _translated():
-            async with reply["Body"] as body:
+            async with told(reply, "Body") as body:
+                if start is not None:
+                    check_place(reply.get("ContentRange"), start)
                 data: bytes = await body.read()
         return data
 
@@ -129,7 +154,7 @@ class S3Client:
                     async for chunk in chunks:
                         yield chunk
             except RequestError as error:
-                if error.kind is not Kind.REFUSED:
+                if error.kind not in REFUSALS:
                     raise
             else:
                 return
@@ -137,7 +162,7 @@ class S3Client:
 
     async def stat(self, path: str) -> Stat:
         found = await self._call("head_object", path)
-        return Stat(found["ContentLength"], found["LastModified"].timestamp())
+        return Stat(told(found, "ContentLength"), told(found, "LastModified").timestamp())
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
         with _translated():
@@ -157,7 +182,7 @@ class S3Client:
 
     async def _upload_parts(self, file: Path, nbytes: int, path: str, on_bytes: OnBytes) -> None:
         begun = await retried(lambda: self._call("create_multipart_upload", path), self.timeout)
-        upload = begun["UploadId"]
+        upload = told(begun, "UploadId")
         slots = asyncio.Semaphore(_PARTS_AT_ONCE)
 
         async def send(number: int, start: int, stop: int) -> dict[str, Any]:
@@ -189,7 +214,7 @@ class S3Client:
 
         async def attempt() -> str:
             reply = await self._call(method, path, Body=data, **options)
-            etag: str = reply["ETag"]
+            etag: str = told(reply, "ETag")
             plain = reply.get("ServerSideEncryption", "AES256") == "AES256" and "SSECustomerAlgorithm" not in reply
             if plain and len(etag.strip('"')) == len(digest) and etag.strip('"') != digest:
                 raise RequestError(Kind.TRANSIENT, f"the store got bytes of the MD5 {etag}, {digest} was sent")
@@ -203,10 +228,18 @@ class S3Client:
     async def names(self, folder: str, *, deep: bool) -> list[str]:
         bucket, key = _split(folder)
         prefix = f"{key}/" if key else ""
-        with _translated():
-            entries = self._fs._iterdir(bucket, delimiter="" if deep else "/", prefix=prefix)
-            found = [_split(entry["name"])[1] async for entry in entries]
-        return [name.removeprefix(prefix) for name in found if name != prefix]
+        query: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "" if deep else "/"}
+        found: list[str] = []
+        while True:
+            with _translated():
+                page = await self._fs._call_s3("list_objects_v2", **query)
+            # Where it is no list, that does not mean that there is nothing.
+            told(page, "Name")
+            found += [told(each, "Prefix") for each in page.get("CommonPrefixes", [])]
+            found += [told(each, "Key") for each in page.get("Contents", [])]
+            if not page.get("IsTruncated"):
+                return [name.removeprefix(prefix).removesuffix("/") for name in found if name != prefix]
+            query["ContinuationToken"] = told(page, "NextContinuationToken")
 
     async def delete(self, path: str) -> None:
         await self._call("delete_object", path)
@@ -220,7 +253,7 @@ class S3Client:
             if error.kind is Kind.ABSENT:
                 raise RequestError(Kind.NO_ROOT, bucket) from error
             # Who may read objects need not be allowed to look at their bucket.
-            if error.kind is not Kind.REFUSED:
+            if error.kind not in REFUSALS:
                 raise
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
@@ -259,11 +292,13 @@ def _kind(error: Exception) -> Kind:
     reply = error if isinstance(error, ClientError) else error.__cause__
     if isinstance(reply, ClientError):
         code = reply.response.get("Error", {}).get("Code", "")
-        if code == "NoSuchBucket":
-            return Kind.NO_ROOT
-        if code in _TRANSIENT_CODES:
-            return Kind.TRANSIENT
-        return kind_of_status(int(reply.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)))
+        return _CODES.get(code) or kind_of_status(
+            int(reply.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
+        )
+    if isinstance(error, CredentialRetrievalError) and isinstance(error.__context__, MetadataRetrievalError):
+        return Kind.TRANSIENT
     if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
+        return Kind.UNAUTHENTICATED
+    if isinstance(error, SSLError):
         return Kind.REFUSED
     return Kind.TRANSIENT if isinstance(error, _TRANSIENT) else Kind.REFUSED

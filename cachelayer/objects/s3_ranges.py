@@ -129,6 +129,9 @@ def _kind(error: Exception) -> Kind:
         return Kind.ABSENT
     if "status code: 416" in text:
         return Kind.BEYOND_END
+    # A bucket of another region, which s3fs finds.
+    if "Received redirect" in text:
+        return Kind.REFUSED
     for status in ("301", "307", "400", "401", "403", "405"):
         if f"status code: {status}" in text:
             return Kind.REFUSED

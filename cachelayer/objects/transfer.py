@@ -17,7 +17,7 @@ from cachelayer.objects.client import Client, OnBytes
 from cachelayer.objects.local import in_place, storage_error
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import Range, coalesce, cut, pieces
-from cachelayer.objects.retry import Kind, RequestError, pauses, retried
+from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retried
 
 T = TypeVar("T")
 Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
@@ -157,7 +157,7 @@ async def _ranged(client: Client, path: str, start: int, stop: int, attempt: Cal
         try:
             return await retried(attempt, client.timeout, stop - start)
         except RequestError as error:
-            if error.kind in {Kind.BEYOND_END, Kind.REFUSED, Kind.ABSENT}:
+            if error.kind in {Kind.BEYOND_END, Kind.ABSENT, *REFUSALS}:
                 await _check_end(client, path, stop)
             raise
 

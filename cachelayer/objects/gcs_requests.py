@@ -1,0 +1,156 @@
+"""Single requests to Google Cloud Storage by gcsfs: the tokens for them, and what a failure means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import aiohttp
+import google.auth.exceptions
+import requests
+from gcsfs.core import GCSFileSystem
+from gcsfs.credentials import LOCAL_REFRESH_BUFFER
+from gcsfs.retry import HttpError
+
+from cachelayer.objects.retry import Kind, RequestError, check_place, kind_of_status
+
+T = TypeVar("T")
+
+_TRANSIENT = (
+    requests.RequestException,
+    aiohttp.ClientError,
+    ConnectionError,
+    TimeoutError,
+    json.JSONDecodeError,
+    google.auth.exceptions.TransportError,
+)
+_FAILURES = (*_TRANSIENT, OSError, ValueError, HttpError, google.auth.exceptions.GoogleAuthError)
+_LONGEST_REASON = 300
+
+
+class Requests(GCSFileSystem):  # type: ignore[misc]
+    """gcsfs that makes each request once, judges replies by their status alone, and keeps the loop free.
+
+    Its own ``_request`` tries again, reads meanings into texts of errors, and asks for tokens while the loop waits.
+    """
+
+    _refreshing: asyncio.Future[None] | None = None
+
+    async def _request(
+        self, method: str, path: str, *args: str, headers: Any = None, json: Any = None, data: Any = None, **query: Any
+    ) -> tuple[int, Any, Any, bytes]:
+        place = self._format_path(path, args)
+        async with self._exchange(method, place, headers, query, json=json, data=data) as reply:
+            return reply.status, reply.headers, reply.request_info, await reply.read()
+
+    async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """A range of an object as it arrives: gcsfs itself hands it out when all of it is there."""
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
+        async with self._exchange("GET", self.url(path), headers, {}) as reply:
+            if reply.status >= 300:
+                raise RequestError(Kind.TRANSIENT, f"status {reply.status} came for a range")
+            check_place(reply.headers.get("Content-Range"), start)
+            async for chunk in reply.content.iter_any():
+                yield chunk
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, place: str, headers: Any, query: Mapping[str, Any], **body: Any
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        await self._set_session()
+        await self._have_token()
+        asked = {"params": self._get_params(query), "headers": self._get_headers(headers), **body}
+        async with self.session.request(method, place, timeout=self.requests_timeout, **asked) as reply:
+            if reply.status >= 400:
+                raise _failure(reply.status, await reply.read())
+            yield reply
+
+    async def _have_token(self) -> None:
+        found = self.credentials
+        if found.credentials is None or found._credentials_valid(LOCAL_REFRESH_BUFFER):
+            return
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.wrap_future(_in_background(found.maybe_refresh))
+            # Whoever waits may have given up by then.
+            self._refreshing.add_done_callback(lambda done: done.exception())
+        try:
+            await asyncio.shield(self._refreshing)
+        except TypeError as error:
+            raise RequestError(Kind.TRANSIENT, f"what came for a token is none: {error}") from error
+
+
+def open_requests(options: Mapping[str, Any], timeout: float) -> Requests:
+    """What gcsfs opens; looking for credentials it asks hosts that may be away, and has no timeout for that.
+
+    Raises:
+        RequestError: where that fails, or takes longer than the timeout.
+        TypeError: for options that gcsfs does not take.
+    """
+    opened = _in_background(lambda: Requests(**options))
+    if not wait([opened], timeout).done:
+        raise RequestError(Kind.TRANSIENT, "gcsfs found no credentials in time, neither here nor by asking Google")
+    with translated():
+        return opened.result()
+
+
+def _in_background(call: Callable[[], T]) -> Future[T]:
+    """A call in a thread that nothing waits for where this process ends, as it would for one of a pool."""
+    called: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            called.set_result(call())
+        # It is raised where it is waited for.
+        except BaseException as error:  # noqa: BLE001
+            called.set_exception(error)
+
+    threading.Thread(target=run, name="cachelayer-credentials", daemon=True).start()
+    return called
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Failures as RequestError."""
+    try:
+        yield
+    except HttpError as error:
+        # gcsfs says so of tokens that Google did not give.
+        cause = error.__cause__ or error
+        is_away = getattr(cause, "retryable", False) or isinstance(
+            cause.__cause__, google.auth.exceptions.TransportError
+        )
+        kind = Kind.TRANSIENT if is_away else Kind.UNAUTHENTICATED
+        raise RequestError(kind, f"Google gave no token: {cause}") from error
+    except _FAILURES as error:
+        raise RequestError(_kind(error), str(error) or repr(error)) from error
+
+
+def _kind(error: Exception) -> Kind:
+    if isinstance(error, google.auth.exceptions.TransportError):
+        return Kind.TRANSIENT
+    if isinstance(error, google.auth.exceptions.GoogleAuthError):
+        return Kind.UNAUTHENTICATED
+    if isinstance(error, (aiohttp.InvalidURL, aiohttp.ClientSSLError)):
+        return Kind.REFUSED
+    return Kind.TRANSIENT if isinstance(error, _TRANSIENT) else Kind.REFUSED
+
+
+def _failure(status: int, reply: bytes) -> RequestError:
+    """What a reply says that is an error."""
+    text = reply.decode(errors="replace")
+    message, reasons = text, set()
+    try:
+        told = json.loads(text)["error"]
+        message = told["message"]
+        reasons = {each["reason"] for each in told["errors"]}
+    except (ValueError, KeyError, TypeError):
+        # A proxy on the way has words of its own.
+        pass
+    is_slow_down = status == 403 and reasons & {"rateLimitExceeded", "userRateLimitExceeded"}
+    kind = Kind.TRANSIENT if is_slow_down else kind_of_status(status)
+    return RequestError(kind, f"{str(message)[:_LONGEST_REASON]} (HTTP status {status})".strip())
