@@ -77,16 +77,19 @@ class Liar(BaseHTTPRequestHandler):
 
 
 class Lavish(BaseHTTPRequestHandler):
-    """A GCS whose every object has `nbytes` bytes, and that answers each range with all of them and more."""
+    """A GCS whose every object has `nbytes` bytes, and that answers each range with that and a byte more."""
 
     nbytes = 9 << 20
 
     def do_GET(self) -> None:
         if urlsplit(self.path).path.startswith("/download"):
-            reply = bytes(self.nbytes + 1)
+            start, stop = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            reply = bytes(stop + 2 - start)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop + 1}/{self.nbytes}")
         else:
             reply = json.dumps({"size": str(self.nbytes), "updated": "2026-01-01T00:00:00+00:00"}).encode()
-        self.send_response(200)
+            self.send_response(200)
         self.send_header("Content-Length", str(len(reply)))
         self.end_headers()
         with suppress(ConnectionError):

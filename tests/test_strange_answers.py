@@ -38,7 +38,7 @@ def serving(respond: Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str
         protocol_version = "HTTP/1.1"
 
         def respond(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             status, headers, body = respond(self)
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
@@ -105,6 +105,28 @@ def test_a_host_that_is_no_store_is_an_error(
         store = open_one(url, options, endpoint, timeout=0.4)
         with pytest.raises(StorageError, match=endpoint.removeprefix("http://")):
             calls[what](store)
+
+
+def test_a_store_that_overwrites_whatever_it_is_told_is_refused_for_publishing() -> None:
+    objects: dict[str, bytes] = {}
+
+    def respond(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        path = request.path.partition("?")[0]
+        if request.command == "PUT":
+            objects[path] = request.body  # type: ignore[attr-defined]
+            return 200, {"ETag": '"1"'}, b""
+        if path not in objects:
+            return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
+        return 200, {"ETag": '"1"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, objects[path]
+
+    with serving(respond) as endpoint:
+        with pytest.raises(StorageError, match=r"If-None-Match.*unsafe_commit=True"):
+            open_one("s3://bucket", AMAZON, endpoint).put_if_absent("a", b"1")
+        objects["/bucket"] = b""
+        alone = open_store("s3://bucket", {**AMAZON, "endpoint_url": endpoint, "timeout": 20}, unsafe_commit=True)
+        assert alone.put_if_absent("b", b"1")
+        assert not alone.put_if_absent("b", b"2")
+        assert alone.read("b") == b"1"
 
 
 def token_of(endpoint: str) -> dict[str, str]:

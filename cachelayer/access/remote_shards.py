@@ -30,6 +30,7 @@ from cachelayer.locks import ProcessLock
 
 # Who looks up a few records has no use for copies of whole shards.
 _FEW_RECORDS = 64
+_UNREADABLE = (CorruptionError, StorageError)
 _Job = tuple[int, int]
 _INDEX: Literal[0] = 0
 _SHARD: Literal[1] = 1
@@ -114,7 +115,7 @@ class RemoteShards:
         if self._all_local:
             try:
                 return self._local.record(number)
-            except CorruptionError:
+            except _UNREADABLE:
                 # Found again, and read over the network, below.
                 pass
         found = self.records(np.array([number]))
@@ -127,7 +128,7 @@ class RemoteShards:
         if self._all_local:
             try:
                 return self._local.records(numbers)
-            except CorruptionError:
+            except _UNREADABLE:
                 pass
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         here = self._look_for_copies(shard_of)
@@ -149,7 +150,7 @@ class RemoteShards:
         if here.all():
             try:
                 return self._local.records(numbers)
-            except CorruptionError:
+            except _UNREADABLE:
                 self._give_up_damaged(numbers, shard_of)
                 return self._read(numbers, shard_of, np.zeros_like(here))
         parts = [np.flatnonzero(here), np.flatnonzero(~here)]
@@ -211,7 +212,7 @@ class RemoteShards:
         for shard in np.unique(shard_of).tolist():
             try:
                 self._local.records(numbers[shard_of == shard])
-            except CorruptionError as error:
+            except _UNREADABLE as error:
                 with self._lock:
                     # Another thread may have come upon it at the same time.
                     was_damaged = self._was_damaged[shard]
@@ -219,9 +220,9 @@ class RemoteShards:
                     self._was_damaged[shard], self._is_local[shard] = True, False
                 if was_damaged:
                     continue
-                if self._copies is not None:
+                if self._copies is not None and isinstance(error, CorruptionError):
                     self._copies.drop(shard)
-                self._warn(f"a local copy is damaged, its records are read over the network: {error}")
+                self._warn(f"a local copy cannot be used, its records are read over the network: {error}")
 
     def _warn_once(self, error: CacheLayerError) -> None:
         if not self._warned:

@@ -17,7 +17,7 @@ from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.codec.frames import RecordBuffer
 from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
-from cachelayer.errors import CorruptionError
+from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 
 Range = tuple[str, int, int]
@@ -241,8 +241,8 @@ class RangedShards:
             return None
         try:
             return open_copy()
-        except CorruptionError:
-            # The copy was removed.
+        except (CorruptionError, StorageError):
+            # The copy was removed, or may not be read any more.
             self._copies.pop(shard, None)
             return None
 

@@ -46,12 +46,14 @@ class Client(Protocol):
         timeout: seconds that an operation may take where nobody answers.
         slots: bounds the transfers at once.
         seen: the buckets that are known to exist.
+        is_unproven: whether it is not known that the store, of which there are many kinds, heeds ``create``.
     """
 
     host: str
     timeout: float
     slots: asyncio.Semaphore
     seen: set[str]
+    is_unproven: bool
 
     async def open(self) -> None:
         """Be ready for requests; comes before each operation."""

@@ -71,6 +71,7 @@ class GcsClient:
         self.timeout = timeout
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.seen: set[str] = set()
+        self.is_unproven = False
 
     async def open(self) -> None:
         if self._session is None:

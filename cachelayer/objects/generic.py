@@ -41,6 +41,7 @@ class GenericClient:
         self.timeout = timeout
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.seen: set[str] = set()
+        self.is_unproven = False
 
     async def open(self) -> None:
         """The file system opens itself."""

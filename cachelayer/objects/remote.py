@@ -87,7 +87,10 @@ class FsspecStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         self._check_writable()
-        return self._run("write", name, lambda client: transfer.put_if_absent(client, self._path(name), data))
+        if self.unsafe_commit and (there := self.read(name)) is not None:
+            return there == data
+        proven = not self.unsafe_commit
+        return self._run("write", name, lambda client: transfer.put_if_absent(client, self._path(name), data, proven))
 
     def delete(self, name: str) -> None:
         self._check_writable()

@@ -36,6 +36,7 @@ from cachelayer.objects.retry import REFUSALS, Kind, RequestError, check_place, 
 
 _PART = 16 * 1024 * 1024
 _PARTS = 10_000
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _PARTS_AT_ONCE = 4
 _MOST_REFUSED = 3
 """Ranges that obstore is refused and s3fs is not, before obstore is done without."""
@@ -94,6 +95,7 @@ class S3Client:
         self.timeout = timeout
         self.slots = asyncio.Semaphore(CONNECTIONS)
         self.seen: set[str] = set()
+        self.is_unproven = False
 
     async def open(self) -> None:
         if self._session is None:
@@ -108,6 +110,7 @@ class S3Client:
                 except TypeError as error:
                     raise InvalidArgumentError(f"storage_options of s3://: {error}") from error
                 self.host = urlsplit(client.meta.endpoint_url).netloc
+                self.is_unproven = not self.host.endswith(_AMAZON)
                 # Certificates that botocore is told of are unknown to obstore.
                 is_plain = client.meta.endpoint_url.startswith("http:")
                 if is_plain or self._fs.session.get_config_variable("ca_bundle") is None:

@@ -68,23 +68,31 @@ async def _check_bucket(client: Client, path: str) -> None:
         client.seen.add(bucket)
 
 
-async def put_if_absent(client: Client, path: str, data: bytes) -> bool:
+async def put_if_absent(client: Client, path: str, data: bytes, proven: bool = True) -> bool:
     """Write the object unless there is one; whether these bytes are the object now.
 
     A put whose reply was lost looks like one that came too late, or that never came: only the object itself tells.
+
+    Args:
+        client: the store.
+        path, data: the object.
+        proven: refuse stores that overwrite objects all the same.
     """
     begin = asyncio.get_running_loop().time()
     for pause in pauses():
         try:
             async with asyncio.timeout_at(begin + client.timeout):
                 await client.put(path, data, create=True)
-                return True
         except TimeoutError as error:
             raise RequestError(Kind.TRANSIENT, f"no answer within {client.timeout:g} s; it may be there") from error
         except RequestError as error:
             if error.kind not in {Kind.EXISTS, Kind.TRANSIENT}:
                 raise
             failure = error
+        else:
+            if proven and client.is_unproven:
+                await _prove(client, path, data)
+            return True
         stored = await found_or_none(client, path, lambda: client.get(path))
         if stored is not None:
             return stored == data
@@ -92,6 +100,22 @@ async def put_if_absent(client: Client, path: str, data: bytes) -> bool:
             raise failure
         await asyncio.sleep(pause)
     raise AssertionError("pauses never end")
+
+
+async def _prove(client: Client, path: str, data: bytes) -> None:
+    """Put an object that is there again, which has to fail."""
+    try:
+        await retried(lambda: client.put(path, data, create=True), client.timeout)
+    except RequestError as error:
+        if error.kind is not Kind.EXISTS:
+            raise
+        client.is_unproven = False
+        return
+    raise RequestError(
+        Kind.REFUSED,
+        "the store overwrites objects though it is told not to (If-None-Match), so that of two builders one may "
+        "overwrite the other; pass unsafe_commit=True where there is one",
+    )
 
 
 async def read_ranges(client: Client, root: str, ranges: Sequence[Range]) -> list[bytes]:
