@@ -352,7 +352,7 @@ def test_a_damaged_copy_is_read_over_the_network_with_one_warning(
     if all_open:
         assert check(ref.read([0, COUNT - 1])) == [0, COUNT - 1]
     damaged.write_bytes(flip(damaged.read_bytes(), damaged.stat().st_size // 2))
-    with pytest.warns(CacheLayerWarning, match="a local copy cannot be used.*shard-00003") as caught:
+    with pytest.warns(CacheLayerWarning, match="a local copy is damaged.*shard-00003") as caught:
         epochs(ref)
     assert len(caught) == 1
     assert ref._base.shards.local_shards() == SHARDS - 1
@@ -370,7 +370,7 @@ def test_one_record_of_a_damaged_copy_is_read_over_the_network(copied: Any, tmp_
     raw = bytearray(damaged.read_bytes())
     raw[1000:-1000:100] = bytes(255 - each for each in raw[1000:-1000:100])
     damaged.write_bytes(raw)
-    with pytest.warns(CacheLayerWarning, match="a local copy cannot be used"):
+    with pytest.warns(CacheLayerWarning, match="a local copy is damaged"):
         assert int(ref[170]["n"]) == 170
     assert int(ref[171]["n"]) == 171
 
@@ -384,7 +384,7 @@ def test_a_copy_that_cannot_be_opened_is_read_over_the_network_and_kept(
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
     try:
-        with pytest.warns(CacheLayerWarning, match="a local copy cannot be used.*Too many open files"):
+        with pytest.warns(CacheLayerWarning, match="local copies cannot be made or used.*Too many open files"):
             found = ref.read(numbers) if len(numbers) > 1 else {"n": [ref[170]["n"]]}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))

@@ -220,14 +220,17 @@ class RemoteShards:
                     self._was_damaged[shard], self._is_local[shard] = True, False
                 if was_damaged:
                     continue
-                if self._copies is not None and isinstance(error, CorruptionError):
+                if isinstance(error, StorageError):
+                    self._warn_once(error)
+                    continue
+                if self._copies is not None:
                     self._copies.drop(shard)
-                self._warn(f"a local copy cannot be used, its records are read over the network: {error}")
+                self._warn(f"a local copy is damaged, its records are read over the network: {error}")
 
     def _warn_once(self, error: CacheLayerError) -> None:
         if not self._warned:
             self._warned = True
-            self._warn(f"local copies cannot be made, records are read over the network: {error}")
+            self._warn(f"local copies cannot be made or used, records are read over the network: {error}")
 
     @staticmethod
     def _warn(text: str) -> None:
