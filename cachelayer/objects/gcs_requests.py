@@ -15,7 +15,7 @@ import google.auth.exceptions
 import requests
 from gcsfs.core import GCSFileSystem
 from gcsfs.credentials import LOCAL_REFRESH_BUFFER
-from gcsfs.retry import HttpError
+from gcsfs.retry import HttpError, NonRetryableError
 
 from cachelayer.objects.retry import Kind, RequestError, check_place, kind_of_status
 
@@ -29,7 +29,7 @@ _TRANSIENT = (
     json.JSONDecodeError,
     google.auth.exceptions.TransportError,
 )
-_FAILURES = (*_TRANSIENT, OSError, ValueError, HttpError, google.auth.exceptions.GoogleAuthError)
+_FAILURES = (*_TRANSIENT, OSError, ValueError, google.auth.exceptions.GoogleAuthError)
 _LONGEST_REASON = 300
 
 
@@ -77,7 +77,7 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.wrap_future(_in_background(found.maybe_refresh))
             # Whoever waits may have given up by then.
-            self._refreshing.add_done_callback(lambda done: done.exception())
+            self._refreshing.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.shield(self._refreshing)
         except TypeError as error:
@@ -118,8 +118,8 @@ def translated() -> Iterator[None]:
     """Failures as RequestError."""
     try:
         yield
-    except HttpError as error:
-        # gcsfs says so of tokens that Google did not give.
+    except (HttpError, NonRetryableError) as error:
+        # gcsfs says so of tokens that it did not get.
         cause = error.__cause__ or error
         is_away = getattr(cause, "retryable", False) or isinstance(
             cause.__cause__, google.auth.exceptions.TransportError

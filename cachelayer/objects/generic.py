@@ -18,7 +18,7 @@ from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
 
 T = TypeVar("T")
 
-_REFUSED = (PermissionError, NotImplementedError, ValueError, TypeError, AttributeError)
+_REFUSED = (NotImplementedError, ValueError, TypeError, AttributeError)
 _create_lock = threading.Lock()
 
 
@@ -150,4 +150,6 @@ def _kind(error: Exception) -> Kind:
         return Kind.ABSENT
     if isinstance(error, FileExistsError):
         return Kind.EXISTS
+    if isinstance(error, PermissionError):
+        return Kind.FORBIDDEN
     return Kind.REFUSED if isinstance(error, _REFUSED) else Kind.TRANSIENT
