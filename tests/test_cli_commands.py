@@ -12,6 +12,7 @@ from commands import document, invoke, refused
 import cachelayer
 from cachelayer.cli.probing import probe
 from cachelayer.objects import paths
+from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.local import LocalStore
 
 SHARD_BYTES = 35_000
@@ -260,8 +261,10 @@ def test_doctor_tells_where_credentials_are_and_never_what(tmp_path: Path, monke
 def test_doctor_measures_local_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
     assert document("doctor")["local_cache"]["exists"] is False
-    (tmp_path / "copies" / "group").mkdir(parents=True)
-    (tmp_path / "copies" / "group" / "shard").write_bytes(bytes(1000))
+    copies = CacheFolder(tmp_path / "copies")
+    assert copies.group("gs://a").make("shard", 1000, lambda path: None)
+    (tmp_path / "copies" / "thesis").mkdir()
+    (tmp_path / "copies" / "thesis" / "chapter").write_bytes(bytes(1000))
     found = document("doctor")["local_cache"]
     assert (found["groups"], found["nbytes"]) == (1, 1000)
     assert 0 < found["limit"] < found["free"] + 1000
