@@ -127,8 +127,8 @@ def test_a_missing_package_is_named_with_its_extra(
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         return importing(name, *rest, **options)
 
-    for module in ("cachelayer.objects.gcs", "cachelayer.objects.s3"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+    for module in ("gcs", "gcs_requests", "s3"):
+        monkeypatch.delitem(sys.modules, f"cachelayer.objects.{module}", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependencyError, match=rf"cachelayer\[{extra}\]"):
         open_store(url, {"timeout": 17}).read("a")
