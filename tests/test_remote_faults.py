@@ -217,7 +217,7 @@ def test_a_refusal_is_an_error_at_once_and_never_absence(
 ) -> None:
     proxy.add(answer(status))
     # To Google 400 is no matter of credentials.
-    why = "" if (status, store.scheme) == (400, "gs") else "credentials"
+    why = r"\(HTTP status 400\)$" if (status, store.scheme) == (400, "gs") else "credentials"
     with pytest.raises(StorageError, match=rf"127\.0\.0\.1:\d+: refused.*{why}"):
         operation(store)
     # Ranges are asked for again by another client, and what failed is looked up.

@@ -240,4 +240,4 @@ TestModel.settings = settings(max_examples=15, stateful_step_count=15, deadline=
 
 @pytest.mark.soak
 class TestModelForLong(Machine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=1000, stateful_step_count=40, deadline=None)
