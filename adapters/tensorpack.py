@@ -41,6 +41,7 @@ class DataFlowSource:
         try:
             return len(self._flow)
         except (TypeError, NotImplementedError):
+            # A flow need not know it.
             return None
 
     def batches(self, limit: int | None) -> Iterator[Batch]:

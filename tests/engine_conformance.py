@@ -33,6 +33,7 @@ def task(number):
     if number == 2 and sys_argv[2] == "wait":
         with open(sys_argv[1], "w") as mark:
             mark.write(str(os.getpid()))
+        # It is killed.
         time.sleep(600)
     if number == 2 and sys_argv[2] == "fail":
         raise OwnError("mine")
@@ -96,6 +97,7 @@ class EngineConformance:
 
     @pytest.fixture
     def engine(self) -> Engine:
+        """What is tested."""
         raise NotImplementedError
 
     def test_the_task_is_run_on_each_number(self, engine: Engine, tmp_path: Path) -> None:

@@ -204,6 +204,7 @@ class Squares(Sequence):
             raise IndexError(number)
         if MARK and number == 2500:
             open(MARK, "w").close()
+            # It is killed.
             time.sleep(600)
         return {"square": number**2, "size": SIZE}
 

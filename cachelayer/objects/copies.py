@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.objects.local import storage_error
+from cachelayer.objects.local import absolute, storage_error
 
 _SHARE_OF_FREE = 0.8
 _PART = ".part"
@@ -209,10 +209,7 @@ def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
     text = os.fspath(chosen)
     if not text or "\0" in text or "://" in text:
         raise InvalidArgumentError(f"local_cache {text!r}: expected the path of a folder of this host")
-    try:
-        return Path(text).expanduser().absolute()
-    except RuntimeError as error:
-        raise InvalidArgumentError(f"local_cache {text!r}: {error}") from error
+    return absolute(f"local_cache {text!r}", text)
 
 
 def _bring_to_disk(part: Path, nbytes: int) -> None:

@@ -66,6 +66,7 @@ class GenericClient:
         try:
             return float(self._fs.modified(path).timestamp())
         except NotImplementedError:
+            # Not every file system knows it.
             return None
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:

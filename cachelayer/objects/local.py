@@ -14,12 +14,24 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from cachelayer.errors import CorruptionError, StorageError
+from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects.paths import parent_of
 
 _CHUNK = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
 _MEND = "restore it, or build again"
+
+
+def absolute(what: str, path: str) -> Path:
+    """A path of this machine from its root on, of which errors say what it is.
+
+    Raises:
+        InvalidArgumentError: where it begins in the home of a user that there is not.
+    """
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"{what}: {error}") from error
 
 
 class LocalStore:

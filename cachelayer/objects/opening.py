@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.objects.local import LocalStore
+from cachelayer.objects.local import LocalStore, absolute
 
 if TYPE_CHECKING:
     from cachelayer.objects.remote import FsspecStore
@@ -83,7 +82,4 @@ def _check_url(text: str) -> None:
 def _local(text: str, path: str, options: Mapping[str, Any]) -> LocalStore:
     if options:
         raise InvalidArgumentError(f"storage {text!r}: a local disk takes no storage_options, got {sorted(options)}")
-    try:
-        return LocalStore(Path(path).expanduser().absolute())
-    except RuntimeError as error:
-        raise InvalidArgumentError(f"storage {text!r}: {error}") from error
+    return LocalStore(absolute(f"storage {text!r}", path))

@@ -89,8 +89,11 @@ class FsspecStore:
         self._check_writable()
         if self.unsafe_commit and (there := self.read(name)) is not None:
             return there == data
-        proven = not self.unsafe_commit
-        return self._run("write", name, lambda client: transfer.put_if_absent(client, self._path(name), data, proven))
+        return self._run(
+            "write",
+            name,
+            lambda client: transfer.put_if_absent(client, self._path(name), data, proven=not self.unsafe_commit),
+        )
 
     def delete(self, name: str) -> None:
         self._check_writable()

@@ -68,7 +68,7 @@ async def _check_bucket(client: Client, path: str) -> None:
         client.seen.add(bucket)
 
 
-async def put_if_absent(client: Client, path: str, data: bytes, proven: bool = True) -> bool:
+async def put_if_absent(client: Client, path: str, data: bytes, *, proven: bool) -> bool:
     """Write the object unless there is one; whether these bytes are the object now.
 
     A put whose reply was lost looks like one that came too late, or that never came: only the object itself tells.
