@@ -67,6 +67,11 @@ class IndexHeader:
         return chunk_nbytes(self.record_nbytes)
 
 
+def nbytes_of(records: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of the index of a shard of so many records, for each."""
+    return HEADER_NBYTES + records * ROW.itemsize
+
+
 def chunk_nbytes(record_nbytes: int) -> int:
     """Logical bytes of an uncompressed chunk of one record."""
     return _CHUNK_OVERHEAD + int(varints.nbytes_of(np.array([record_nbytes]))[0]) + record_nbytes

@@ -139,7 +139,8 @@ class LockedAttempts:
         self._store.make_folder(parent_of(name))
         with lease.try_hold(self._store.path(name), attempt) as holder:
             if holder != attempt:
-                yield Lead(holder, is_ours=False)
+                # It may be half written, or no name at all.
+                yield Lead(holder if paths.is_attempt(holder) else "", is_ours=False)
                 return
             with self.running(attempt, status):
                 yield Lead(attempt, is_ours=True)

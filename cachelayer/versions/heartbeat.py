@@ -21,11 +21,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
-from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
+from cachelayer.versions import stored
 
 EXPIRY = 30.0
 """Seconds without a beat after which an attempt is taken for dead; ``CACHELAYER_LEASE_SECONDS`` changes it."""
@@ -132,10 +132,12 @@ class Watch:
         """Who runs an attempt and how far it is, as far as its last beat told."""
         seen = self._seen.get(attempt)
         try:
-            found: Any = json.loads(seen.beat) if seen else None
-            return f"{found['who']}, {found['status']}"
-        except (ValueError, TypeError, KeyError):
+            with stored.decoding(attempt, "beat"):
+                found = stored.parsed(seen.beat if seen else b"")
+                who, status = (stored.text(name, found[name]) for name in ("who", "status"))
+        except CorruptionError:
             return "another process"
+        return f"{who}, {status}"
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,7 @@ class Turns:
 
 def _attempt_of(raw: bytes) -> str | None:
     try:
-        return str(json.loads(raw)["attempt"])
-    except (ValueError, TypeError, KeyError):
+        with stored.decoding("a turn", "turn"):
+            return paths.check_attempt(stored.parsed(raw)["attempt"])
+    except CorruptionError:
         return None

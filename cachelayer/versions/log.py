@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError, StorageError
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
+from cachelayer.versions import stored
 
 FORMAT = 1
 
@@ -41,6 +42,24 @@ class VersionInfo:
     records: int
     nbytes: int
     time: str
+
+    @classmethod
+    def from_json(cls, found: Any) -> VersionInfo:
+        """Return what an entry of the log says of a version.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it is something else.
+        """
+        info = cls(**stored.mapping("a version", found))
+        paths.check_name("version", info.version)
+        if info.manifest != paths.manifest(paths.attempt_of(stored.text("manifest", info.manifest))):
+            raise ValueError(f"the manifest of a version lies in {info.manifest[:200]!r}")
+        stored.sha256("manifest_sha256", info.manifest_sha256)
+        stored.sha256("digest", info.digest)
+        stored.whole("records", info.records)
+        stored.whole("nbytes", info.nbytes)
+        stored.text("time", info.time)
+        return info
 
 
 @dataclass(frozen=True)
@@ -120,32 +139,42 @@ class Snapshot:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, raw: bytes, name: str) -> Snapshot:
-        """The snapshot of an entry.
+    def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
+        """The snapshot of the entry of this number.
 
         Raises:
             FormatError: where it was written by a newer release.
-            CorruptionError: where it is cut short or not an entry.
+            CorruptionError: where it is cut short, not an entry, or that of another number.
         """
-        try:
-            document = json.loads(raw)
-            if isinstance(document["format"], int) and document["format"] > FORMAT:
-                raise FormatError(
-                    f"{name}: log of format {document['format']}; this release reads up to {FORMAT}: update cachelayer"
+        with stored.decoding(name, "entry of a log"):
+            document = stored.parsed(raw)
+            stored.check_format(document, FORMAT, "log")
+            versions = [VersionInfo.from_json(info) for info in stored.items("versions", document["versions"])]
+            if stored.whole("sequence", document["sequence"], 1) != sequence:
+                # Who committed after it would look for the head where it is not, for ever.
+                raise CorruptionError(
+                    f"{name}: the entry says that it is number {document['sequence']}: it was copied or edited; "
+                    "restore it, or delete it and the entries after it"
                 )
-            versions = [VersionInfo(**info) for info in document["versions"]]
-            return cls(
-                sequence=document["sequence"],
+            made = cls(
+                sequence=sequence,
                 versions={info.version: info for info in versions},
-                tags=document["tags"],
-                revoked=frozenset(document["revoked"]),
-                adopted=document["adopted"],
-                event=document["event"],
+                tags=_names(stored.mapping("tags", document["tags"])),
+                revoked=frozenset(map(paths.check_attempt, stored.items("revoked", document["revoked"]))),
+                adopted=_attempts(stored.mapping("adopted", document["adopted"])),
+                event=stored.mapping("event", stored.shallow("event", document["event"])),
             )
-        except FormatError:
-            raise
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptionError(f"{name}: not a whole entry of a log: {error!r}") from error
+            if len(made.versions) != len(versions):
+                raise ValueError("a version stands twice in one entry")
+            return made
+
+
+def _names(tags: Mapping[str, Any]) -> dict[str, str]:
+    return {paths.check_name("tag", tag): paths.check_name("version", version) for tag, version in tags.items()}
+
+
+def _attempts(adopted: Mapping[str, Any]) -> dict[str, str]:
+    return {paths.check_attempt(name): paths.check_attempt(owner) for name, owner in adopted.items()}
 
 
 class Log:
@@ -191,7 +220,7 @@ class Log:
     def _entry(self, sequence: int) -> Snapshot | None:
         name = self._name(sequence)
         raw = self.store.read(name)
-        return None if raw is None else Snapshot.decode(raw, name)
+        return None if raw is None else Snapshot.decode(raw, f"{self.store.url}/{name}", sequence)
 
     def _name(self, sequence: int) -> str:
         return paths.log_entry(self.dataset_id, sequence)

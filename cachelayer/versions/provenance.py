@@ -17,6 +17,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.versions import stored
 from cachelayer.versions.calls import bound_arguments, name_of
 from cachelayer.versions.fingerprint import fingerprint, innermost
 
@@ -128,7 +129,9 @@ def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         InvalidArgumentError: where JSON cannot hold it.
     """
     try:
-        stored: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-    except (TypeError, ValueError) as error:
+        found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+        # As it will stand in the provenance.
+        stored.shallow("metadata", {"metadata": found})
+    except (RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"metadata is a dict of what JSON can hold: {error}") from error
-    return stored
+    return found
