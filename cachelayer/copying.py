@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -260,7 +261,8 @@ class VersionCopy:
     def _check(self, file: File, path: Path) -> None:
         name = f"{self._source.store.url}/{self._source.dataset_id}/{file.name}"
         try:
-            if path.stat().st_size == file.nbytes and file.is_right(path):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size == file.nbytes and file.is_right(path):
                 return
         except FileNotFoundError:
             raise CorruptionError(f"{name}: the file is missing") from None

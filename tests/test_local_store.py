@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -139,3 +140,76 @@ def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
     first, *refused = found.stdout.splitlines()
     assert first == "[1, 2]", found.stderr
     assert [line.split(":")[0] for line in refused] == ["refused"] * 8, found.stdout + found.stderr
+
+
+USES = {
+    "read": lambda store, name: store.read(name),
+    "exists": lambda store, name: store.exists(name),
+    "size": lambda store, name: store.size(name),
+    "modified": lambda store, name: store.modified(name),
+    "put": lambda store, name: store.put(name, b"ours"),
+    "put if absent": lambda store, name: store.put_if_absent(name, b"ours"),
+    "upload": lambda store, name: store.upload(Path(__file__), name),
+    "receive": lambda store, name: store.receive(name, lambda path: path.touch()),
+    "download": lambda store, name: store.download(name, Path("/nowhere/file"), 5),
+    "read ranges": lambda store, name: store.read_ranges([(name, 0, 1)]),
+    "make a folder": lambda store, name: store.make_folder(name),
+    "names": lambda store, name: store.names(name),
+    "sync": lambda store, name: store.sync(name),
+    "delete": lambda store, name: store.delete(name),
+    "delete a folder": lambda store, name: store.delete_folder(name),
+    "path": lambda store, name: store.path(name),
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_no_link_and_no_name_leads_out_of_the_folder(tmp_path: Path, use: str) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    (outside / "below").mkdir(parents=True)
+    (outside / "file").write_bytes(b"12345")
+    (root / "d" / "_builds").mkdir(parents=True)
+    store = LocalStore(root)
+    for name, to in {"x": outside, "inside": root / "d", "f": outside / "file", "gone": outside / "new"}.items():
+        (root / "d" / "_builds" / name).symlink_to(to)
+    before = contents(tmp_path)
+    links = ["d/_builds/x", "d/_builds/x/file", "d/_builds/x/below", "d/_builds/x/new/file", "d/_builds/f"]
+    names = ["../outside/file", "/etc/passwd", "d/../../outside/file", "..", "d/./x", "d//x", "d/\0"]
+    for name in [*links, "d/_builds/gone", "d/_builds/inside/_builds", *names]:
+        with pytest.raises(cachelayer.StorageError, match=r"is a link|is not the name"):
+            USES[use](store, name)
+    assert contents(tmp_path) == before
+    assert store.names("d/_builds") == []
+
+
+def test_the_folder_itself_and_that_of_a_dataset_may_be_links(tmp_path: Path) -> None:
+    disk, other = tmp_path / "disk", tmp_path / "other"
+    (other / "numbers").mkdir(parents=True)
+    disk.mkdir()
+    (tmp_path / "link").symlink_to(disk)
+    (disk / "numbers").symlink_to(other / "numbers")
+    storage = cachelayer.Storage(tmp_path / "link")
+    storage.submit([1, 2, 3], "numbers", "v1")
+    assert storage.fetch("numbers", "v1").read([2, 0]).tolist() == [3, 1]
+    assert storage.datasets() == ["numbers"]
+    assert (other / "numbers" / "_log").is_dir()
+    assert storage.gc(grace=0) == []
+    storage.delete("numbers", "v1")
+    assert list((other / "numbers" / "_builds").iterdir()) == []
+    assert (disk / "numbers").is_symlink()
+
+
+def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for use in ("read", "read ranges"):
+        with pytest.raises(cachelayer.StorageError, match="it is no file"):
+            USES[use](store, "pipe")
+
+
+def test_a_size_that_lies_takes_no_memory(store: LocalStore, tmp_path: Path) -> None:
+    store.put("a", TEXT)
+    with pytest.raises(cachelayer.CorruptionError, match=f"it has {len(TEXT)} bytes"):
+        store.read_ranges([("a", 0, 2**62)])

@@ -118,7 +118,7 @@ ENTRY = json.loads(
         {"best": "v1"},
         frozenset({"a0"}),
         {"a0": ATTEMPT},
-        {"kind": "tag", "attempts": ["a"], "pid": 3},
+        {"kind": "tag", "of": ["a"], "pid": 3},
     ).encode("token")
 )
 DECODERS: dict[str, tuple[Any, Callable[[Any], None]]] = {
@@ -191,7 +191,7 @@ def test_notes_of_builds_are_decoded_or_refused() -> None:
     store = Held()
     unfinished = Unfinished(store, "d", "v1")
     folder = f"{paths.unfinished('d', 'v1')}/{ATTEMPT}"
-    finished = Finished({"shard_bytes": 1}, spec_json.to_json(SPEC), 9, {0: PART}, is_divided=True)
+    finished = Finished({"shard_bytes": 1}, spec_json.to_json(ArraySpec("int8")), 9, {0: PART}, is_divided=True)
     unfinished.begin(ATTEMPT, finished)
     unfinished.add(ATTEMPT, 1, PART)
     unfinished.claim(ATTEMPT, 1, 0, ATTEMPT)

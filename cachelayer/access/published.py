@@ -124,7 +124,10 @@ class Published(RecordBase):
             raw = self.store.read(name)
             if raw is None or len(raw) != 8 * kept.records:
                 raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
-            selection = Selection(np.frombuffer(raw, "<i8").astype(np.int64, copy=False))
+            numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
+            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
+                raise CorruptionError(f"{self.store.url}/{name}: it names records that the {len(self)} here are not")
+            selection = Selection(numbers)
         if selection.digest(self.digest, len(self)) != kept.digest:
             raise CorruptionError(f"{self.store.url}/{self.dataset_id}: {self.name} does not keep what was published")
         return selection
