@@ -87,7 +87,7 @@ class Catalog:
 
     def datasets(self) -> list[str]:
         """The ids of the datasets that were published here, sorted."""
-        return [name for name in self._store.names("") if self._store.exists(paths.log_entry(name, 1))]
+        return maintenance.datasets(self._store)
 
     def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
         """The versions of a dataset by name, in the order in which they were published.
@@ -204,8 +204,4 @@ class Catalog:
         Returns:
             The attempts that were deleted, as ``<dataset id>/<attempt>``.
         """
-        return [
-            f"{dataset_id}/{attempt}"
-            for dataset_id in self._store.names("")
-            for attempt in maintenance.collect(self._store, dataset_id, grace=grace)
-        ]
+        return maintenance.collect_all(self._store, grace=grace)

@@ -18,6 +18,7 @@ from cachelayer.errors import (
     CorruptionError,
     FormatError,
     InvalidArgumentError,
+    StorageError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
@@ -70,6 +71,51 @@ def without(head: Snapshot, version: str, change: Mapping[str, Any], *, force: b
     versions = {name: info for name, info in head.versions.items() if name != version}
     others = {tag: named for tag, named in head.tags.items() if tag not in tags}
     return replace(head, versions=versions, tags=others, event={**change, "tags": list(tags)})
+
+
+def datasets(store: ObjectStore) -> list[str]:
+    """Return the folders that are datasets: those that have our log. What else lies there is somebody else's."""
+    return [name for name in store.names("") if paths.is_dataset_id(name) and _has_log(store, name)]
+
+
+def _has_log(store: ObjectStore, dataset_id: str) -> bool:
+    try:
+        return store.exists(paths.log_entry(dataset_id, 1))
+    except StorageError as error:
+        # A folder of somebody else that this user may not look into; whatever else fails is the store itself.
+        if isinstance(error.__cause__, PermissionError):
+            return False
+        raise
+
+
+def collect_all(store: ObjectStore, *, grace: float) -> list[str]:
+    """Collect every dataset of a store; a dataset that is damaged or forbidden is left as it is, with a warning.
+
+    Returns:
+        The attempts that were deleted, as ``<dataset id>/<attempt>``.
+    """
+    deleted: list[str] = []
+    for dataset_id in filter(paths.is_dataset_id, store.names("")):
+        try:
+            if _is_ours(store, dataset_id):
+                deleted += [f"{dataset_id}/{attempt}" for attempt in collect(store, dataset_id, grace=grace)]
+        except (CorruptionError, FormatError, StorageError) as error:
+            if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
+                raise
+            warnings.warn(f"nothing of {dataset_id!r} is collected: {error}", CacheLayerWarning, stacklevel=3)
+    return deleted
+
+
+def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
+    """Return whether a folder is a dataset, or holds what builds left that were killed before their dataset had a log.
+
+    Raises:
+        CorruptionError, FormatError: if the log that it has is not ours, or damaged.
+    """
+    if _has_log(store, dataset_id):
+        return Log(store, dataset_id).head().sequence > 0
+    left = [name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)]
+    return len(left) > 0 and all(map(paths.is_made_up, left))
 
 
 def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:

@@ -63,6 +63,8 @@ def staging(
     def deliver(shard: Path) -> None:
         files = (shard, Path(paths.index_of(str(shard))))
         for path in files:
+            if group is not None:
+                group.keep(path)
             store.upload(path, f"{paths.build(dataset_id, attempt)}/{path.name}")
         with one_by_one:
             if group is None or not group.fits():

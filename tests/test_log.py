@@ -187,3 +187,41 @@ def test_what_changes_nothing_is_no_entry(tmp_path: Path) -> None:
     first = log.commit(lambda head: head.with_version(INFO, {"kind": "publish"}))
     assert log.commit(lambda head: head) == first
     assert log.head().sequence == 1
+
+
+@pytest.mark.parametrize("said", [1, 3, 10**18])
+def test_an_entry_that_says_another_number_than_its_name_is_refused_at_once(tmp_path: Path, said: int) -> None:
+    store = Asked(tmp_path)
+    log = Log(store, "d")
+    tag(log, "a")
+    document = json.loads(Snapshot(2).encode("token"))
+    store.put(paths.log_entry("d", 2), json.dumps({**document, "sequence": said}).encode())
+    before = store.asked
+    for use in (lambda: Log(store, "d").head(), lambda: tag(Log(store, "d"), "b"), lambda: tag(log, "b")):
+        with pytest.raises(CorruptionError, match=rf"0002\.json: the entry says that it is number {said}.*restore"):
+            use()
+    assert store.asked < before + 20
+    assert store.names("d/_log") == ["0000000001.json", "0000000002.json", "head"]
+
+
+class AlwaysLost(Asked):
+    """A store in which another writer is quicker each time."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.put(name, Snapshot(int(Path(name).stem)).encode("theirs"))
+        return False
+
+
+def test_a_writer_that_loses_again_and_again_pauses_and_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    clock = iter(range(1000))
+    monkeypatch.setattr("time.monotonic", lambda: 10.0 * next(clock))
+    with pytest.raises(StorageError, match="for 300 s others put each next entry first, up to 31"):
+        tag(Log(AlwaysLost(tmp_path), "d"), "a")
+    assert len(pauses) == 30
+    assert max(pauses) <= 2.0
+    assert max(pauses[:4]) <= 0.08
+    assert len(set(pauses)) == 30

@@ -169,6 +169,56 @@ def test_foreign_files_are_left_alone(storage: Storage, tmp_path: Path) -> None:
     assert all(path.read_text() == "mine" for path in foreign)
 
 
+def foreign_files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and path.read_bytes() == b"mine"}
+
+
+def test_what_is_no_dataset_is_neither_listed_nor_collected(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    (tmp_path / "d" / "_builds" / "dead").mkdir()
+    kept = tmp_path / "elsewhere" / "kept"
+    for name in (
+        "webapp/_builds/release-1.4/app.js",
+        "webapp/_builds/20260101T000000-0123456789ab/app.js",
+        "webapp/_running/app.pid",
+        "webapp/_log/.half.tmp",
+        "elsewhere/kept",
+        "latest/_log/0000000001.json",
+        "lost+found/_log/0000000001.json",
+        "stray",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        os.utime(path, (0, 0))
+    (tmp_path / "d" / "_builds" / "x").symlink_to(kept.parent)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    before = foreign_files(tmp_path)
+    assert len(before) == 8
+    assert storage.datasets() == ["d"]
+    assert storage.gc(grace=0.0) == ["d/dead"]
+    assert foreign_files(tmp_path) == before
+
+
+def test_a_log_that_is_not_ours_stops_neither_the_list_nor_the_rest(storage: Storage, tmp_path: Path) -> None:
+    for name in ("a", "z"):
+        storage.submit([1], name, "v1")
+        (tmp_path / name / "_builds" / "dead").mkdir()
+    (tmp_path / "app" / "_log").mkdir(parents=True)
+    (tmp_path / "app" / "_log" / "0000000001.json").write_text('{"level": "info"}')
+    (tmp_path / "app" / "_builds" / "release").mkdir(parents=True)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'app' is collected"):
+        assert storage.gc(grace=0.0) == ["a/dead", "z/dead"]
+    assert (tmp_path / "app" / "_builds" / "release").is_dir()
+    assert storage.datasets() == ["a", "app", "z"]
+
+
+def test_what_a_first_build_left_that_was_killed_is_collected(storage: Storage, tmp_path: Path) -> None:
+    attempt = "20260101T000000-0123456789ab"
+    (tmp_path / "first" / "_builds" / attempt).mkdir(parents=True)
+    assert storage.gc(grace=0.0) == [f"first/{attempt}"]
+
+
 def damage(storage: Storage, folder: Path, version: str) -> Path:
     path = folder / "d" / storage.versions("d")[version].manifest
     document = json.loads(path.read_text())

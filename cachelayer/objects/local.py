@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import shutil
 import stat
 import uuid
@@ -24,7 +23,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentE
 from cachelayer.objects.paths import parent_of
 
 _CHUNK = 8 * 1024 * 1024
-_UNFINISHED = re.compile(r"[.].+[.][0-9a-f]{32}[.]tmp", re.DOTALL)
+_UNFINISHED = ".tmp"
 _SHOWN = 200
 _MEND = "restore it, or build again"
 
@@ -158,12 +157,12 @@ class LocalStore:
     def drop_unfinished(self, folder: str) -> None:
         """Delete what killed processes left of objects that they were writing, where nobody writes now."""
         for name in self.names(folder):
-            if is_unfinished(name):
+            if name.startswith(".") and name.endswith(_UNFINISHED):
                 self.delete(f"{folder}/{name}")
 
     def _temporary(self, name: str) -> Path:
         target = self.path(name)
-        return target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        return target.with_name(f".{target.name}.{uuid.uuid4().hex}{_UNFINISHED}")
 
     @contextmanager
     def _written(self, name: str, source: BinaryIO, on_bytes: Callable[[int], None] | None = None) -> Iterator[Path]:
@@ -280,11 +279,6 @@ def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | 
         if on_bytes is not None:
             on_bytes(len(chunk))
     return checksum
-
-
-def is_unfinished(name: str) -> bool:
-    """Return whether a file of this name is what a store writes before an object has its name."""
-    return _UNFINISHED.fullmatch(name) is not None
 
 
 def in_place(path: Path) -> BinaryIO:

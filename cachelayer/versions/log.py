@@ -7,10 +7,13 @@ entry and decides again. An entry holds a token, so that a put whose reply was l
 from __future__ import annotations
 
 import json
+import random
+import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, StorageError
@@ -19,6 +22,9 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions import stored
 
 FORMAT = 1
+_PATIENCE = 300.0
+"""Seconds in which a writer loses the race for the next entry before it gives up."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
 
 
 @dataclass(frozen=True)
@@ -232,9 +238,10 @@ class Log:
 
         Raises:
             CacheLayerError: whatever ``decide`` raises; nothing is appended then.
+            StorageError: if other entries come first for minutes; nothing is appended then.
         """
         token = uuid.uuid4().hex
-        while True:
+        for _ in self._tries():
             head = self.head()
             decided = decide(head)
             if decided is head:
@@ -248,3 +255,18 @@ class Log:
                 with suppress(StorageError):
                     self.store.put(paths.log_head(self.dataset_id), str(entry.sequence).encode())
                 return entry
+        raise StorageError(
+            f"{self.store.url}/{paths.log(self.dataset_id)}: for {_PATIENCE:g} s others put each next entry first, "
+            f"up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? Try again later"
+        )
+
+    @staticmethod
+    def _tries() -> Iterator[int]:
+        """Yield the numbers of tries, after a pause that is longer each time, and another one for each writer."""
+        until = time.monotonic() + _PATIENCE
+        for number in count():
+            yield number
+            if time.monotonic() > until:
+                return
+            # Not for secrets: writers that lose at once must not try again at once.
+            time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311
