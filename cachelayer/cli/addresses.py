@@ -12,6 +12,7 @@ import typer
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.objects.opening import refuse_query, without_credentials
 from cachelayer.storage import Storage
 from cachelayer.versions.reference import split_slice
 
@@ -60,11 +61,14 @@ class Address:
         Raises:
             InvalidArgumentError: where it names no storage.
         """
+        refuse_query(text)
         whole, rows = split_slice(text)
         head, slash, name = whole.rstrip("/").rpartition("/")
         dataset_id, at, version = name.partition("@")
         if not slash or not dataset_id or head.endswith(":/"):
-            raise InvalidArgumentError(f"{text!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION")
+            raise InvalidArgumentError(
+                f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
+            )
         return cls(head or "/", dataset_id, version if at else None, rows)
 
     @classmethod
@@ -76,7 +80,9 @@ class Address:
         """
         address = cls.parse(text)
         if address.rows is not None:
-            raise InvalidArgumentError(f"{text!r} is a part of a version: name the whole, without [...]")
+            raise InvalidArgumentError(
+                f"{without_credentials(text)!r} is a part of a version: name the whole, without [...]"
+            )
         return address
 
     @property
