@@ -30,7 +30,7 @@ def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
     text, rows = split_slice(reference)
     head, at, version = text.partition("@") if "/" not in text.partition("@")[0] else _split_url(text)
     url, slash, dataset_id = head.rpartition("/")
-    if not at or not slash:
+    if not at or not slash or url.endswith(":/"):
         raise InvalidArgumentError(
             f"{without_credentials(reference)!r} is no reference: write <url>/<dataset id>@<version>"
         )

@@ -61,7 +61,7 @@ def _open_locked(path: Path, on_wait: Callable[[], None] | None) -> int:
 def _opened(path: Path) -> int:
     """The file of a lease, made where it does not exist."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise storage_error("open", path, error) from error
 
@@ -109,7 +109,7 @@ def is_held(path: Path) -> bool:
         StorageError: where the file cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     except OSError as error:

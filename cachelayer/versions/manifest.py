@@ -184,7 +184,8 @@ def _segments(found: Any, shard_records: int) -> tuple[int, ...]:
 
 def _provenance(found: Any) -> dict[str, Any]:
     provenance = stored.mapping("provenance", stored.shallow("provenance", found))
-    stored.mapping("metadata", provenance.get("metadata") or {})
+    for name in ("metadata", "arguments"):
+        stored.mapping(name, provenance.get(name) or {})
     return provenance
 
 
