@@ -269,3 +269,13 @@ def test_doctor_measures_local_copies(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (found["groups"], found["nbytes"]) == (1, 1000)
     assert 0 < found["limit"] < found["free"] + 1000
     assert document("doctor", "--local-cache", tmp_path / "none")["local_cache"]["folder"] == str(tmp_path / "none")
+
+
+def test_what_others_stored_does_not_command_the_terminal(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    said = "\x1b]0;title\x07\x1b[2J\x9b31mred\rover"
+    storage.submit([1], "d", "v1", description=said, metadata={said: said})
+    shown = invoke("show", f"{storage.url}/d@v1").stdout
+    assert "title" in shown
+    assert not {"\x1b", "\x07", "\x9b", "\r"} & set(shown)
+    assert document("show", f"{storage.url}/d@v1")["provenance"]["description"] == said
