@@ -207,9 +207,3 @@ def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) ->
     for use in ("read", "read ranges"):
         with pytest.raises(cachelayer.StorageError, match="it is no file"):
             USES[use](store, "pipe")
-
-
-def test_a_size_that_lies_takes_no_memory(store: LocalStore, tmp_path: Path) -> None:
-    store.put("a", TEXT)
-    with pytest.raises(cachelayer.CorruptionError, match=f"it has {len(TEXT)} bytes"):
-        store.read_ranges([("a", 0, 2**62)])

@@ -18,6 +18,7 @@ from cachelayer.elements import spec_json
 from cachelayer.elements.tree import leaves, namedtuple_class
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.sequential.checkpoint import FILE, read_state
 from cachelayer.sequential.order import Order
 from cachelayer.sequential.state import StreamIdentity
 from cachelayer.versions.heartbeat import Turns, Watch
@@ -230,7 +231,7 @@ def test_beats_and_turns_name_attempts_or_nothing() -> None:
         store.put(beat, json.dumps(document).encode())
         watch = Watch(store, "d")
         watch.is_dead(ATTEMPT)
-        assert isinstance(watch.shown(ATTEMPT), str)
+        assert watch.shown(ATTEMPT).isprintable()
 
 
 def test_states_are_restored_or_refused() -> None:
@@ -254,3 +255,10 @@ def test_what_could_not_be_read_again_is_not_written() -> None:
         spec = [spec]
     with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
         spec_json.to_json(spec)
+
+
+@pytest.mark.parametrize("raw", [b"", b"[" * 100_000, b"\xff", b"[]", b"9" * 5000])
+def test_a_checkpoint_that_is_none_is_refused(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / FILE).write_bytes(raw)
+    with pytest.raises(StateError, match="sampler state"):
+        read_state(tmp_path)

@@ -53,7 +53,7 @@ def read_state(directory: Any) -> dict[str, Any]:
     path = (Path(directory) if isinstance(directory, str) else directory) / FILE
     try:
         state = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise StateError(f"{path}: no sampler state: {error}") from error
     if not isinstance(state, dict):
         raise StateError(f"{path}: not a sampler state")

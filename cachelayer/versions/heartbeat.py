@@ -30,6 +30,7 @@ from cachelayer.versions import stored
 EXPIRY = 30.0
 """Seconds without a beat after which an attempt is taken for dead; ``CACHELAYER_LEASE_SECONDS`` changes it."""
 _BEATS_PER_EXPIRY = 6
+_SHOWN = 200
 
 
 def expiry() -> float:
@@ -137,7 +138,8 @@ class Watch:
                 who, status = (stored.text(name, found[name]) for name in ("who", "status"))
         except CorruptionError:
             return "another process"
-        return f"{who}, {status}"
+        # It is shown on terminals, which control characters command.
+        return "".join(each for each in f"{who}, {status}"[:_SHOWN] if each.isprintable())
 
 
 @dataclass(frozen=True)
