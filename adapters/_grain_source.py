@@ -8,7 +8,8 @@ from typing import Any
 
 import grain
 
-from cachelayer.building.source import Batch, IterableSource
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError

@@ -10,7 +10,9 @@ from typing import Any
 from torch.utils import data
 
 from cachelayer.adapters._torch_tensors import arrays
-from cachelayer.building.source import Batch, IterableSource, Source, batch_records
+from cachelayer.building.batches import Batch, batch_records
+from cachelayer.building.iterables import IterableSource
+from cachelayer.building.source import Source
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
@@ -36,7 +38,7 @@ class SeekableTorchSource(IterableSource):
         super().__init__(iter(()), _KIND, len(_with_length(dataset)), first)
         self._dataset = dataset
 
-    def _elements(self) -> Iterator[Any]:
+    def elements(self) -> Iterator[Any]:
         return _numbered(_items(self._dataset, self._first), self._first)
 
     def skipped(self, records: int) -> SeekableTorchSource:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.arguments import integer
-from cachelayer.building.source import Batch
+from cachelayer.building.batches import Batch
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree

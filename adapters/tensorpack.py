@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cachelayer.building.source import Batch, IterableSource
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, SourceError
