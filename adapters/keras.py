@@ -70,7 +70,9 @@ def _epoch(dataset: Any) -> Iterator[Any]:
         with ThreadPoolExecutor(dataset.workers, "cachelayer-keras") as threads:
             yield from _in_order(threads, dataset.__getitem__, numbers, dataset.max_queue_size)
     else:
-        yield from map(dataset.__getitem__, numbers)
+        for number in numbers:
+            # map() would take a StopIteration for the end.
+            yield dataset[number]
     dataset.on_epoch_end()
 
 

@@ -29,14 +29,15 @@ class DataFlowSource:
 
     kind = "tensorpack"
     element_spec: Tree | None = None
+    length: int | None = None
 
     def __init__(self, flow: Any, *, unbatch: bool) -> None:
         self._flow = flow
         self._unbatch = unbatch
 
     @property
-    def length(self) -> int | None:
-        """Number of datapoints, as the flow says it: it may be a guess."""
+    def length_hint(self) -> int | None:
+        """Number of datapoints, as the flow says it: TensorPack's contract is that it may not be accurate."""
         if self._unbatch:
             return None
         try:

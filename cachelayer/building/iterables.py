@@ -117,7 +117,7 @@ def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[An
             found = item(number)
         except (IndexError, StopIteration) as error:
             raise SourceError(
-                f"item {number} of a source whose length is {length} failed: {type(error).__name__}: {error}"
+                f"the source failed at item {number} of {length}: {type(error).__name__}: {error}"
             ) from error
         yield found
 
