@@ -36,7 +36,7 @@ def test_arrays_give_their_rows(storage: cachelayer.Storage) -> None:
     np.testing.assert_array_equal(read["a"], arrays["a"])
     np.testing.assert_array_equal(read["b"]["c"], arrays["b"]["c"])  # type: ignore[call-overload]
     assert len(storage.submit(np.zeros((5, 2)), "array", "v1", max_records=3)) == 3
-    assert len(storage.submit(np.zeros((0, 2)), "array", "v2")) == 0
+    assert len(storage.submit(np.zeros((0, 2)), "array", "v2", allow_empty=True)) == 0
 
 
 def test_arrays_take_a_declared_spec(storage: cachelayer.Storage) -> None:

@@ -90,7 +90,8 @@ def _nested(obj: Any) -> Tree | None:
         parts = [_nested(child) for child in obj]
         if not parts or any(part is None for part in parts):
             return None
-        return type(obj)(*parts) if tree.is_namedtuple(obj) else tuple(parts)
+        cls: Any = type(obj)
+        return cls(*parts) if tree.is_namedtuple(obj) else tuple(parts)
     if isinstance(obj, np.ndarray):
         return obj if obj.ndim else None
     is_column = hasattr(obj, "__array__") and len(getattr(obj, "shape", ())) > 0 and not hasattr(obj, "columns")
