@@ -284,10 +284,8 @@ class Publisher:
                 f"{self._name}: on_error='skip' left out all {left_out.count} elements of {of}; {ALLOW_EMPTY}. The "
                 f"first: {left_out.first[0]}"
             )
-        raise SourceError(
-            f"{self._name}: {of} has no element: an iterator gives its elements once, so pass a function that returns "
-            f"a new one; {ALLOW_EMPTY}"
-        )
+        once = "an iterator gives its elements once, so pass a function that returns a new one; "
+        raise SourceError(f"{self._name}: {of} has no element: {'' if source.length == 0 else once}{ALLOW_EMPTY}")
 
     def _apart(
         self,

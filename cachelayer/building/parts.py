@@ -127,8 +127,8 @@ class Sharded:
             raise SourceError(f"{self.describe(number)}: no source of it: {type(error).__name__}: {error}") from error
         try:
             return as_source(made, unbatch=self._unbatch, element_spec=self._declared)
-        except InvalidTypeError as error:
-            raise InvalidTypeError(f"{self.describe(number)}: {error}") from error
+        except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
+            raise type(error)(f"{self.describe(number)}: {error}") from error
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """The elements of all parts, one part after another."""

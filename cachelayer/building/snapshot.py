@@ -29,16 +29,15 @@ def snapshot(value: Any) -> Any:
         return value.copy()
     if kind is dict:
         return {key: child if type(child) in _FIXED else snapshot(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [child if type(child) in _FIXED else snapshot(child) for child in value]
+    if isinstance(value, tuple):
+        children = [child if type(child) in _FIXED else snapshot(child) for child in value]
+        return tuple(children) if kind is tuple or not tree.is_namedtuple(value) else value._make(children)
     if isinstance(value, (np.generic, str, bytes)):
         return value
     if isinstance(value, Mapping):
         return {key: snapshot(child) for key, child in value.items()}
-    if tree.is_namedtuple(value):
-        return value._make(map(snapshot, value))
-    if isinstance(value, list):
-        return [snapshot(child) for child in value]
-    if isinstance(value, tuple):
-        return tuple([snapshot(child) for child in value])
     return _leaf(value)
 
 

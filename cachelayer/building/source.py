@@ -201,7 +201,7 @@ def _refuse_no_source(obj: Any) -> None:
             f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass a dict of arrays of equal length "
             "(np.asarray makes one of a list), an iterable of elements, or a function that returns one"
         )
-    if isinstance(obj, (str, bytes, bytearray, memoryview)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
+    if isinstance(obj, (str, bytes, bytearray)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
         raise InvalidTypeError(
             f"{tree.describe(obj)} is not a source: pass an iterable of elements, a function that returns one, "
             "an array, or a dict of arrays of equal length"
