@@ -71,6 +71,16 @@ def test_a_part_of_a_ref_has_the_spec_of_the_whole(storage: Storage) -> None:
     assert len(copied) == 1
 
 
+def test_a_ref_is_appended_to_what_its_elements_fit(storage: Storage) -> None:
+    base = storage.cache([np.arange(2)], "longer", "v1", element_spec=ArraySpec("int64", (None,)))
+    other = storage.cache([np.arange(3), np.arange(3)], "of-three", "v1")
+    for version, source in (("v2", other), ("v3", other.stream()), ("v4", cachelayer.wrap(other, identity="other"))):
+        ref = storage.append("longer", "v1", version, source)
+        assert (len(ref), ref.element_spec) == (3, base.element_spec)
+    with pytest.raises(InvalidArgumentError, match="cannot be appended to longer@v1"):
+        storage.append("longer", "v1", "v5", storage.cache([np.zeros(3)], "floats", "v1"))
+
+
 def test_a_copy_of_nothing_is_refused_and_has_the_spec_if_it_may_be(storage: Storage) -> None:
     ref = storage.fetch("rows", "v1")
     with pytest.raises(SourceError, match="allow_empty=True"):

@@ -22,7 +22,7 @@ def snapshot(value: Any) -> Any:
     Structures become dicts, lists and tuples; whatever has ``__array__`` becomes a numpy array. What cannot be stored
     stays as it is: the encoder refuses it by its path.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _FIXED:
         return value
     if isinstance(value, np.ndarray):
@@ -33,7 +33,7 @@ def snapshot(value: Any) -> Any:
         return [child if type(child) in _FIXED else snapshot(child) for child in value]
     if isinstance(value, tuple):
         children = [child if type(child) in _FIXED else snapshot(child) for child in value]
-        return tuple(children) if kind is tuple or not tree.is_namedtuple(value) else value._make(children)
+        return tuple(children) if kind is tuple or not tree.is_namedtuple(value) else kind._make(children)
     if isinstance(value, (np.generic, str, bytes)):
         return value
     if isinstance(value, Mapping):
