@@ -63,7 +63,9 @@ def test_a_list_is_one_of_records(storage: Storage) -> None:
     assert len(storage.cache([X, X], "d", "v1")) == 2
     with pytest.raises(InvalidTypeError, match=r"not alike: float64\[5, 2\], int64\[5\]. .*pass a tuple or a dict"):
         storage.cache([X, Y], "d", "v2")
-    assert storage.datasets() == ["d"]
+    with pytest.raises(ElementError, match="record 1: expected float64"):
+        storage.cache([X, 5], "d", "v3")
+    assert list(storage.versions("d")) == ["v1"]
 
 
 OBJECTS: dict[str, tuple[list[Any], Any]] = {
@@ -110,6 +112,7 @@ def test_a_column_of_files_takes_a_declared_spec(storage: Storage) -> None:
 WRONG: dict[str, tuple[list[Any], str]] = {
     "nan": (["a", float("nan")], r"record 1, leaf \['x'\]: expected str, got float nan"),
     "mixed": ([b"a", b"b", "c"], r"record 0, leaf \['x'\]: expected str, got bytes b'a'"),
+    "arrays": ([np.zeros(2), np.zeros(3), None], r"record 0, leaf \['x'\]: expected str or bytes, got float64\[2\]"),
     "numbers": ([1, 2], r"record 0, leaf \['x'\]: expected str or bytes, got int 1"),
     "nothing": ([None, None], r"leaf \['x'\]: .*None in all of them. Pass element_spec="),
 }
@@ -118,8 +121,10 @@ WRONG: dict[str, tuple[list[Any], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_objects_that_are_no_strings_are_refused_by_record_and_leaf(storage: Storage, case: str) -> None:
     values, message = WRONG[case]
+    column = np.empty(len(values), object)
+    column[:] = values
     with pytest.raises(ElementError, match=message):
-        storage.cache({"x": np.array(values, object)}, "d", "v1")
+        storage.cache({"x": column}, "d", "v1")
     assert storage.datasets() == []
 
 

@@ -18,6 +18,8 @@ from cachelayer.elements.tree import Tree
 from cachelayer.elements.values import Nullable
 from cachelayer.errors import ElementError, InvalidTypeError
 
+_MOST_COLUMNS = 16
+"""Of a list, which is taken for one of columns only to be refused with a better message."""
 _IN_MEMORY = ("__dlpack__", "numpy", "to_numpy")
 _STRINGS = "A column of objects holds str, or bytes, and None: convert the others, or pass a list of elements."
 
@@ -105,7 +107,7 @@ def refuse_columns_in_a_list(items: list[Any]) -> None:
     Raises:
         InvalidTypeError: with the fix.
     """
-    if len(items) < 2 or not all(isinstance(item, np.ndarray) and item.ndim for item in items[:3]):
+    if not 2 <= len(items) <= _MOST_COLUMNS or not all(isinstance(item, np.ndarray) and item.ndim for item in items):
         return
     if len(set(map(len, items))) == 1 and len({(item.shape, item.dtype) for item in items}) > 1:
         found = ", ".join(map(tree.describe, items[:3]))
@@ -149,7 +151,7 @@ def _no_string(path: str, array: NDArray[Any], kinds: set[type]) -> ElementError
     record, item = next(
         (record, item)
         for record, row in enumerate(array)
-        for item in np.asarray(row, object).flat
+        for item in (row.flat if array.ndim > 1 else (row,))
         if item is not None and (wanted is None or not isinstance(item, wanted))
     )
     expected = "str or bytes" if wanted is None else wanted.__name__
@@ -165,7 +167,8 @@ def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | N
             return declared.as_nullable()
         hint = "Pass element_spec= to say what this leaf is."
         raise ElementError("a value in one of the elements", "None in all of them", path=path, hint=hint)
-    kind = next((bytes for item in values.flat if isinstance(item, bytes)), str)
+    # All are of one kind, with those that stand for None.
+    kind = bytes if values.size and isinstance(values.flat[0], bytes) else str
     return ArraySpec(kind, values.shape[1:], nullable=isinstance(column, Nullable))
 
 
