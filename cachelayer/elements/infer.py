@@ -18,7 +18,7 @@ _REMEDIES = {
     **dict.fromkeys(("set", "frozenset"), "np.array(sorted(...)) makes an array of it"),
     **dict.fromkeys(("range", "array", "list", "deque"), "np.array() makes an array of it"),
     **dict.fromkeys(("date", "timedelta"), "np.datetime64() or np.timedelta64() makes a number of it, str() a str"),
-    "Nullable": "it is a column of a batch: pass unbatch=True, or elements instead of batches",
+    "Nullable": "pass unbatch=True for the rows of a batch, or elements instead of batches",
     "Decimal": "float() makes a number of it, str() a str",
     "Enum": "store its .value or its .name",
     "PurePath": "str() makes a str of it, read_bytes() gives what the file holds",
@@ -159,19 +159,21 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
         if array.dtype == object and array.shape == () and isinstance(array.item(), (bytes, str)):
             return as_leaf(array.item())
         return array
-    raise InvalidTypeError(f"a {type(value).__name__} is no array, number, bytes, str or None: {_remedy(value)}")
+    raise InvalidTypeError(
+        f"a {type(value).__name__} is no array, number, bytes, str or None: convert it{_remedy(value)}"
+    )
 
 
 def _remedy(value: Any) -> str:
     """What makes a value something that can be stored."""
     for kind in type(value).__mro__:
         if kind.__name__ in _REMEDIES:
-            return _REMEDIES[kind.__name__]
+            return f": {_REMEDIES[kind.__name__]}"
     if hasattr(value, "__dataclass_fields__"):
-        return "dataclasses.asdict() makes a dict of it"
+        return ": dataclasses.asdict() makes a dict of it"
     if hasattr(value, "__array_interface__"):
-        return "np.asarray() makes an array of it; an image can also stay the bytes of its file, with ImageSpec"
-    return "convert it"
+        return ": np.asarray() makes an array of it; an image can also stay the bytes of its file, with ImageSpec"
+    return ""
 
 
 def _array_dtype(values: np.ndarray[Any, Any]) -> Any:
