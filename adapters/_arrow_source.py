@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from cachelayer.adapters._arrow_columns import Lists, column, dtype_of, leaf_spec
-from cachelayer.building.source import Batch, Prepared, batch_records
+from cachelayer.building.batches import Batch, Prepared, batch_records
 from cachelayer.codec import Column
 from cachelayer.codec.leaves import leaf_codec
 from cachelayer.elements import tree

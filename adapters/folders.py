@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.adapters._files import Folder, Sized, reading
-from cachelayer.building.source import BATCH_NBYTES, Batch, Elements
+from cachelayer.building.batches import BATCH_NBYTES, Batch, Elements
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError

@@ -21,7 +21,9 @@ import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
-from cachelayer.building.source import Batch, Prepared, Splits, batch_records, guarded
+from cachelayer.building.batches import Batch, Prepared, batch_records
+from cachelayer.building.iterables import guarded
+from cachelayer.building.source import Splits
 from cachelayer.codec import codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.arguments import integer
-from cachelayer.building.source import Batch
+from cachelayer.building.batches import Batch
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
@@ -70,7 +70,9 @@ def _epoch(dataset: Any) -> Iterator[Any]:
         with ThreadPoolExecutor(dataset.workers, "cachelayer-keras") as threads:
             yield from _in_order(threads, dataset.__getitem__, numbers, dataset.max_queue_size)
     else:
-        yield from map(dataset.__getitem__, numbers)
+        for number in numbers:
+            # map() would take a StopIteration for the end.
+            yield dataset[number]
     dataset.on_epoch_end()
 
 

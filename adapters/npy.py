@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.adapters._files import reading
-from cachelayer.building.source import ArraySource, Batch, Stacked, batch_records
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.batches import Batch, Stacked, batch_records
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree

@@ -14,7 +14,7 @@ from typing import Any
 
 from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowSource, check_schema, from_row
 from cachelayer.adapters._files import File, Paths, find, reading
-from cachelayer.building.source import batch_records
+from cachelayer.building.batches import batch_records
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 

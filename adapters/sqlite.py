@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.building.source import Batch, Elements, batch_records
+from cachelayer.building.batches import Batch, Elements, batch_records
 from cachelayer.codec import Codec, Column
 from cachelayer.codec.leaves import leaf_codec
 from cachelayer.elements import dtypes, tree

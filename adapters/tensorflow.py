@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.building.source import Batch, Prepared, Stacked, batch_records
+from cachelayer.building.batches import Batch, Prepared, Stacked, batch_records
 from cachelayer.codec.column import Column, Flat
 from cachelayer.codec.leaves import DenseLeaf, RaggedLeaf, SparseLeaf
 from cachelayer.codec.strings import encode_strings

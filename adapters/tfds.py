@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.building.source import Batch, IterableSource, Source, Splits
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource
+from cachelayer.building.source import Source, Splits
 from cachelayer.elements import tree
 from cachelayer.elements.infer import leaf_spec
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 from cachelayer.adapters._files import Paths
 from cachelayer.adapters.tensorflow import TfDataSource
-from cachelayer.building.source import Batch
+from cachelayer.building.batches import Batch
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 

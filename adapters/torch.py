@@ -17,7 +17,8 @@ from cachelayer.access.view import View
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
 from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors, with_dense_rows
 from cachelayer.arguments import integer
-from cachelayer.building.source import ArraySource, Source
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.source import Source
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec
 from cachelayer.elements.tree import Tree

@@ -11,7 +11,8 @@ from typing import IO, Any
 import numpy as np
 
 from cachelayer.adapters._files import File, Paths, find
-from cachelayer.building.source import Batch, IterableSource
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource
 from cachelayer.elements import tree
 from cachelayer.elements.infer import from_elements
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec

@@ -20,7 +20,7 @@ from cachelayer.access.selection import Selection
 from cachelayer.building.build import Built, build
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.parts import Division, Parts, divided
-from cachelayer.building.source import Source, as_source, metadata_of
+from cachelayer.building.source import Source, as_source, expected_length, metadata_of
 from cachelayer.committing import Committer
 from cachelayer.distributing import Hosts, build_parts, build_together, collected, remove_others
 from cachelayer.elements import spec_json
@@ -31,6 +31,7 @@ from cachelayer.errors import (
     CacheLayerWarning,
     CorruptionError,
     InvalidArgumentError,
+    SourceError,
     StorageError,
 )
 from cachelayer.objects.copies import CacheFolder
@@ -46,6 +47,7 @@ from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
+ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 _MADE_BY = ("function", "code", "arguments", "bound")
 
 
@@ -246,6 +248,7 @@ class Publisher:
                 else:
                     task = self._task(attempt, work.division.parts, options)
                     built = self._apart(task, notes, earlier, progress, hosts)
+                self._refuse_if_empty(built, source)
                 built.left_out.warn()
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
                 kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
@@ -264,6 +267,25 @@ class Publisher:
             # Not before: what another goes on with would be among them, if it took this attempt for dead.
             remove_others(self._store, self._dataset_id, attempt, built.shards)
         return info
+
+    def _refuse_if_empty(self, built: Built, source: Source) -> None:
+        """Raise if there is no record, and nobody said that there may be none.
+
+        Raises:
+            SourceError: with what made the source.
+        """
+        if built.shards or self._options.allow_empty:
+            return
+        made_by = self._call.get("function")
+        of = f"a source of {source.kind}" + (f", which {made_by}() made," if made_by else "")
+        left_out = built.left_out
+        if left_out.count:
+            raise SourceError(
+                f"{self._name}: on_error='skip' left out all {left_out.count} elements of {of}; {ALLOW_EMPTY}. The "
+                f"first: {left_out.first[0]}"
+            )
+        once = "an iterator gives its elements once, so pass a function that returns a new one; "
+        raise SourceError(f"{self._name}: {of} has no element: {'' if source.length == 0 else once}{ALLOW_EMPTY}")
 
     def _apart(
         self,
@@ -297,9 +319,8 @@ class Publisher:
         made_by = {name: self._call.get(name) for name in _MADE_BY}
         parts = None if division is None else division.parts.plan
         plan = {**self._options.plan, "base": base, "source": source.kind, "division": parts, **made_by}
-        return _Work(
-            source, options if division is None else division.options, division, plan, options.expected(source.length)
-        )
+        length = options.expected(expected_length(source))
+        return _Work(source, options if division is None else division.options, division, plan, length)
 
     def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
         spec = options.element_spec if options.element_spec is not None else source.element_spec

@@ -10,7 +10,7 @@ from typing import Any, overload
 from cachelayer.access.composition import chosen
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.published import Published
-from cachelayer.arguments import integer
+from cachelayer.arguments import boolean, integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.building.encode import OnError
 from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
@@ -28,7 +28,7 @@ from cachelayer.objects.copies import CacheFolder, folder_of
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
-from cachelayer.publishing import Publisher, derive
+from cachelayer.publishing import ALLOW_EMPTY, Publisher, derive
 from cachelayer.versions.log import Log
 from cachelayer.versions.naming import check_version
 from cachelayer.versions.provenance import checked_metadata, origin
@@ -86,6 +86,7 @@ class Storage(Catalog):
         max_records: int | None = None,
         unbatch: bool = False,
         on_error: OnError = "raise",
+        allow_empty: bool = False,
         workers: int = 1,
         engine: str | Engine | None = None,
         resume: bool = False,
@@ -96,8 +97,8 @@ class Storage(Catalog):
         """Build a version and publish it whole, or not at all.
 
         Args:
-            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, an array, or a dict of
-                arrays.
+            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, an array, or a dict or
+                tuple of arrays, whose rows are the elements.
             dataset_id, dataset_version: 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``.
             element_spec: the structure of an element with leaf specs, dtypes or objects with shape and dtype; by
                 default the source's own schema, else that of the first element.
@@ -107,6 +108,7 @@ class Storage(Catalog):
             unbatch: each element of the source is a batch: take it apart along the leading axis.
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
                 does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
+            allow_empty: publish a version without records if the source gives none, instead of an error.
             workers: processes that build, where the source comes in parts (:func:`cachelayer.sharded`) or can begin at
                 any record; of another source one process makes the elements, and a second one writes them. The shards
                 are the same for any number of them.
@@ -126,7 +128,8 @@ class Storage(Catalog):
         Raises:
             AlreadyExistsError: where the version is there; versions never change.
             ElementError: for an element that does not fit, with its record number and the path of the leaf.
-            SourceError: where the source fails, with the record number.
+            SourceError: if the source fails, with the record number, does not have as many elements as its length says,
+                or gives none.
             InvalidTypeError: where the source is none.
             StorageError: where the disk is full or fails.
         """
@@ -137,6 +140,7 @@ class Storage(Catalog):
             max_records=max_records,
             unbatch=unbatch,
             on_error=on_error,
+            allow_empty=allow_empty,
             workers=workers,
             engine=engine,
             resume=resume,
@@ -185,6 +189,7 @@ class Storage(Catalog):
         new_version: str,
         *,
         keep: Any,
+        allow_empty: bool = False,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> DataRef[Any]:
@@ -194,6 +199,7 @@ class Storage(Catalog):
             dataset_id, base_version: the version to choose from; a tag or ``latest`` will do.
             new_version: the name of the new one.
             keep: the records in their new order: integers, a slice, or one bool for each record of the base.
+            allow_empty: publish a version without records if ``keep`` keeps none, instead of an error.
             description, metadata: as in :meth:`submit`; metadata goes over that of the base.
 
         Returns:
@@ -203,11 +209,17 @@ class Storage(Catalog):
             AlreadyExistsError: where the new version is there.
             NotFoundError: where there is no such base.
             RecordIndexError: where the base has no such record.
+            InvalidArgumentError: if ``keep`` keeps no record.
             InvalidTypeError: where ``keep`` is nothing of that.
         """
         check_version(new_version)
         base = self.fetch(dataset_id, base_version)
         kept = chosen(base, keep)
+        if not len(kept) and not boolean("allow_empty", allow_empty):
+            raise InvalidArgumentError(
+                f"{dataset_id}@{new_version}: keep= keeps none of the {len(base)} records of {base_version}; "
+                f"{ALLOW_EMPTY}"
+            )
         stored = checked_metadata(metadata)
         info = derive(base._base, new_version, kept, description=description, metadata=stored)
         return self._open(base.dataset_id, info)

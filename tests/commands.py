@@ -70,6 +70,10 @@ def no_source():
     return 7
 
 
+def nothing():
+    return []
+
+
 def exits():
     raise SystemExit(0)
 

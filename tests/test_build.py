@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import Storage, StorageError
+from cachelayer.building.batches import Batch, Elements
 from cachelayer.building.build import build
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.source import Batch, Elements
 from cachelayer.elements.tree import Tree
 from cachelayer.objects.local import LocalStore
 from cachelayer.progress import Progress

@@ -92,6 +92,11 @@ def test_arguments_named_like_secrets_are_not_kept() -> None:
     assert "hunter2" not in "".join(path.read_text(errors="replace") for path in Path("cache").rglob("*.json"))
 
 
+def test_a_source_without_elements_is_refused_unless_it_is_allowed() -> None:
+    assert "allow_empty=True" in refused("build", "pipeline:nothing", "cache", *BUILD)
+    assert document("build", "pipeline:nothing", "cache", *BUILD, "--allow-empty")["records"] == 0
+
+
 def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
     (here / "deep").mkdir()
     (here / "deep" / "beside.py").write_text("ROWS = [1, 2, 3]")

@@ -102,7 +102,7 @@ def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
 
 
 def test_empty_parts_are_none(storage: Storage) -> None:
-    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1")) == 0
+    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1", allow_empty=True)) == 0
     assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
 
 

@@ -225,15 +225,6 @@ def test_what_is_not_a_source_is_refused(storage: Storage, thing: Any) -> None:
     assert storage.datasets() == []
 
 
-def test_an_empty_source_makes_an_empty_version(storage: Storage) -> None:
-    for number, empty in enumerate(([], iter(()), np.empty((0, 3)), {"a": np.empty(0)})):
-        ref = storage.submit(empty, "d", f"v{number}")
-        assert (len(ref), list(ref), list(ref.stream(4)), len(ref.stream(4, shuffle=True, seed=1))) == (0, [], [], 0)
-        assert storage.verify("d", f"v{number}")
-        with pytest.raises(IndexError):
-            ref[0]
-
-
 @pytest.mark.parametrize("record", [0, 5, 2500])
 def test_a_source_that_fails_names_the_record_and_leaves_nothing(storage: Storage, record: int, tmp_path: Path) -> None:
     def failing() -> Iterator[int]:

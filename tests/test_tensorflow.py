@@ -122,8 +122,8 @@ PIPELINES = {
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_element_comes_back(storage: cachelayer.Storage, name: str) -> None:
     dataset = PIPELINES[name]()
-    ref = storage.cache(dataset, "d", "v1")
     expected = list(dataset)
+    ref = storage.cache(dataset, "d", "v1", allow_empty=not expected)
     assert len(ref) == len(expected)
     for mine, theirs in zip(ref, expected, strict=True):
         assert_same(mine, theirs)
@@ -134,7 +134,7 @@ def test_every_element_comes_back(storage: cachelayer.Storage, name: str) -> Non
 @pytest.mark.parametrize("name", sorted(set(PIPELINES) - {"none"}))
 def test_to_tf_gives_the_same_elements_again(storage: cachelayer.Storage, name: str) -> None:
     dataset = PIPELINES[name]()
-    again = to_tf(storage.cache(dataset, "d", "v1").stream())
+    again = to_tf(storage.cache(dataset, "d", "v1", allow_empty=name == "empty").stream())
     assert int(again.cardinality()) == len(list(dataset))
     for mine, theirs in zip(again, dataset, strict=True):
         tf.nest.map_structure(lambda a, b: assert_same(*_numpy_pair(a, b)), mine, theirs)

@@ -102,8 +102,12 @@ class DataRef(View[T], Generic[T]):
         return mirror(self._base, progress)
 
     def raw(self) -> DataRef[Any]:
-        """The same records without decode hints: encoded images and sounds as their bytes."""
+        """Return the same records without decode hints: encoded images and sounds as their bytes."""
         return DataRef(replace(self._base, decodes=False), self._selection)
+
+    def stored(self) -> DataRef[Any]:
+        """Return the records as they are stored: :meth:`raw`."""
+        return self.raw()
 
     def __repr__(self) -> str:
         name = f"{self.dataset_id}@{self.dataset_version}"

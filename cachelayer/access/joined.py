@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -52,13 +52,15 @@ class JoinedBase(RecordBase):
 
     Args:
         parts: one or more, of one codec and specs that go together.
+        raw: hand encoded images and sounds out as their bytes.
 
     Raises:
         InvalidArgumentError: where they do not; the message names the leaf.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], *, raw: bool = False) -> None:
         self.parts = tuple(parts)
+        self._raw = raw
         self._splits = np.cumsum([0, *map(len, parts)])
         common_spec([(part.base.name, part.base.element_spec) for part in parts])
         spec = common_spec([(part.base.name, part.base.codec.spec) for part in parts])
@@ -67,8 +69,8 @@ class JoinedBase(RecordBase):
             raise InvalidArgumentError(f"{' and '.join(kinds.values())} are encoded as {' and '.join(kinds)}")
         self._codec = codec_named(next(iter(kinds)), spec)
 
-    def __reduce__(self) -> tuple[type[JoinedBase], tuple[tuple[Part, ...]]]:
-        return JoinedBase, (self.parts,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(JoinedBase, raw=self._raw), (self.parts,)
 
     @property
     def codec(self) -> Codec:
@@ -76,7 +78,7 @@ class JoinedBase(RecordBase):
 
     @property
     def decodes(self) -> bool:
-        return all(part.base.decodes for part in self.parts)
+        return not self._raw and all(part.base.decodes for part in self.parts)
 
     @property
     def name(self) -> str:
@@ -127,6 +129,10 @@ class JoinedRef(View[T], Generic[T]):
 
     def _with_selection(self, selection: Selection) -> Self:
         return type(self)(self._base, selection)
+
+    def stored(self) -> JoinedRef[Any]:
+        """Return the records as they are stored: encoded images and sounds as their bytes."""
+        return JoinedRef(JoinedBase(self._base.parts, raw=True), self._selection)
 
     def __repr__(self) -> str:
         return f"JoinedRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"

@@ -75,6 +75,15 @@ class View(ABC, Generic[T]):
         """The structure of an element, with :class:`cachelayer.ArraySpec` and the like as leaves."""
         return self._base.element_spec
 
+    @property
+    def declared_spec(self) -> Tree | None:
+        """The element spec that all records are known to have; None if only the first of them tells."""
+        return self.element_spec
+
+    def stored(self) -> View[Any] | None:
+        """Return the records as they are stored, images and sounds as their files; None if they are not stored."""
+        return None
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their numbers, in hexadecimal."""

@@ -41,7 +41,7 @@ class WrappedBase:
 
     def __init__(self, obj: Any, identity: str, declared: tree.Tree | None = None) -> None:
         self._obj = obj
-        self._declared = declared
+        self.declared = declared
         self._lock = ProcessLock()
         self.identity = identity
         self._records = len(obj)
@@ -61,8 +61,8 @@ class WrappedBase:
     @property
     def element_spec(self) -> tree.Tree:
         """The spec that was declared, else that of item 0."""
-        if self._declared is not None or not self._records:
-            return self._declared
+        if self.declared is not None or not self._records:
+            return self.declared
         return from_element(self.element(0))
 
     def element(self, number: int) -> Any:
@@ -83,7 +83,7 @@ class WrappedBase:
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         elements = self.elements(numbers)
-        spec = self._declared or (from_elements(elements) if elements else self.element_spec)
+        spec = self.declared or (from_elements(elements) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))
         if names is None:
@@ -99,6 +99,11 @@ class WrappedRef(View[T], Generic[T]):
 
     def _with_selection(self, selection: Selection) -> Self:
         return type(self)(self._base, selection)
+
+    @property
+    def declared_spec(self) -> tree.Tree | None:
+        """The element spec that was declared; None if the items themselves tell."""
+        return self._base.declared
 
     def __repr__(self) -> str:
         return f"WrappedRef({self._base.identity!r}, records={len(self)}, digest='sha256:{self.digest}')"

@@ -10,11 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.batches import Batch, Elements, counted
 from cachelayer.building.delivering import Deliver, OnFinished
 from cachelayer.building.encode import Encoder, LeftOut, marked
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.pipeline import ShardPipeline, Shards
-from cachelayer.building.source import ArraySource, Batch, Elements, Seekable, Skippable, Source, from_record
+from cachelayer.building.source import Seekable, Skippable, Source, from_record
 from cachelayer.building.workers import Workers
 from cachelayer.building.writing import WritingProcess
 from cachelayer.codec import Codec, Frames, codec_for
@@ -92,7 +94,8 @@ def build(
     done = {} if earlier is None else {number: part.shards[0] for number, part in earlier.parts.items()}
     first, start = _start(source, options, done)
     begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
-    batches = begun.batches(None if options.max_records is None else options.max_records - start)
+    limit = None if options.max_records is None else options.max_records - start
+    batches = counted(begun.batches(limit), begun.length, first_record + start, limit)
     spec = options.element_spec if options.element_spec is not None else source.element_spec
     if spec is None and earlier is not None:
         spec = spec_json.from_json(earlier.element_spec)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import boolean, integer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.building.encode import ON_ERROR, OnError
 from cachelayer.elements.infer import declared
@@ -32,6 +32,7 @@ class BuildOptions:
     max_records: int | None
     unbatch: bool
     on_error: OnError
+    allow_empty: bool
     progress: bool | None
     resume: bool
     workers: int
@@ -48,6 +49,7 @@ class BuildOptions:
         max_records: int | None = None,
         unbatch: bool = False,
         on_error: OnError = "raise",
+        allow_empty: bool = False,
         progress: bool | None = None,
         resume: bool = False,
         workers: int = 1,
@@ -71,6 +73,7 @@ class BuildOptions:
             max_records=None if max_records is None else integer("max_records", max_records, 0),
             unbatch=bool(unbatch),
             on_error=on_error,
+            allow_empty=boolean("allow_empty", allow_empty),
             progress=progress,
             resume=bool(resume),
             workers=workers,

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self, cast
 
+from cachelayer.building.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, counted
 from cachelayer.building.encode import Block, Encoder, OnError
-from cachelayer.building.source import BATCH_NBYTES, MAX_BATCH_RECORDS, Seekable
+from cachelayer.building.source import Seekable
 from cachelayer.codec import codec_for
 from cachelayer.elements.tree import Tree
 from cachelayer.engines.calls import pickled
@@ -103,5 +104,6 @@ class Workers:
 def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> Block:
     """A block of a source that can begin at any record."""
     encoder = Encoder(codec_for(spec), on_error, start)
-    frames = [encoder.encode(batch) for batch in source.skipped(start).batches(count)]
+    begun = source.skipped(start)
+    frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]
     return encoder.block(frames)

@@ -42,7 +42,10 @@ class Codec(Protocol):
         """
 
     def batch_columns(self, batch: Any) -> list[Column]:
-        """The columns of a batch: the element's structure, with leaves stacked on a leading axis."""
+        """Return the columns of a batch: the element's structure, with leaves stacked on a leading axis.
+
+        A leaf that is None in some rows is a Nullable, with the filler of its codec in their place.
+        """
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """The records of ``rows`` elements."""
@@ -117,10 +120,12 @@ class _TreeCodec(ABC):
     def batch_columns(self, batch: Any) -> list[Column]:
         columns = []
         for leaf, path, values in zip(self._leaves, self._paths, tree.flatten_like(self.spec, batch), strict=True):
+            is_nullable = isinstance(values, Nullable)
             try:
-                columns.append(leaf.from_batch(values))
+                column = leaf.from_batch(values.values if is_nullable else values)
             except ElementError as error:
                 raise error.at(path=path) from error.__cause__
+            columns.append(Column(column.fixed, column.variable, ~values.valid) if is_nullable else column)
         return columns
 
     def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:

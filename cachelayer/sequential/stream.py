@@ -114,6 +114,10 @@ class Stream(Generic[T]):
             )
         return Stream(replace(self._reader, rows=rows))
 
+    def with_records(self, records: RandomAccess[Any]) -> Stream[Any]:
+        """Return the stream of other records in the order of these: for adapters."""
+        return Stream(replace(self._reader, records=records))
+
     def with_options(self, **changes: Any) -> Stream[T]:
         """The same stream with other options, which are taken as they are: for adapters."""
         return Stream(replace(self._reader, options=replace(self.options, **changes)))
