@@ -256,7 +256,7 @@ class Publisher:
                 info = self._publish(attempt, built, provenance)
         except BaseException as error:
             keeps = options.resume and notes.has_finished
-            revoked = self._committer.abandon(attempt, keep=keeps)
+            revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
             if not keeps:
                 notes.forget()
             if revoked and isinstance(error, StorageError | CorruptionError):
@@ -388,7 +388,7 @@ def derive(
         try:
             return committer.publish(attempt, made, {"base": base.info.version})
         except BaseException:
-            committer.abandon(attempt, keep=False)
+            committer.abandon(attempt, keep=False, is_known=False)
             raise
 
 

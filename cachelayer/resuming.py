@@ -78,6 +78,8 @@ class Resumption:
         self._finished: dict[int, FinishedPart] = {}
         """What is not noted yet."""
         self._begun = False
+        self.is_known = False
+        """Whether others can have come to know of what this attempt finished."""
         self._source_length = source_length
         self._is_divided = is_divided
 
@@ -128,8 +130,7 @@ class Resumption:
         if not there:
             return None
         kept = Finished(self._plan, finished.element_spec, self._source_length, there, self._is_divided)
-        self._unfinished.begin(self._attempt, kept)
-        self._begun = True
+        self._begin(kept)
         self._taken = sorted(ours - {self._attempt})
         self._unfinished.forget(attempt)
         for taken in set(self._taken) - self._named(head):
@@ -218,8 +219,13 @@ class Resumption:
         """Note what is built, with elements of this spec, unless that was done."""
         if not self._begun:
             begun = Finished(self._plan, spec_json.to_json(spec), self._source_length, is_divided=self._is_divided)
-            self._unfinished.begin(self._attempt, begun)
-            self._begun = True
+            self._begin(begun)
+
+    def _begin(self, finished: Finished) -> None:
+        # Known even if the store fails to say that the plan is there.
+        self.is_known = True
+        self._unfinished.begin(self._attempt, finished)
+        self._begun = True
 
     @property
     def has_finished(self) -> bool:
@@ -233,5 +239,5 @@ class Resumption:
 
     def forget(self) -> None:
         """Delete the notes: the version is published, or nothing of it is kept."""
-        for attempt in [self._attempt, *self._taken] if self._begun else []:
+        for attempt in [self._attempt, *self._taken] if self.is_known else []:
             self._unfinished.forget(attempt)

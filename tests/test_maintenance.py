@@ -53,11 +53,11 @@ def test_deleting_keeps_the_shards_that_another_version_names(storage: Storage, 
     storage.submit(range(100), "d", "v1")
     base = attempt_of(storage, "v1")
     share(storage, tmp_path, "v2", "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     assert attempts(tmp_path) == {base, "sharing"}
     assert storage.verify("d", "v2")
     assert storage.fetch("d", "v2").read([0, 99]).tolist() == [0, 99]
-    storage.delete("d", "v2")
+    storage.delete("d", "v2", grace=0)
     assert attempts(tmp_path) == set()
     assert storage.versions("d") == {}
 
@@ -66,7 +66,7 @@ def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: St
     ref = storage.submit(rows(500), "d", "v1")
     batches = iter(ref.stream(50, shuffle=True, seed=1))
     first = next(batches)
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     seen = [*first["number"].tolist(), *(n for batch in batches for n in batch["number"].tolist())]
     assert sorted(seen) == list(range(500))
     with pytest.raises(cachelayer.VersionNotFoundError):
@@ -75,7 +75,7 @@ def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: St
 
 def test_a_name_that_was_deleted_can_be_built_again(storage: Storage) -> None:
     old = storage.submit([1], "d", "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     assert storage.cache([2], "d", "v1").read([0]).tolist() == [2]
     with pytest.raises(cachelayer.CorruptionError, match="pinned"):
         cachelayer.open(old.reference)
@@ -86,7 +86,7 @@ def test_deleting_a_version_leaves_builds_that_run_alone(storage: Storage, tmp_p
 
     def source() -> Iterator[int]:
         yield 1
-        storage.delete("d", "v0")
+        storage.delete("d", "v0", grace=0)
         assert storage.gc(grace=0.0) == []
         yield 2
 
@@ -230,7 +230,7 @@ def test_a_damaged_version_can_be_deleted(storage: Storage, tmp_path: Path) -> N
     storage.submit([1], "d", "v1")
     storage.submit([2], "d", "v2")
     damage(storage, tmp_path, "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     assert attempts(tmp_path) == {attempt_of(storage, "v2")}
     assert list(storage.versions("d")) == ["v2"]
 
@@ -245,9 +245,9 @@ def test_nothing_is_collected_while_a_damaged_manifest_hides_what_is_needed(stor
     with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
         assert storage.gc(grace=0.0) == ["other/dead"]
     with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
-        storage.delete("d", "v2")
+        storage.delete("d", "v2", grace=0)
     assert list(storage.versions("d")) == ["v1"]
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     storage.gc(grace=0.0)
     assert attempts(tmp_path) == set()
 
@@ -275,7 +275,7 @@ def test_names_are_checked_before_anything_is_done(storage: Storage, name: Any) 
 def test_a_tag_is_no_version(storage: Storage) -> None:
     storage.submit([1], "d", "v1")
     storage.tag("d", "v1", "best")
-    for call in (lambda: storage.delete("d", "best"), lambda: storage.tag("d", "best", "better")):
+    for call in (lambda: storage.delete("d", "best", grace=0), lambda: storage.tag("d", "best", "better")):
         with pytest.raises(cachelayer.VersionNotFoundError, match="'best' is a tag"):
             call()
     with pytest.raises(cachelayer.AlreadyExistsError, match="d@best is a tag"):
@@ -303,10 +303,10 @@ def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage:
     for version, tag in (("v1", "best"), ("v1", "paper"), ("v2", "new")):
         storage.tag("d", version, tag)
     with pytest.raises(cachelayer.InvalidArgumentError, match=r"the tag 'best', 'paper': .*force=True"):
-        storage.delete("d", "v1")
+        storage.delete("d", "v1", grace=0)
     assert list(storage.versions("d")) == ["v1", "v2"]
     before = Log(LocalStore(tmp_path), "d").head().sequence
-    storage.delete("d", "v1", force=True)
+    storage.delete("d", "v1", force=True, grace=0)
     assert (storage.tags("d"), list(storage.versions("d"))) == ({"new": "v2"}, ["v2"])
     entry = json.loads((tmp_path / paths.log_entry("d", before + 1)).read_text())
     assert (entry["tags"], entry["event"]["tags"]) == ({"new": "v2"}, ["best", "paper"])
@@ -320,7 +320,7 @@ import cachelayer
 storage = cachelayer.Storage(sys.argv[1])
 for number in range(25):
     storage.cache(range(number % 7 + 1), "d", "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
 """
 
 

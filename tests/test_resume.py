@@ -402,7 +402,7 @@ def test_gc_leaves_the_notes_of_a_running_build_whose_version_was_published_and_
         storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
         assert storage.gc(grace=0.0) == []
         assert len(finished(storage)) > 3
-        storage.delete("rows", "v1")
+        storage.delete("rows", "v1", grace=0)
 
     fail(storage, Listed(7200, at=(4000, publish)))
     assert len(finished(storage)) > 5
@@ -444,11 +444,11 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
     shutil.rmtree(kept)
     storage.copy("rows", "v1", storage, new_version="v2")
     storage.append("rows", "v1", "v3", [row(0)])
-    storage.delete("rows", "v1")
+    storage.delete("rows", "v1", grace=0)
     cache(storage, Listed(None))
     assert [bool(storage.verify("rows", version, progress=False)) for version in ("v1", "v2", "v3")] == [True] * 3
-    storage.delete("rows", "v2")
-    storage.delete("rows", "v3")
+    storage.delete("rows", "v2", grace=0)
+    storage.delete("rows", "v3", grace=0)
     assert storage.verify("rows", "v1", progress=False)
 
 
