@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,6 +16,7 @@ from cachelayer.check import Report, check
 from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
+    FormatError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
@@ -24,6 +26,8 @@ from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.provenance import event
 from cachelayer.versions.reference import Reference
+
+_AT_ONCE = 16
 
 
 class Catalog:
@@ -66,13 +70,9 @@ class Catalog:
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
         published = Published(self._store, dataset_id, info, self._verify, self._copies)
-        try:
+        with published.told_of_deletion():
             # Reading the manifest now finds a damaged version here, not in the first batch.
             return DataRef(published, published.kept)
-        except CorruptionError as error:
-            if Log(self._store, dataset_id).head().versions.get(info.version) != info:
-                raise VersionNotFoundError(f"{dataset_id}@{info.version} was deleted just now") from error
-            raise
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """The newest snapshot of a dataset that exists."""
@@ -86,8 +86,17 @@ class Catalog:
         return snapshot
 
     def datasets(self) -> list[str]:
-        """The ids of the datasets that were published here, sorted."""
-        return maintenance.datasets(self._store)
+        """The ids of the datasets that have a version, sorted."""
+        names = maintenance.datasets(self._store)
+        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-datasets") as threads:
+            return [name for name, is_one in zip(names, threads.map(self._has_versions, names), strict=True) if is_one]
+
+    def _has_versions(self, dataset_id: str) -> bool:
+        try:
+            return bool(Log(self._store, dataset_id).head().versions)
+        except (CorruptionError, FormatError):
+            # It says what is wrong when it is opened.
+            return True
 
     def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
         """The versions of a dataset by name, in the order in which they were published.

@@ -154,8 +154,8 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
     _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
     old = [
         attempt
-        for attempt in store.names(paths.builds(dataset_id))
-        if paths.is_attempt(attempt) and clock.age(*_newest(store, paths.build(dataset_id, attempt))) >= grace
+        for attempt in _attempts_in(store, paths.builds(dataset_id), of_folders=True)
+        if clock.age(*_newest(store, paths.build(dataset_id, attempt))) >= grace
     ]
     head = Log(store, dataset_id).head()
     adopted = head.adopted
@@ -303,12 +303,21 @@ def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: Clock
             store.delete(f"{paths.log(dataset_id)}/{name}")
     idle = [
         attempt
-        for attempt in store.names(paths.running(dataset_id))
-        if paths.is_attempt(attempt) and clock.age(paths.build_lease(dataset_id, attempt)) >= age
+        for attempt in _attempts_in(store, paths.running(dataset_id), of_folders=False)
+        if clock.age(paths.build_lease(dataset_id, attempt)) >= age
     ]
     for attempt, runs in zip(idle, attempts.are_running(idle), strict=True):
         if not runs:
             attempts.forget(attempt)
+
+
+def _attempts_in(store: ObjectStore, folder: str, *, of_folders: bool) -> list[str]:
+    """The names of attempts in a folder; what is no folder, or no file, there is somebody else's."""
+    names = [name for name in store.names(folder) if paths.is_attempt(name)]
+    if not isinstance(store, LocalStore):
+        return names
+    found = [(name, store.path(f"{folder}/{name}")) for name in names]
+    return [name for name, path in found if not path.is_symlink() and (path.is_dir() if of_folders else path.is_file())]
 
 
 def _newest(store: ObjectStore, folder: str) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -315,6 +316,7 @@ def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage:
 
 CHURN = """
 import sys
+import time
 import cachelayer
 
 storage = cachelayer.Storage(sys.argv[1])
@@ -338,3 +340,138 @@ def test_who_reads_while_others_delete_and_build_sees_a_whole_version_or_none(st
     assert missed
     assert all(1 <= len(ref) <= 7 for ref in found)
     assert attempts(tmp_path) == {attempt_of(storage, "v0")}
+
+
+def age(path: Path, seconds: float) -> None:
+    past = time.time() - seconds
+    os.utime(path, (past, past))
+
+
+READ_LATER = """
+import sys
+import time
+import cachelayer
+
+ref = cachelayer.open(sys.argv[1])
+print(ref[0], flush=True)
+for line in sys.stdin:
+    try:
+        print(ref.read([-1])[0], flush=True)
+    except cachelayer.CacheLayerError as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+def test_a_reader_in_another_process_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(
+    storage: Storage, tmp_path: Path
+) -> None:
+    # Shards that it has not opened when the version is deleted.
+    ref = storage.submit(range(100), "d", "v1", shard_bytes=500)
+    storage.submit([1], "d", "v2")
+    command = [sys.executable, "-c", READ_LATER, ref.reference]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "0\n"
+        storage.delete("d", "v1", grace=3600)
+        assert storage.gc(grace=0) == []
+        gone = attempts(tmp_path) - {attempt_of(storage, "v2")}
+        entry = tmp_path / paths.log_entry("d", Log(LocalStore(tmp_path), "d").head().sequence)
+        age(entry, 3601)
+        assert {name.removeprefix("d/") for name in storage.gc()} == gone
+        reader.stdin.write("read\n")
+        reader.stdin.flush()
+        assert reader.stdout.readline().startswith("VersionNotFoundError d@v1 was deleted")
+    assert attempts(tmp_path) == {attempt_of(storage, "v2")}
+    assert Log(LocalStore(tmp_path), "d").head().deleted == ()
+    with pytest.raises(cachelayer.VersionNotFoundError, match="was deleted"):
+        ref.read([50])
+
+
+def test_a_reader_that_opens_its_shards_after_the_deletion_reads_them_for_the_grace(storage: Storage) -> None:
+    ref = storage.submit(range(100), "d", "v1", shard_bytes=500)
+    storage.delete("d", "v1")
+    assert storage.gc(grace=0) == []
+    assert ref.read(range(100)).tolist() == list(range(100))
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.fetch("d", "v1")
+
+
+def test_a_name_can_be_built_again_within_the_grace_and_the_old_files_go_after_it(
+    storage: Storage, tmp_path: Path
+) -> None:
+    old = storage.submit([1], "d", "v1")
+    gone = attempt_of(storage, "v1")
+    storage.delete("d", "v1", grace=60)
+    assert storage.cache([2], "d", "v1").read([0]).tolist() == [2]
+    assert old.read([0]).tolist() == [1]
+    age(tmp_path / paths.log_entry("d", 2), 61)
+    assert storage.gc() == [f"d/{gone}"]
+    assert storage.verify("d", "v1")
+    assert storage.gc() == []
+
+
+def test_what_is_deleted_again_without_a_grace_goes_at_once(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    storage.delete("d", "v1")
+    assert len(attempts(tmp_path)) == 1
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
+    assert attempts(tmp_path) == set()
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.delete("d", "v1", grace=0)
+
+
+def test_what_a_killed_deletion_without_a_grace_left_goes_with_the_next_collection(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.submit([1], "d", "v1")
+    with monkeypatch.context() as killed:
+        killed.setattr("cachelayer.maintenance.collect_deleted", lambda *_: [])
+        storage.delete("d", "v1", grace=0)
+    assert len(storage.gc()) == 1
+    assert attempts(tmp_path) == set()
+
+
+@pytest.mark.parametrize("grace", [-1, float("nan"), float("inf"), True, "1h", None])
+def test_a_grace_is_a_number_of_seconds(storage: Storage, grace: Any) -> None:
+    storage.submit([1], "d", "v1")
+    for call in (lambda: storage.delete("d", "v1", grace=grace), lambda: storage.gc(grace=grace)):
+        with pytest.raises(cachelayer.InvalidArgumentError, match="grace"):
+            call()
+    assert list(storage.versions("d")) == ["v1"]
+
+
+def test_a_dataset_without_versions_is_not_listed_and_keeps_its_history(storage: Storage) -> None:
+    storage.submit([1], "d", "v1")
+    storage.submit([1], "e", "v1")
+    storage.delete("d", "v1")
+    assert storage.datasets() == ["e"]
+    assert (storage.versions("d"), storage.history("d")[0].kind) == ({}, "publish")
+    storage.submit([1], "d", "v2")
+    assert storage.datasets() == ["d", "e"]
+
+
+def test_a_dataset_whose_log_is_damaged_is_listed(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    (tmp_path / paths.log_entry("d", 1)).write_bytes(b"{")
+    assert storage.datasets() == ["d"]
+
+
+def test_no_stray_file_or_folder_stops_a_collection(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    dead = "20200101T000000-000000000001"
+    (tmp_path / "d" / "_builds" / dead).mkdir()
+    for folder in ("_builds", "_running", "_unfinished", "_leases", "_log"):
+        (tmp_path / "d" / folder).mkdir(exist_ok=True)
+        (tmp_path / "d" / folder / "20200101T000000-00000000000a").write_text("mine")
+        (tmp_path / "d" / folder / "20200101T000000-00000000000b").mkdir()
+        (tmp_path / "d" / folder / "20200101T000000-00000000000c").symlink_to("nowhere")
+        for name in "abc":
+            os.utime(tmp_path / "d" / folder / f"20200101T000000-00000000000{name}", (0, 0), follow_symlinks=False)
+    (tmp_path / "d" / "_running" / f"{dead}.tmp").mkdir()
+    (tmp_path / "file").write_text("mine")
+    storage.gc(grace=0)
+    assert not (tmp_path / "d" / "_builds" / dead).exists()
+    assert storage.verify("d", "v1")
