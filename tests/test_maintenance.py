@@ -463,13 +463,14 @@ def test_no_stray_file_or_folder_stops_a_collection(storage: Storage, tmp_path: 
     storage.submit([1], "d", "v1")
     dead = "20200101T000000-000000000001"
     (tmp_path / "d" / "_builds" / dead).mkdir()
-    for folder in ("_builds", "_running", "_unfinished", "_leases", "_log"):
+    for number, folder in enumerate(("_builds", "_running", "_unfinished", "_leases", "_log")):
         (tmp_path / "d" / folder).mkdir(exist_ok=True)
-        (tmp_path / "d" / folder / "20200101T000000-00000000000a").write_text("mine")
-        (tmp_path / "d" / folder / "20200101T000000-00000000000b").mkdir()
-        (tmp_path / "d" / folder / "20200101T000000-00000000000c").symlink_to("nowhere")
-        for name in "abc":
-            os.utime(tmp_path / "d" / folder / f"20200101T000000-00000000000{name}", (0, 0), follow_symlinks=False)
+        file, empty, link = (tmp_path / "d" / folder / f"20200101T000000-00000000{number}00{kind}" for kind in "abc")
+        file.write_text("mine")
+        empty.mkdir()
+        link.symlink_to("nowhere")
+        for path in (file, empty, link):
+            os.utime(path, (0, 0), follow_symlinks=False)
     (tmp_path / "d" / "_running" / f"{dead}.tmp").mkdir()
     (tmp_path / "file").write_text("mine")
     storage.gc(grace=0)
