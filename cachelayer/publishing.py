@@ -232,6 +232,7 @@ class Publisher:
             work.plan,
             source.length,
             is_divided=work.division is not None,
+            waiting=self._waiting,
         )
         try:
             earlier = self._earlier(notes, options, source) if options.resume else None

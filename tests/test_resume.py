@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -370,7 +372,9 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
         for name in Unfinished(store, "rows", "v1").attempts()
         if (found := Unfinished(store, "rows", "v1").read(name)) is not None
     )
-    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False)
+    first = Resumption(
+        Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False, waiting=pytest.fail
+    )
     taken: list[Any] = []
 
     def take() -> None:
@@ -379,7 +383,7 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
-        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, is_divided=False)
+        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, **told)
         assert second.take_over(None) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
@@ -485,3 +489,37 @@ def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
     Publisher(Log(Seen(tmp_path), "rows"), None, "v1", range(10), {}, BuildOptions.checked(resume=True)).submit()
     assert len(wrote) == 2
     assert not [name for name in wrote if "_unfinished" in name]
+
+
+WITH_WORKERS = """
+import multiprocessing, os, signal, sys, time
+import cachelayer
+import resume_child
+
+def source():
+    worker = multiprocessing.get_context("fork").Process(target=sys.stdin.read)
+    worker.start()
+    print(worker.pid, flush=True)
+    for number in range(6000):
+        yield resume_child.row(number)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cachelayer.Storage(sys.argv[1]).cache(source, "rows", "v1", shard_bytes=resume_child.SHARD_BYTES)
+"""
+
+
+def test_a_worker_that_outlives_its_killed_builder_keeps_nobody_waiting(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITH_WORKERS, str(tmp_path)]
+    folder = str(Path(__file__).parent)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder}
+    ) as builder:
+        assert builder.stdout is not None
+        worker = int(builder.stdout.readline())
+        assert builder.wait() == -signal.SIGKILL
+        storage = Storage(tmp_path)
+        (dead,) = (tmp_path / "rows" / "_builds").iterdir()
+        assert len(storage.cache([1, 2], "rows", "v1")) == 2
+        os.kill(worker, 0)
+        assert f"rows/{dead.name}" in storage.gc(grace=0)
+        os.kill(worker, 0)
