@@ -372,9 +372,8 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
         for name in Unfinished(store, "rows", "v1").attempts()
         if (found := Unfinished(store, "rows", "v1").read(name)) is not None
     )
-    first = Resumption(
-        Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False, waiting=pytest.fail
-    )
+    told: dict[str, Any] = {"is_divided": False, "waiting": pytest.fail}
+    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, **told)
     taken: list[Any] = []
 
     def take() -> None:
