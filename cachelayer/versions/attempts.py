@@ -119,6 +119,8 @@ class LockedAttempts:
         name = paths.build_lease(self._dataset_id, attempt)
         self._store.make_folder(parent_of(name))
         with lease.hold(self._store.path(name), remove=True):
+            # Now, and not after hours when the version is to be published.
+            self._store.check_links(name)
             yield
 
     def are_running(
