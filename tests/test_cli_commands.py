@@ -158,7 +158,7 @@ def test_rm_deletes_what_is_named(storage: cachelayer.Storage) -> None:
     assert document("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0") == {**deleted, "grace_seconds": 0.0}
     refused("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0")
     assert "--grace 'soon'" in refused("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "soon")
-    assert "freed by gc after 2h" in invoke("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "2h")
+    assert "freed by gc after 2h" in invoke("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "2h").stdout
     assert (storage.versions("d"), storage.tags("d")) == ({}, {})
     refused("rm", f"{storage.url}/d@v1", "--yes")
     refused("rm", f"{storage.url}/nothing@v1", "--yes")

@@ -47,13 +47,13 @@ class Process:
         """Return what :meth:`to_json` gave; None for anything else."""
         if not isinstance(document, Mapping):
             return None
-        texts = [document.get(name) for name in ("host", "boot")]
-        numbers = [document.get(name) for name in ("namespace", "pid", "start")]
-        if not all(isinstance(text, str) and text for text in texts):
+        host, boot = document.get("host"), document.get("boot")
+        namespace, pid, start = (document.get(name) for name in ("namespace", "pid", "start"))
+        if not all(isinstance(text, str) and text for text in (host, boot)):
             return None
-        if not all(type(number) is int and number > 0 for number in numbers):
+        if not all(type(number) is int and number > 0 for number in (namespace, pid, start)):
             return None
-        return cls(*texts, *numbers) if document["pid"] <= _LARGEST_PID else None
+        return None if pid > _LARGEST_PID else cls(str(host), str(boot), namespace, pid, start)
 
     def has_ended(self) -> bool:
         """Return whether the process is known to have ended; False if it runs, or nothing is known of it here."""
