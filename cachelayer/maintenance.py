@@ -152,11 +152,8 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
     attempts = attempts_of(store, dataset_id)
     of_deleted = collect_deleted(store, dataset_id, clock)
     _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
-    old = [
-        attempt
-        for attempt in _attempts_in(store, paths.builds(dataset_id), of_folders=True)
-        if clock.age(*_newest(store, paths.build(dataset_id, attempt))) >= grace
-    ]
+    found = _attempts_in(store, paths.builds(dataset_id), of_folders=True)
+    old = [name for name in found if clock.age(*_newest(store, paths.build(dataset_id, name))) >= grace]
     head = Log(store, dataset_id).head()
     adopted = head.adopted
     for version in set(store.names(paths.unfinished(dataset_id))).intersection(head.versions):
@@ -167,7 +164,9 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
             unfinished.forget(attempt)
     owners = sorted({adopted.get(attempt, attempt) for attempt in old})
     running = {*_running(attempts, old), *_running(attempts, owners)}
-    idle = [name for name in old if name not in running and adopted.get(name, name) not in running]
+    # What was finished waits as long as what went on from it.
+    needed = {*running, *set(found).difference(old)}
+    idle = [name for name in old if name not in running and adopted.get(name, name) not in needed]
     deleted = _delete_unnamed(store, dataset_id, set(idle).difference(of_deleted), adopted)
     _delete_unnamed_files(store, dataset_id, set(old).difference(running, deleted), clock, grace)
     return sorted({*of_deleted, *deleted})

@@ -279,6 +279,21 @@ def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.Dat
     check(storage, expected)
 
 
+def test_what_an_interrupted_build_went_on_with_waits_as_long_as_its_own_shards(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Listed(3200))
+    (first,) = (tmp_path / "rows" / "_builds").iterdir()
+    fail(storage, Listed(6400))
+    for path in (*first.iterdir(), first):
+        os.utime(path, (0, 0))
+    assert storage.gc(grace=3600) == []
+    source = Listed(None)
+    assert cache(storage, source).digest == expected.digest
+    assert source.asked[0] > 3200
+    assert first.name in storage.fetch("rows", "v1")._base.manifest.attempts
+
+
 def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_path: Path) -> None:
     fail(storage, Listed(6400))
     assert storage.gc(grace=3600) == []
