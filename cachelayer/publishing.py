@@ -7,6 +7,7 @@ dataset's log. What is not in the log is no version, so a build may die anywhere
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 import warnings
@@ -226,7 +227,7 @@ class Publisher:
             notice(text, self._options.progress)
 
     def _build(self, attempt: str, work: _Work, hosts: Hosts | None = None) -> VersionInfo:
-        options, source = work.options, work.source
+        options, source, builder = work.options, work.source, os.getpid()
         started = time.monotonic()
         notes = Resumption(
             self._log,
@@ -260,6 +261,9 @@ class Publisher:
                 provenance = {**kept, **built.left_out.provenance, **self._call, **made, **environment()}
                 info = self._publish(attempt, built, provenance)
         except BaseException as error:
+            if os.getpid() != builder:
+                # A child that the source forked: the build is its parent's.
+                raise
             keeps = options.resume and notes.has_finished
             revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
             if not keeps:

@@ -67,6 +67,7 @@ class Heartbeat:
         self._store = store
         self._name = paths.build_lease(dataset_id, attempt)
         self._status = status
+        self._pid = os.getpid()
         self._process = this_process()
         self._pause = expiry() / _BEATS_PER_EXPIRY
         self._beats = 0
@@ -92,7 +93,9 @@ class Heartbeat:
                 self._beat()
 
     def stop(self) -> None:
-        """Stop, and leave nothing behind."""
+        """Stop, and leave nothing behind; in a child that was forked it is its parent's that goes on."""
+        if os.getpid() != self._pid:
+            return
         self._stopped.set()
         self._thread.join()
         with suppress(StorageError):
@@ -194,7 +197,7 @@ class Turns:
     @contextmanager
     def take(self, last: Turn, attempt: str) -> Iterator[bool]:
         """Have the turn after the last one, and leave none behind; False where another attempt has it."""
-        number = last.number + 1
+        number, builder = last.number + 1, os.getpid()
         entry = json.dumps({"attempt": attempt, "token": uuid.uuid4().hex}).encode()
         taken = self._store.put_if_absent(self._name(number), entry)
         try:
@@ -202,7 +205,7 @@ class Turns:
         finally:
             with suppress(StorageError):
                 # Who has been taken for dead leaves the turns to who came after it.
-                if taken and not self._store.exists(self._name(number + 1)):
+                if taken and os.getpid() == builder and not self._store.exists(self._name(number + 1)):
                     self._forget(number)
 
     def _forget(self, last: int) -> None:
