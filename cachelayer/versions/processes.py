@@ -48,12 +48,12 @@ class Process:
         if not isinstance(document, Mapping):
             return None
         host, boot = document.get("host"), document.get("boot")
-        namespace, pid, start = (document.get(name) for name in ("namespace", "pid", "start"))
-        if not all(isinstance(text, str) and text for text in (host, boot)):
+        if not (isinstance(host, str) and host and isinstance(boot, str) and boot):
             return None
-        if not all(type(number) is int and number > 0 for number in (namespace, pid, start)):
+        numbers: dict[str, Any] = {name: document.get(name) for name in ("namespace", "pid", "start")}
+        if not all(type(number) is int and number > 0 for number in numbers.values()):
             return None
-        return None if pid > _LARGEST_PID else cls(str(host), str(boot), namespace, pid, start)
+        return cls(host, boot, **numbers) if numbers["pid"] <= _LARGEST_PID else None
 
     def has_ended(self) -> bool:
         """Return whether the process is known to have ended; False if it runs, or nothing is known of it here."""
