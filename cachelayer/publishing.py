@@ -6,13 +6,15 @@ dataset's log. What is not in the log is no version, so a build may die anywhere
 
 from __future__ import annotations
 
+import json
+import os
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cachelayer.access.composition import Composition, appended, check_fits, subset
 from cachelayer.access.published import Published
@@ -40,6 +42,7 @@ from cachelayer.progress import Progress, notice
 from cachelayer.resuming import Resumption
 from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
+from cachelayer.versions.differences import differences
 from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.provenance import environment, now
@@ -186,10 +189,12 @@ class Publisher:
         if begun is None or self._attempts.dead([lead]):
             return
         ours = Finished(work.plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
-        if work.division is None or ours != replace(begun, parts={}):
+        differ = differences(_described(ours), _described(begun))
+        if work.division is None or differ:
             raise InvalidArgumentError(
-                f"{self._name}: another host builds it otherwise: all of them pass the same source, by the same "
-                "code, and the same options"
+                f"{self._name}: another host builds it otherwise: {'; '.join(differ)}. Pass the same source, made by "
+                "the same code, and the same options on all of them; what a host has to itself, such as its rank, is "
+                "told by hosts=(index, count) alone"
             )
         task = self._task(lead, work.division.parts, work.options)
         name = new_attempt()
@@ -222,7 +227,7 @@ class Publisher:
             notice(text, self._options.progress)
 
     def _build(self, attempt: str, work: _Work, hosts: Hosts | None = None) -> VersionInfo:
-        options, source = work.options, work.source
+        options, source, builder = work.options, work.source, os.getpid()
         started = time.monotonic()
         notes = Resumption(
             self._log,
@@ -232,6 +237,7 @@ class Publisher:
             work.plan,
             source.length,
             is_divided=work.division is not None,
+            waiting=self._waiting,
         )
         try:
             earlier = self._earlier(notes, options, source) if options.resume else None
@@ -255,8 +261,11 @@ class Publisher:
                 provenance = {**kept, **built.left_out.provenance, **self._call, **made, **environment()}
                 info = self._publish(attempt, built, provenance)
         except BaseException as error:
+            if os.getpid() != builder:
+                # A child that the source forked: the build is its parent's.
+                raise
             keeps = options.resume and notes.has_finished
-            revoked = self._committer.abandon(attempt, keep=keeps)
+            revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
             if not keeps:
                 notes.forget()
             if revoked and isinstance(error, StorageError | CorruptionError):
@@ -388,8 +397,20 @@ def derive(
         try:
             return committer.publish(attempt, made, {"base": base.info.version})
         except BaseException:
-            committer.abandon(attempt, keep=False)
+            committer.abandon(attempt, keep=False, is_known=False)
             raise
+
+
+def _described(build: Finished) -> dict[str, Any]:
+    """What hosts that build together need to have in common, as JSON."""
+    described = {
+        **build.plan,
+        "element_spec": build.element_spec,
+        "number of elements": build.source_length,
+        "is divided": build.is_divided,
+    }
+    # Tuples, say, are lists in what another host has written.
+    return cast(dict[str, Any], json.loads(json.dumps(described)))
 
 
 def _base_of(info: VersionInfo) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,6 +54,7 @@ class Resumption:
         plan: what is built and how, as JSON.
         source_length: the number of elements of the source, where it is known.
         is_divided: whether it is built in parts, with which others may help.
+        waiting: is told who is waited for, if it takes a while to see whether it has ended.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Resumption:
         source_length: int | None,
         *,
         is_divided: bool,
+        waiting: Callable[[str], None],
     ) -> None:
         self._log = log
         self._store = log.store
@@ -78,8 +80,11 @@ class Resumption:
         self._finished: dict[int, FinishedPart] = {}
         """What is not noted yet."""
         self._begun = False
+        self.is_known = False
+        """Whether others can have come to know of what this attempt finished."""
         self._source_length = source_length
         self._is_divided = is_divided
+        self._waiting = waiting
 
     def take_over(self, spec: Tree | None) -> Finished | None:
         """What an attempt that was interrupted has finished of the same; it cannot publish after that.
@@ -128,12 +133,14 @@ class Resumption:
         if not there:
             return None
         kept = Finished(self._plan, finished.element_spec, self._source_length, there, self._is_divided)
-        self._unfinished.begin(self._attempt, kept)
-        self._begun = True
+        self._begin(kept)
         self._taken = sorted(ours - {self._attempt})
         self._unfinished.forget(attempt)
         for taken in set(self._taken) - self._named(head):
             self._remove_others(taken, kept)
+        for taken in self._taken:
+            # It was killed, and has left the sign that it was at work.
+            self._attempts.forget(taken)
         return kept
 
     def _named(self, head: Snapshot) -> set[str]:
@@ -180,7 +187,7 @@ class Resumption:
         others = [name for name in names if name != self._attempt]
         strange = sorted({of for name in others for of in (name, head.owner_of(name))} - {self._attempt})
         # All are asked at once: each may be watched for a while.
-        runs = dict(zip(strange, self._attempts.are_running(strange), strict=True))
+        runs = dict(zip(strange, self._attempts.are_running(strange, self._waiting), strict=True))
         ours = [name for name in others if head.owner_of(name) == self._attempt]
         idle = [name for name in others if not runs[name] and not runs.get(head.owner_of(name), True)]
         return [*ours, *idle]
@@ -218,8 +225,13 @@ class Resumption:
         """Note what is built, with elements of this spec, unless that was done."""
         if not self._begun:
             begun = Finished(self._plan, spec_json.to_json(spec), self._source_length, is_divided=self._is_divided)
-            self._unfinished.begin(self._attempt, begun)
-            self._begun = True
+            self._begin(begun)
+
+    def _begin(self, finished: Finished) -> None:
+        # Known even if the store fails to say that the plan is there.
+        self.is_known = True
+        self._unfinished.begin(self._attempt, finished)
+        self._begun = True
 
     @property
     def has_finished(self) -> bool:
@@ -233,5 +245,5 @@ class Resumption:
 
     def forget(self) -> None:
         """Delete the notes: the version is published, or nothing of it is kept."""
-        for attempt in [self._attempt, *self._taken] if self._begun else []:
+        for attempt in [self._attempt, *self._taken] if self.is_known else []:
             self._unfinished.forget(attempt)

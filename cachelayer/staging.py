@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -59,6 +60,7 @@ def staging(
 
     # Two shards that are delivered at once must not both make room for the other.
     one_by_one = threading.Lock()
+    builder = os.getpid()
 
     def deliver(shard: Path) -> None:
         files = (shard, Path(paths.index_of(str(shard))))
@@ -74,6 +76,9 @@ def staging(
     try:
         yield Stage(folder, deliver)
     except BaseException:
+        if os.getpid() != builder:
+            # A child that the source forked: the files are its parent's.
+            raise
         if group is not None and files is not None:
             _remove(folder, files)
         else:

@@ -273,13 +273,13 @@ def test_shared_shards_live_until_the_last_version_that_names_them_is_deleted(st
     submit(storage)
     storage.append("d", "v1", "v2", rows(100, 130))
     storage.derive("d", "v2", "v3", keep=[129, 0])
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     storage.gc(grace=0)
-    storage.delete("d", "v2")
+    storage.delete("d", "v2", grace=0)
     storage.gc(grace=0)
     assert values(storage.fetch("d", "v3")) == [129, 0]
     assert storage.verify("d", "v3")
-    storage.delete("d", "v3")
+    storage.delete("d", "v3", grace=0)
     assert not list(tmp_path.rglob("shard-*"))
     assert not list(tmp_path.rglob("kept.i64"))
 
@@ -323,7 +323,7 @@ def test_a_base_that_is_deleted_meanwhile_ends_the_append_and_nothing_is_left(st
 
     def more() -> Iterator[dict[str, Any]]:
         yield {"x": 1, "image": np.zeros(7, np.uint8)}
-        storage.delete("d", "v1")
+        storage.delete("d", "v1", grace=0)
 
     with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1 was deleted while 'v2' was made of it"):
         storage.append("d", "v1", "v2", more())
@@ -403,7 +403,7 @@ def test_everything_works_in_an_object_store(server: Server, tmp_path: Path) -> 
     assert values(other.fetch("d", "v3")) == [105, 3, 3]
     assert other.fetch("d", "v3").digest == derived.digest
     assert other.verify("d", "v3", progress=False)
-    storage.delete("d", "v1")
-    storage.delete("d", "v2")
+    storage.delete("d", "v1", grace=0)
+    storage.delete("d", "v2", grace=0)
     assert values(Storage(url, storage_options=options, local_cache_bytes=0).fetch("d", "v3")) == [105, 3, 3]
     assert base.digest

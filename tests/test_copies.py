@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from copies_child import total
 
+import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects.copies import CacheFolder, CopyGroup, folder_of
 
@@ -380,3 +382,13 @@ def test_no_link_in_the_folder_of_copies_is_followed(tmp_path: Path) -> None:
     assert {path.read_bytes() for path in victim.iterdir()} == {b"z" * 100}
     (folder.path / "lock").unlink()
     assert put(folder.group("g"), "x", 10)
+
+
+def test_a_version_of_many_appends_holds_few_locks_of_its_copies(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path)
+    storage.submit([0], "d", "v0")
+    for number in range(1, 24):
+        ref = storage.append("d", f"v{number - 1}", f"v{number}", [number])
+    assert ref.read(range(24)).tolist() == list(range(24))
+    held = [path for path in Path("/dev/fd").iterdir() if path.is_symlink() and path.readlink().name == "in-use"]
+    assert len(held) <= 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_conformance import TEXT, StoreConformance
@@ -55,6 +57,7 @@ def test_a_file_in_the_way_of_a_folder_is_no_object(store: LocalStore) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
+from typing import Any
 from cachelayer import StorageError
 from cachelayer.objects.local import LocalStore
 
@@ -197,7 +200,7 @@ def test_the_folder_itself_and_that_of_a_dataset_may_be_links(tmp_path: Path) ->
     assert storage.datasets() == ["numbers"]
     assert (other / "numbers" / "_log").is_dir()
     assert storage.gc(grace=0) == []
-    storage.delete("numbers", "v1")
+    storage.delete("numbers", "v1", grace=0)
     assert list((other / "numbers" / "_builds").iterdir()) == []
     assert (disk / "numbers").is_symlink()
 
@@ -207,3 +210,45 @@ def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) ->
     for use in ("read", "read ranges"):
         with pytest.raises(cachelayer.StorageError, match="it is no file"):
             USES[use](store, "pipe")
+
+
+@pytest.mark.parametrize("how", ["submit", "cache", "copy"])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_an_error_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, number: int
+) -> None:
+    other = cachelayer.Storage(tmp_path / "other")
+    other.submit([1], "d", "v1")
+
+    def link(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    # No file system without links can be mounted everywhere that tests run.
+    monkeypatch.setattr(os, "link", link)
+    storage = cachelayer.Storage(tmp_path / "storage")
+
+    def never(*_: Any) -> Any:
+        pytest.fail("the source was asked")
+
+    calls = {
+        "submit": lambda: storage.submit(never, "d", "v1"),
+        "cache": lambda: storage.cache(never, "d", "v1"),
+        "copy": lambda: other.copy("d", "v1", storage),
+    }
+    with pytest.raises(cachelayer.StorageError, match=r"no hard links .*: keep the storage on one that has them"):
+        calls[how]()
+    assert [path.name for path in (tmp_path / "storage").rglob("*") if path.is_file()] in ([], ["v1"])
+
+
+def test_a_tag_that_cannot_be_published_names_the_missing_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d", "v1")
+
+    def link(*_: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(cachelayer.StorageError, match="no hard links"):
+        storage.tag("d", "v1", "best")

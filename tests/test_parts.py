@@ -330,7 +330,8 @@ def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monke
 def test_hosts_with_sources_of_other_lengths_are_refused(storage: Storage) -> None:
     def slow(number: int) -> dict[str, Any]:
         if number == 500:
-            with pytest.raises(cachelayer.InvalidArgumentError, match="another host builds it otherwise"):
+            differs = "another host builds it otherwise: .*number of elements is 1030 here and 1000 there"
+            with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
                 storage.cache(Listed(1030, slow), "d", "v1", hosts=(1, 2), shard_bytes=20_000)
         return {"x": np.full(100, number, np.int32)}
 
@@ -459,6 +460,26 @@ def test_hosts_with_other_sources_are_refused(storage: Storage, tmp_path: Path) 
         yield index
 
     assert list(storage.cache(sharded(slow, 2), "d", "v1", hosts=(0, 2))) == [0, 1]
+
+
+RANK = 0
+
+
+def test_a_global_that_holds_the_rank_is_named_whichever_host_comes_first(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(index: int, count: int) -> Iterator[int]:
+        if index == 1 and first == RANK:
+            with monkeypatch.context() as other:
+                other.setitem(globals(), "RANK", 1 - first)
+                differs = f'otherwise: the constant RANK is "{1 - first}" here and "{first}" there'
+                with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
+                    storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(1, 2))
+        yield index
+
+    for first in (0, 1):
+        monkeypatch.setitem(globals(), "RANK", first)
+        assert list(storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(0, 2))) == [0, 1]
 
 
 def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) -> None:

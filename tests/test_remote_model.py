@@ -198,12 +198,12 @@ class Machine(RuleBasedStateMachine):
         storage = self.clients[client]
         if version not in self.versions:
             with pytest.raises(cachelayer.NotFoundError):
-                storage.delete("d", version)
+                storage.delete("d", version, grace=0)
         elif version in self.tags.values():
             with pytest.raises(cachelayer.InvalidArgumentError, match="has the tag"):
-                storage.delete("d", version)
+                storage.delete("d", version, grace=0)
         else:
-            storage.delete("d", version)
+            storage.delete("d", version, grace=0)
             del self.versions[version]
 
     @rule(client=CLIENTS, version=VERSIONS, tag=TAGS)

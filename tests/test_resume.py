@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,21 @@ def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.Dat
     check(storage, expected)
 
 
+def test_what_an_interrupted_build_went_on_with_waits_as_long_as_its_own_shards(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Listed(3200))
+    (first,) = (tmp_path / "rows" / "_builds").iterdir()
+    fail(storage, Listed(6400))
+    for path in (*first.iterdir(), first):
+        os.utime(path, (0, 0))
+    assert storage.gc(grace=3600) == []
+    source = Listed(None)
+    assert cache(storage, source).digest == expected.digest
+    assert source.asked[0] > 3200
+    assert first.name in storage.fetch("rows", "v1")._base.manifest.attempts
+
+
 def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_path: Path) -> None:
     fail(storage, Listed(6400))
     assert storage.gc(grace=3600) == []
@@ -370,7 +387,8 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
         for name in Unfinished(store, "rows", "v1").attempts()
         if (found := Unfinished(store, "rows", "v1").read(name)) is not None
     )
-    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False)
+    told: dict[str, Any] = {"is_divided": False, "waiting": pytest.fail}
+    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, **told)
     taken: list[Any] = []
 
     def take() -> None:
@@ -379,7 +397,7 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
-        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, is_divided=False)
+        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, **told)
         assert second.take_over(None) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
@@ -402,7 +420,7 @@ def test_gc_leaves_the_notes_of_a_running_build_whose_version_was_published_and_
         storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
         assert storage.gc(grace=0.0) == []
         assert len(finished(storage)) > 3
-        storage.delete("rows", "v1")
+        storage.delete("rows", "v1", grace=0)
 
     fail(storage, Listed(7200, at=(4000, publish)))
     assert len(finished(storage)) > 5
@@ -444,11 +462,11 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
     shutil.rmtree(kept)
     storage.copy("rows", "v1", storage, new_version="v2")
     storage.append("rows", "v1", "v3", [row(0)])
-    storage.delete("rows", "v1")
+    storage.delete("rows", "v1", grace=0)
     cache(storage, Listed(None))
     assert [bool(storage.verify("rows", version, progress=False)) for version in ("v1", "v2", "v3")] == [True] * 3
-    storage.delete("rows", "v2")
-    storage.delete("rows", "v3")
+    storage.delete("rows", "v2", grace=0)
+    storage.delete("rows", "v3", grace=0)
     assert storage.verify("rows", "v1", progress=False)
 
 
@@ -485,3 +503,37 @@ def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
     Publisher(Log(Seen(tmp_path), "rows"), None, "v1", range(10), {}, BuildOptions.checked(resume=True)).submit()
     assert len(wrote) == 2
     assert not [name for name in wrote if "_unfinished" in name]
+
+
+WITH_WORKERS = """
+import multiprocessing, os, signal, sys, time
+import cachelayer
+import resume_child
+
+def source():
+    worker = multiprocessing.get_context("fork").Process(target=sys.stdin.read)
+    worker.start()
+    print(worker.pid, flush=True)
+    for number in range(6000):
+        yield resume_child.row(number)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cachelayer.Storage(sys.argv[1]).cache(source, "rows", "v1", shard_bytes=resume_child.SHARD_BYTES)
+"""
+
+
+def test_a_worker_that_outlives_its_killed_builder_keeps_nobody_waiting(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITH_WORKERS, str(tmp_path)]
+    folder = str(Path(__file__).parent)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder}
+    ) as builder:
+        assert builder.stdout is not None
+        worker = int(builder.stdout.readline())
+        assert builder.wait() == -signal.SIGKILL
+        storage = Storage(tmp_path)
+        (dead,) = (tmp_path / "rows" / "_builds").iterdir()
+        assert len(storage.cache([1, 2], "rows", "v1")) == 2
+        os.kill(worker, 0)
+        assert f"rows/{dead.name}" in storage.gc(grace=0)
+        os.kill(worker, 0)

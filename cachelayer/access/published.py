@@ -22,12 +22,12 @@ from cachelayer.access.shards import ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.codec import Codec, Records, codec_named
-from cachelayer.errors import CorruptionError
+from cachelayer.errors import CorruptionError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.log import VersionInfo
+from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
 
@@ -141,15 +141,37 @@ class Published(RecordBase):
         copies = None
         if self.copies is not None:
             copies = LocalCopies(self.copies, self.store, self.dataset_id, shards, self.verify)
-        return RemoteShards(records, RangedShards(self.store.read_ranges, _Objects(self.dataset_id, shards)), copies)
+        return RemoteShards(records, RangedShards(self._read_ranges, _Objects(self.dataset_id, shards)), copies)
+
+    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        with self.told_of_deletion():
+            return self.store.read_ranges(ranges)
+
+    @contextmanager
+    def told_of_deletion(self) -> Iterator[None]:
+        """Say of files that are missing or damaged that the version was deleted, if it was.
+
+        Raises:
+            VersionNotFoundError: instead of a CorruptionError.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            if Log(self.store, self.dataset_id).head().versions.get(self.info.version) != self.info:
+                raise VersionNotFoundError(
+                    f"{self.name} was deleted, and its files are gone: fetch another version; "
+                    "delete(..., grace=...) says how long those of readers stay"
+                ) from error
+            raise
 
     def open_shard(self, number: int) -> ShardReader:
         """A reader of a shard in a local store.
 
         Raises:
             CorruptionError: where its files are not what was published.
+            VersionNotFoundError: if the version was deleted meanwhile.
         """
-        with self.shard_file(number) as path:
+        with self.told_of_deletion(), self.shard_file(number) as path:
             return ShardReader(path, Path(paths.index_of(str(path))), self.manifest.shards[number].stats, self.verify)
 
     @contextmanager

@@ -25,6 +25,7 @@ from cachelayer.objects.paths import parent_of
 _CHUNK = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
 _SHOWN = 200
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _MEND = "restore it, or build again"
 
 
@@ -118,11 +119,29 @@ class LocalStore:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         with self._written(name, io.BytesIO(data)) as temporary:
             try:
-                os.link(temporary, self.path(name))
+                _link(temporary, self.path(name))
             except FileExistsError:
                 # A network file system may have lost the reply to the link that it made.
                 return self.read(name) == data
         return True
+
+    def check_links(self, name: str) -> None:
+        """See to it that an object can be put only where there is none, which takes hard links.
+
+        Args:
+            name: an object that exists.
+
+        Raises:
+            StorageError: if the file system has none.
+        """
+        probe = self._temporary(name)
+        try:
+            _link(self.path(name), probe)
+        except OSError as error:
+            raise storage_error("publish in", probe.parent, error) from error
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
 
     def receive(self, name: str, fill: Callable[[Path], None]) -> None:
         """Make the file that ``fill`` writes an object, whole, over what may be there; it is durable on return.
@@ -268,6 +287,18 @@ class LocalStore:
             # Who deletes or writes there at the same time makes files vanish or appear under our hands.
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                 raise
+
+
+def _link(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise StorageError(
+            f"this file system has no hard links ({error.strerror}), and no version can be published without them: "
+            "keep the storage on one that has them, such as ext4, XFS, APFS, NFS or Lustre, or in an object store"
+        ) from error
 
 
 def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> int:

@@ -7,6 +7,7 @@ entry and decides again. An entry holds a token, so that a put whose reply was l
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 import uuid
@@ -69,6 +70,38 @@ class VersionInfo:
 
 
 @dataclass(frozen=True)
+class Deletion:
+    """A version that was deleted, while its files stay for those who read it.
+
+    Args:
+        info: the version.
+        sequence: the number of the entry that deleted it; the time of that object, by the store's clock, is when.
+        grace: seconds after which the files go.
+    """
+
+    info: VersionInfo
+    sequence: int
+    grace: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": asdict(self.info), "sequence": self.sequence, "grace": self.grace}
+
+    @classmethod
+    def from_json(cls, found: Any) -> Deletion:
+        """Return what :meth:`to_json` gave.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it is something else.
+        """
+        document = stored.mapping("a deletion", found)
+        grace = document["grace"]
+        if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
+            raise ValueError(f"a deletion has a grace of {grace!r} seconds")
+        sequence = stored.whole("the sequence of a deletion", document["sequence"], 1)
+        return cls(VersionInfo.from_json(document["version"]), sequence, float(grace))
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The state of a dataset after one entry of its log.
 
@@ -78,6 +111,7 @@ class Snapshot:
         tags: the version that each tag names.
         revoked: build attempts that may not publish any more.
         adopted: of those, the attempts whose files another attempt goes on with, by that other attempt.
+        deleted: the versions that were deleted, and whose files are not collected yet.
         event: what the entry changed, by whom and when.
     """
 
@@ -86,7 +120,21 @@ class Snapshot:
     tags: Mapping[str, str] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
     adopted: Mapping[str, str] = field(default_factory=dict)
+    deleted: tuple[Deletion, ...] = ()
     event: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def with_files(self) -> list[VersionInfo]:
+        """The versions whose files have to stay: all that are published, and those that were deleted a while ago."""
+        return [*self.versions.values(), *(each.info for each in self.deleted)]
+
+    def has_published(self, attempt: str) -> bool:
+        """Return whether the manifest of a version that has its files is this attempt's."""
+        return any(paths.attempt_of(info.manifest) == attempt for info in self.with_files)
+
+    def without_deletions(self, deletions: Collection[Deletion]) -> Snapshot:
+        """The snapshot in which nothing keeps the files of these deleted versions any more."""
+        return replace(self, deleted=tuple(each for each in self.deleted if each not in deletions))
 
     def with_version(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
         """The snapshot with one more version.
@@ -139,6 +187,7 @@ class Snapshot:
             "tags": dict(self.tags),
             "revoked": sorted(self.revoked),
             "adopted": dict(self.adopted),
+            **({"deleted": [each.to_json() for each in self.deleted]} if self.deleted else {}),
             "event": dict(self.event),
             "token": token,
         }
@@ -168,6 +217,7 @@ class Snapshot:
                 tags=_names(stored.mapping("tags", document["tags"])),
                 revoked=frozenset(map(paths.check_attempt, stored.items("revoked", document["revoked"]))),
                 adopted=_attempts(stored.mapping("adopted", document["adopted"])),
+                deleted=tuple(map(Deletion.from_json, stored.items("deleted", document.get("deleted", [])))),
                 event=stored.mapping("event", stored.shallow("event", document["event"])),
             )
             if len(made.versions) != len(versions):
