@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
@@ -87,8 +88,7 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
         raise InvalidTypeError(
             f"sharding {sharding!r}: pass a jax.sharding.NamedSharding, such as NamedSharding(mesh, P('data'))"
         )
-    if not isinstance(stream, Stream):
-        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
+    check_stream(stream)
     options = stream.options
     if not options.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")

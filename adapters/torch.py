@@ -13,7 +13,9 @@ from typing import Any, Generic
 
 import numpy as np
 
+from cachelayer.access.numbers import record_numbers
 from cachelayer.access.view import View
+from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
 from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors, with_dense_rows
 from cachelayer.arguments import integer
@@ -22,7 +24,7 @@ from cachelayer.building.source import Source
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.sequential.stream import Stream
 
@@ -80,8 +82,7 @@ def to_torch(ref: View[Any]) -> data.Dataset:
     Raises:
         InvalidTypeError: for anything but a ref, and for leaves of a dtype that PyTorch has not.
     """
-    if not isinstance(ref, View):
-        raise InvalidTypeError(f"a {type(ref).__name__} is no DataRef: pass one, or a stream to loader()")
+    check_ref(ref)
     for path, leaf in tree.leaves(ref.element_spec):
         if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind not in "SU":
             tensor_of(path, np.empty(0, leaf.dtype))
@@ -100,20 +101,21 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         return len(self._ref)
 
     def __getitem__(self, index: Any) -> Any:
-        """An element, or the batch of a sequence of numbers."""
+        """An element, or the batch of several numbers or of a mask."""
         if isinstance(index, slice):
             return _RefDataset(self._ref[index])
-        if isinstance(index, (Sequence, np.ndarray)) or (isinstance(index, torch.Tensor) and index.ndim):
-            return tensors(with_dense_rows(self._spec, self._ref.read(np.asarray(index, np.int64))))
-        return tensors(self._ref[index])
+        if isinstance(index, (str, bytes)) or not (isinstance(index, Iterable) and getattr(index, "ndim", 1)):
+            return tensors(self._ref[index])
+        return tensors(with_dense_rows(self._spec, self._ref.read(index)))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The elements of these numbers; they are views of one batch."""
         if not self._stacks:
             return [tensors(element) for element in self._ref.__getitems__(indices)]
-        columns = map(tensors, tree.flatten_like(self._spec, self._ref.read(indices)))
+        numbers = record_numbers(indices, len(self._ref))
+        columns = map(tensors, tree.flatten_like(self._spec, self._ref.read(numbers)))
         rows = [column if isinstance(column, list) else column.unbind(0) for column in columns]
-        return tree.row_packer(self._spec)(rows, len(indices))
+        return tree.row_packer(self._spec)(rows, len(numbers))
 
     def __repr__(self) -> str:
         return f"to_torch({self._ref!r})"
@@ -140,8 +142,7 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
         InvalidArgumentError: where there are workers, but no batches.
         InvalidTypeError: for anything but a stream.
     """
-    if not isinstance(stream, Stream):
-        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...), or a ref to to_torch()")
+    check_stream(stream)
     workers = integer("num_workers", num_workers, 0)
     if workers and not stream.options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")

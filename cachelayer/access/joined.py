@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -43,7 +44,8 @@ class Part:
     def segments(self) -> tuple[int, ...]:
         """Numbers of records in each segment of the dataset; one where the selection mixes them."""
         rows = self.selection.segments(self.base.segments)
-        in_order = (np.diff(np.concatenate(rows)) > 0).all()
+        filled = [part for part in rows if len(part)]
+        in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
         return tuple(map(len, rows)) if in_order else (len(self),)
 
 

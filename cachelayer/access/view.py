@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.selection import Selection
-from cachelayer.access.split import split_rows
+from cachelayer.access.split import split
 from cachelayer.access.stacking import collate_like
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError
@@ -142,8 +142,8 @@ class View(ABC, Generic[T]):
         """
         if self._selection.has_repeats:
             raise InvalidArgumentError("this view has records more than once, which would come into several parts")
-        parts = split_rows(self._selection.segments(self._base.segments), shares, seed)
-        return {name: self._with_selection(self._selection.select(rows)) for name, rows in parts.items()}
+        parts = split(self._selection, self._base.segments, shares, seed)
+        return {name: self._with_selection(part) for name, part in parts.items()}
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
