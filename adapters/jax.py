@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
+from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.sequential.checkpoint import load_state, save_state
@@ -28,6 +29,11 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
+_FIXES: tuple[tuple[type, str], ...] = (
+    (Ragged, "pass a function to map_batches() that calls its to_dense(length), with the same length in every batch"),
+    (Nullable, "pass a function to map_batches() that takes its values and valid, as two leaves"),
+    (Sparse, "give its elements one shape with map(), such as by to_dense() of each"),
+)
 _SMALL_NBYTES = 1 << 20
 # Of memory that JAX on a CPU uses without a copy.
 _ALIGNMENT = 64
@@ -320,7 +326,7 @@ def _refusal(found: tuple[Any, Any], rows: int) -> CacheLayerError:
         )
     dtype = getattr(leaf, "dtype", type(leaf).__name__)
     what = type(leaf.flat[0]).__name__ if str(dtype) == "object" and leaf.size else dtype
-    return InvalidTypeError(
-        f"{name} is of type {what}, which JAX has no array for: make numbers of one shape of it with map(), or leave "
-        "it out"
+    fix = next(
+        (fix for kind, fix in _FIXES if isinstance(leaf, kind)), "make numbers of it with map(), or leave it out"
     )
+    return InvalidTypeError(f"{name} is of type {what}, which JAX has no array for: {fix}")

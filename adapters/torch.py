@@ -17,7 +17,7 @@ from cachelayer.access.numbers import record_numbers
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
-from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors, with_dense_rows
+from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
 from cachelayer.building.arrays import ArraySource
 from cachelayer.building.source import Source
@@ -106,7 +106,7 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
             return _RefDataset(self._ref[index])
         if isinstance(index, (str, bytes)) or not (isinstance(index, Iterable) and getattr(index, "ndim", 1)):
             return tensors(self._ref[index])
-        return tensors(with_dense_rows(self._spec, self._ref.read(index)))
+        return tensors(self._ref.read(index))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The elements of these numbers; they are views of one batch."""
@@ -173,7 +173,7 @@ class Loader(Generic[T]):
     def _run(self, stream: Stream[T]) -> Iterator[T]:
         for item, state in self._loaded(stream) if self._workers else stream.with_state():
             self._state = state
-            yield item if self._workers else _stream_tensors(stream, item)
+            yield item if self._workers else tensors(item)
 
     def _loaded(self, stream: Stream[T]) -> Iterator[tuple[T, dict[str, Any]]]:
         options = stream.options
@@ -223,7 +223,7 @@ class _Steps(data.Dataset):  # type: ignore[misc]
         self._stream = stream
 
     def __getitem__(self, step: int) -> Any:
-        return _stream_tensors(self._stream, self._stream[step])
+        return tensors(self._stream[step])
 
 
 def _unread(stream: Stream[T]) -> Stream[T]:
@@ -232,13 +232,3 @@ def _unread(stream: Stream[T]) -> Stream[T]:
 
 def _same(item: Any) -> Any:
     return item
-
-
-def _stream_tensors(stream: Stream[Any], item: Any) -> Any:
-    if stream.is_mapped or not stream.options.batched:
-        return tensors(item)
-    spec = stream.source.element_spec
-    if stream.options.steps.remainder != "pad":
-        return tensors(with_dense_rows(spec, item))
-    batch, mask = item
-    return tensors((with_dense_rows(spec, batch), mask))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from cachelayer.access.selection import Selection
 from cachelayer.access.split import split
-from cachelayer.access.stacking import collate_like
+from cachelayer.access.stacking import Stacking
+from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import T
@@ -174,16 +175,16 @@ class View(ABC, Generic[T]):
         """
         return self._base.batch(self._selection.take(indices), fields)
 
-    def collate(self, elements: Sequence[Any]) -> Any:
-        """A batch of elements that functions were applied to: the structure of the first, with stacked leaves.
+    def stacking(self, element_spec: Tree | None = None) -> Stacking:
+        """How elements that functions were applied to become batches: for streams.
 
-        Leaves that have unknown dimensions, or are None in some elements, of this dataset are stacked as :meth:`read`
-        does it, where functions left their paths, dtypes and ranks as they are.
+        Args:
+            element_spec: that of the elements, as a user wrote it, if it is not that of the records.
 
         Raises:
-            ElementError: where elements differ in structure, shape or dtype; it names the leaf.
+            InvalidArgumentError: if it is no element spec.
         """
-        return collate_like(self.element_spec, elements)
+        return Stacking(self, None if element_spec is None else declared(element_spec))
 
     def read_batches(self, batches: Sequence[NDArray[Any]]) -> Iterable[Any]:
         """What :meth:`read` gives for each of some batches of indices, in one go, which small batches gain by.
