@@ -30,9 +30,12 @@ except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
 _FIXES: tuple[tuple[type, str], ...] = (
-    (Ragged, "pass a function to map_batches() that calls its to_dense(length), with the same length in every batch"),
-    (Nullable, "pass a function to map_batches() that takes its values and valid, as two leaves"),
-    (Sparse, "give its elements one shape with map(), such as by to_dense() of each"),
+    (Ragged, "give its rows one shape with map(), or call its to_dense(length) in map_batches(), with a fixed length"),
+    (
+        Nullable,
+        "make a number of every None with map(), or take its values and valid in map_batches()",
+    ),
+    (Sparse, "make an array of each element with map(), such as by its to_dense()"),
 )
 _SMALL_NBYTES = 1 << 20
 # Of memory that JAX on a CPU uses without a copy.

@@ -104,9 +104,9 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         """An element, or the batch of several numbers or of a mask."""
         if isinstance(index, slice):
             return _RefDataset(self._ref[index])
-        if isinstance(index, (str, bytes)) or not (isinstance(index, Iterable) and getattr(index, "ndim", 1)):
+        if isinstance(index, (str, bytes)) or not isinstance(index, Iterable) or getattr(index, "ndim", None) == 0:
             return tensors(self._ref[index])
-        return tensors(self._ref.read(index))
+        return tensors(self._ref.read(record_numbers(index, len(self._ref))))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The elements of these numbers; they are views of one batch."""

@@ -155,7 +155,9 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
     refs = list(refs)
     if not refs:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")
-    return JoinedRef(JoinedBase([part for ref in refs for part in _parts(ref)]))
+    parts = [part for ref in refs for part in _parts(ref)]
+    # A version that was built of nothing has no element spec that could differ from those of others.
+    return JoinedRef(JoinedBase([part for part in parts if part.base.element_spec is not None] or parts[:1]))
 
 
 def _parts(ref: View[Any]) -> Sequence[Part]:

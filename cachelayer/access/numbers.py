@@ -100,7 +100,7 @@ def _of_range(given: range, records: int) -> Numbers:
     for number in (given[0], given[-1]):
         if not -records <= number < records:
             raise outside(number, records)
-    return _in_bounds(np.arange(given.start, given.stop, given.step, np.int64), records)
+    return _in_bounds(np.arange(given.start, given.stop, given.step, dtype=np.int64), records)
 
 
 def _in_bounds(numbers: Numbers, records: int) -> Numbers:
@@ -147,7 +147,7 @@ def _of_items(items: Sequence[Any], records: int) -> NDArray[Any]:
 
 
 def _item(place: int, item: Any) -> int:
-    if isinstance(item, (list, tuple, range)) or getattr(item, "ndim", 0):
+    if isinstance(item, (list, tuple, range)) or getattr(item, "ndim", None):
         raise InvalidArgumentError(f"indices hold {_shown(item)} at place {place}: pass one dimension")
     number = _integer(item)
     if number is None:

@@ -15,7 +15,7 @@ from cachelayer.access.split import split
 from cachelayer.access.stacking import Stacking
 from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.step_reader import StepReader
@@ -117,14 +117,17 @@ class View(ABC, Generic[T]):
             return self._with_selection(self._selection.slice(index))
         return self._base.element(self._selection.number(index))
 
-    def select(self, indices: Sequence[int] | NDArray[Any]) -> Self:
+    def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """A view of some records, in the order of their indices.
 
         Args:
-            indices: integers; negative ones count from the end, and one may stand there more than once.
+            indices: integers, of which negative ones count from the end, and one may stand there more than once; or a
+                mask of one bool a record; or a slice.
 
         Raises:
             RecordIndexError: where there is no such record.
+            InvalidArgumentError: where a mask has another length.
+            InvalidTypeError: where they are neither integers nor bools.
         """
         return self._with_selection(self._selection.select(indices))
 
@@ -153,15 +156,15 @@ class View(ABC, Generic[T]):
         """The elements of these indices, in a list. Each is the caller's own.
 
         Args:
-            indices: integers; negative ones count from the end.
+            indices: integers, of which negative ones count from the end; or a mask of one bool a record.
         """
         return self._base.elements(self._selection.take(indices))
 
-    def read(self, indices: Sequence[int] | NDArray[Any], fields: Sequence[str] | None = None) -> Any:
+    def read(self, indices: Sequence[int] | NDArray[Any] | slice, fields: Sequence[str] | None = None) -> Any:
         """Many elements at once: the element's structure, with leaves stacked on a leading axis.
 
         Args:
-            indices: integers; negative ones count from the end.
+            indices: integers, of which negative ones count from the end; or a mask of one bool a record; or a slice.
             fields: keys of a dict element: the others are neither read nor returned.
 
         Returns:
@@ -171,9 +174,10 @@ class View(ABC, Generic[T]):
 
         Raises:
             RecordIndexError: where there is no such record.
-            InvalidArgumentError: where a field does not exist.
+            InvalidArgumentError: where a field does not exist, or a mask has another length.
+            InvalidTypeError: where the indices are neither integers nor bools.
         """
-        return self._base.batch(self._selection.take(indices), fields)
+        return self._base.batch(self._selection.take(indices), None if fields is None else _names(fields))
 
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
         """How elements that functions were applied to become batches: for streams.
@@ -267,3 +271,16 @@ class View(ABC, Generic[T]):
             prefetch=prefetch,
         )
         return Stream(StepReader(self, options))
+
+
+def _names(fields: Any) -> Sequence[str]:
+    """Return the keys that a user handed in, of which an iterator is gone through once."""
+    if isinstance(fields, (str, bytes)) or not isinstance(fields, Iterable):
+        raise InvalidArgumentError(f"fields={fields!r}: pass a tuple of keys")
+    names = tuple(fields)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidTypeError(
+                f"fields={names!r} hold {name!r} of type {type(name).__name__}: pass a tuple of keys"
+            )
+    return names

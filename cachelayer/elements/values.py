@@ -125,7 +125,7 @@ class Ragged(NoArray):
             InvalidTypeError: if a length is no integer.
         """
         levels = len(self.nested_row_splits)
-        lengths = [length] if length is None or not isinstance(length, (tuple, list)) else list(length)
+        lengths: list[Any] = list(length) if isinstance(length, (tuple, list)) else [length]
         if len(lengths) > levels:
             raise InvalidArgumentError(f"length {length!r} of a Ragged of {levels} levels: pass one a level at most")
         lengths = [None if given is None else integer("length", given, 0) for given in lengths]
