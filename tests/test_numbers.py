@@ -219,3 +219,19 @@ def test_a_mask_weighs_little_over_a_bit_a_record() -> None:
     assert view.digest == ref[::3].digest
     assert view[-1] == 999_999
     assert view[::-1][1000:].read([0, 5]).tolist() == [996_999, 996_984]
+
+
+def test_records_are_no_record_numbers_and_none_is_read(ref: Any) -> None:
+    class Unread:
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> int:
+            raise AssertionError("read")
+
+    view: Any = cachelayer.wrap(Unread(), identity="unread", element_spec="int64")
+    for given_records in (view, view.stream(2), iter(view.stream(2, prefetch=0))):
+        with pytest.raises(InvalidTypeError, match="pass a sequence of integers"):
+            ref.select(given_records)
+    with pytest.raises(InvalidTypeError, match=r"is no list of DataRefs: pass concat\(\[a, b\]\)"):
+        cachelayer.concat(view.stream(2))

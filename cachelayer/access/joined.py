@@ -21,6 +21,7 @@ from cachelayer.codec import Codec, Records, codec_named
 from cachelayer.elements.merge import common_spec
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
+from cachelayer.sequential.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +151,7 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
         InvalidArgumentError: where there is none, or their specs differ; the message names the leaf.
         InvalidTypeError: for other objects.
     """
-    if isinstance(refs, View) or not isinstance(refs, Iterable):
+    if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
         raise InvalidTypeError(f"a {type(refs).__name__} is no list of DataRefs: pass concat([a, b])")
     refs = list(refs)
     if not refs:

@@ -130,7 +130,9 @@ def _as_array(given: Any, records: int) -> NDArray[Any]:
             raise InvalidTypeError(f"a {type(given).__name__} does not become an array: {error}") from error
     if isinstance(given, np.ndarray):
         return _of_items(given.tolist(), records) if given.dtype == object and given.ndim == 1 else given
-    if isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
+    # Records, and streams of them, are iterable too: all of them would be read before the first is refused.
+    is_records = hasattr(given, "element_spec") or hasattr(given, "get_state") or hasattr(given, "with_state")
+    if is_records or isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
         raise InvalidTypeError(f"indices {_shown(given)} of type {type(given).__name__}: {_ACCEPTED}")
     return _of_items(given if isinstance(given, (list, tuple)) else list(given), records)
 
