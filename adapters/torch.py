@@ -69,7 +69,7 @@ def _is_hugging_face(dataset: Any) -> bool:
 def to_torch(ref: View[Any]) -> data.Dataset:
     """A map-style ``Dataset`` of tensors: ``dataset[3]``, a whole batch ``dataset[[3, 1, 2]]``, ``__getitems__``.
 
-    A list of numbers gives a batch in one read, which is the fast way: pass ``batch_size=None`` and a
+    A list of numbers, or a mask, gives a batch in one read, which is the fast way: pass ``batch_size=None`` and a
     :class:`BatchSampler` as ``sampler`` to a ``DataLoader``. ``__getitems__`` serves loaders that collate.
 
     Args:

@@ -123,6 +123,18 @@ def test_an_identity_is_a_text(identity: Any) -> None:
         cachelayer.wrap([1], identity=identity)
 
 
+def test_mapping_reads_each_item_once() -> None:
+    asked: list[int] = []
+
+    def item(index: int) -> dict[str, Any]:
+        asked.append(index)
+        return {"code": np.bytes_(b"abc"), "n": None if index == 0 else float(index)}
+
+    ref = cachelayer.wrap(Odd(4, item), identity="odd")
+    assert [batch["n"] for batch in ref.stream(1).map(dict)] == [None, 1.0, 2.0, 3.0]
+    assert asked == [0, 1, 2, 3]
+
+
 def test_a_declared_spec_holds_for_every_batch() -> None:
     rows = [{"v": np.arange(n % 3), "n": None if n == 1 else float(n)} for n in range(6)]
     spec = {"v": cachelayer.ArraySpec("int64", (None,)), "n": cachelayer.ArraySpec("float64", nullable=True)}
