@@ -26,8 +26,8 @@ class HasSpec(Protocol):
     """Records of one element spec."""
 
     @property
-    def element_spec(self) -> Tree:
-        """The spec of the elements."""
+    def declared_spec(self) -> Tree | None:
+        """The element spec that all records are known to have; None if only the first of them tells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,9 @@ class Stacking:
     @cached_property
     def spec(self) -> Tree:
         """The spec of the elements."""
-        return self.source.element_spec if self.declared is None else self.declared
+        known = self.source.declared_spec if self.declared is None else self.declared
+        # Of records that no spec is known of, no leaf has a kind that a function could pass on.
+        return () if known is None else known
 
     @cached_property
     def _codec(self) -> Codec:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from cachelayer.access.records import chosen_leaves
 from cachelayer.access.selection import Selection
-from cachelayer.access.stacking import Stacking
 from cachelayer.access.view import View
 from cachelayer.codec import codec_for
 from cachelayer.elements import tree
@@ -59,11 +58,6 @@ class WrappedBase:
     @property
     def segments(self) -> tuple[int, ...]:
         return (self._records,)
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether the spec of the items was declared."""
-        return self._declared is not None
 
     @property
     def element_spec(self) -> tree.Tree:
@@ -120,12 +114,6 @@ class WrappedRef(View[T], Generic[T]):
     """What :func:`cachelayer.wrap` gives: a DataRef's interface over any object."""
 
     _base: WrappedBase
-
-    def stacking(self, element_spec: tree.Tree | None = None) -> Stacking:
-        """See :meth:`View.stacking`. Without a declared spec no leaf has a kind that a function could pass on."""
-        if element_spec is None and not self._base.is_declared:
-            return Stacking(self, ())
-        return super().stacking(element_spec)
 
     def _with_selection(self, selection: Selection) -> Self:
         return type(self)(self._base, selection)
