@@ -146,7 +146,7 @@ def test_what_is_no_list_of_refs_is_refused(refs: list[DataRef[Any]]) -> None:
 
 
 def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: list[DataRef[Any]]) -> None:
-    nothing: Any = Storage(tmp_path).submit([], "none", "v1")
+    nothing: Any = Storage(tmp_path).submit([], "none", "v1", allow_empty=True)
     assert nothing.element_spec is None
     for parts in ([refs[1], nothing], [nothing, refs[1]], [nothing, refs[1], nothing[:], nothing.select([])]):
         joined = cachelayer.concat(parts)
