@@ -33,6 +33,7 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[DataRef[Any]]:
             "d",
             f"v{place}",
             element_spec=SPEC,
+            allow_empty=True,
             shard_bytes=900,
             compression=[None, "zstd"][place % 2],
         )

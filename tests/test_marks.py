@@ -6,12 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachelayer.access.marks import Marks
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2000),
     st.sampled_from([0.0, 0.001, 0.1, 0.5, 0.95, 1.0]),

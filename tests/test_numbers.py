@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cachelayer
@@ -33,6 +33,7 @@ FORMS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@settings(deadline=None)
 @given(items=st.lists(st.integers(-10, 9), min_size=1, max_size=12))
 def test_integers_of_any_form_are_those_of_lists(form: Callable[[list[Any]], Any], items: list[int]) -> None:
     found = record_numbers(form(items), 10)
@@ -41,6 +42,7 @@ def test_integers_of_any_form_are_those_of_lists(form: Callable[[list[Any]], Any
 
 
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "tensors"])
+@settings(deadline=None)
 @given(mask=st.lists(st.booleans(), min_size=1, max_size=12))
 def test_masks_of_any_form_are_masks(name: str, mask: list[bool]) -> None:
     assert record_numbers(FORMS[name](mask), len(mask)).tolist() == np.flatnonzero(mask).tolist()
@@ -49,6 +51,7 @@ def test_masks_of_any_form_are_masks(name: str, mask: list[bool]) -> None:
             record_numbers(FORMS[name](mask), records)
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 20),
     st.builds(slice, *[st.one_of(st.none(), st.integers(-30, 30))] * 2, st.sampled_from([None, 1, -1, 3, -4])),
@@ -57,6 +60,7 @@ def test_slices_are_those_of_lists(records: int, rows: slice) -> None:
     assert record_numbers(rows, records).tolist() == list(range(records))[rows]
 
 
+@settings(deadline=None)
 @given(st.builds(range, st.integers(-12, 12), st.integers(-12, 12), st.sampled_from([1, -1, 3, -4])))
 def test_ranges_are_the_numbers_in_them(given_range: range) -> None:
     def outcome(given: Any) -> Any:

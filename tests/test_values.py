@@ -72,6 +72,7 @@ def ragged_of(rows: list[list[Any]], dtype: Any = np.int32) -> Ragged:
 ROWS = st.lists(st.lists(st.integers(-9, 9), max_size=5), max_size=6)
 
 
+@settings(deadline=None)
 @given(ROWS, st.one_of(st.none(), st.integers(0, 7)), st.sampled_from([0, -100, 7]), st.booleans())
 def test_rows_are_filled_up_behind_their_ends(rows: list[list[int]], length: int | None, value: int, cut: bool) -> None:
     width = max(map(len, rows), default=0) if length is None else length
@@ -85,6 +86,7 @@ def test_rows_are_filled_up_behind_their_ends(rows: list[list[int]], length: int
     assert dense.tolist() == [(row + [value] * width)[:width] for row in rows]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5))
 def test_every_level_is_filled_up_and_rows_that_are_arrays_keep_their_shapes(shapes: list[tuple[int, int]]) -> None:
     from cachelayer.codec import codec_for
