@@ -21,6 +21,7 @@ import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
+from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.building.batches import Batch, Prepared, batch_records
 from cachelayer.building.iterables import guarded
 from cachelayer.building.source import Splits
@@ -282,6 +283,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
     Raises:
         InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
     """
+    check_ref(ref)
     records, features = _stored(ref), _features_of(ref)
     schema = features.arrow_schema
     folder = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir) / "cachelayer"
@@ -315,6 +317,7 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
         InvalidArgumentError: for a stream of batches, or of what functions return.
         InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
     """
+    check_stream(stream)
     if stream.is_mapped:
         raise InvalidArgumentError("to_iterable_dataset() of a mapped stream: map() the datasets.IterableDataset")
     if stream.options.batched:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
 from cachelayer.building.batches import Batch
 from cachelayer.building.unbatch import BatchesSource
@@ -121,8 +122,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         InvalidArgumentError: where the stream has no batches, no whole epochs, or empty batches for this shard.
         InvalidTypeError: for anything but a stream.
     """
-    if not isinstance(stream, Stream):
-        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
+    check_stream(stream)
     options = stream.options
     steps = options.steps
     if not options.batched:

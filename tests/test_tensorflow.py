@@ -295,6 +295,13 @@ def test_to_tf_of_an_endless_stream_is_endless(storage: cachelayer.Storage) -> N
     assert [int(i) for i in again.take(25)] == [*range(10), *range(10), *range(5)]
 
 
+def test_what_is_no_stream_is_refused(storage: cachelayer.Storage) -> None:
+    ref = storage.cache([{"a": 1}], "d", "v1")
+    for wrong in (ref, iter(ref.stream()), None):
+        with pytest.raises(cachelayer.InvalidTypeError, match=r"is no stream.*stream\(\.\.\.\)"):
+            to_tf(wrong)
+
+
 def test_leaves_without_a_tensorflow_type_are_refused(storage: cachelayer.Storage) -> None:
     nulls = storage.cache([{"a": 1}, {"a": None}], "d", "v1")
     with pytest.raises(cachelayer.InvalidTypeError, match=r"\['a'\].*None"):

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from cachelayer.codec import Codec, Records, codec_named
 from cachelayer.elements.merge import common_spec
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
+from cachelayer.sequential.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,8 @@ class Part:
     def segments(self) -> tuple[int, ...]:
         """Numbers of records in each segment of the dataset; one where the selection mixes them."""
         rows = self.selection.segments(self.base.segments)
-        in_order = (np.diff(np.concatenate(rows)) > 0).all()
+        filled = [part for part in rows if len(part)]
+        in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
         return tuple(map(len, rows)) if in_order else (len(self),)
 
 
@@ -148,12 +151,14 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
         InvalidArgumentError: where there is none, or their specs differ; the message names the leaf.
         InvalidTypeError: for other objects.
     """
-    if isinstance(refs, View) or not isinstance(refs, Iterable):
+    if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
         raise InvalidTypeError(f"a {type(refs).__name__} is no list of DataRefs: pass concat([a, b])")
     refs = list(refs)
     if not refs:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")
-    return JoinedRef(JoinedBase([part for ref in refs for part in _parts(ref)]))
+    parts = [part for ref in refs for part in _parts(ref)]
+    # A version that was built of nothing has no element spec that could differ from those of others.
+    return JoinedRef(JoinedBase([part for part in parts if part.base.element_spec is not None] or parts[:1]))
 
 
 def _parts(ref: View[Any]) -> Sequence[Part]:

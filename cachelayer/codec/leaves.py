@@ -18,6 +18,7 @@ sparse array      int64: dense shape                          int64 indices, row
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, Protocol
 
@@ -186,7 +187,8 @@ class DenseLeaf:
             owner = np.repeat(owner, lengths)
             counts = counts * dims[:, axis]
         inner = tuple(dim or 0 for dim in self._spec.shape[levels:])
-        return Ragged.from_nested(flat.values.reshape(int(counts.sum()), *inner), tuple(splits))
+        ragged = Ragged.from_nested(flat.values.reshape(int(counts.sum()), *inner), tuple(splits))
+        return ragged if levels == 1 else replace(ragged, row_shapes=dims[:, :levels])
 
 
 class RaggedLeaf:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.protocols import RandomAccess
-from cachelayer.sequential.collate import first_rows
+from cachelayer.protocols import RandomAccess, Stacking
 from cachelayer.sequential.maps import ElementMap, called
 from cachelayer.sequential.options import StreamOptions
 from cachelayer.sequential.steps import Step
 
 Indices = NDArray[np.int64]
+Collate = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class StepReader:
         maps: functions of elements, in the order in which they are called.
         batch_maps: functions of batches.
         rows: the rows of a global batch of so many rows that are read, where they are not those of the shard.
+        kinds: at each path of a leaf, whether functions pass it on as it is in the records: the first batch tells.
     """
 
     records: RandomAccess[Any]
@@ -36,6 +38,11 @@ class StepReader:
     maps: tuple[ElementMap, ...] = ()
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
     rows: Callable[[int], Indices] | None = None
+    kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def _stacking(self) -> Stacking:
+        return self.records.stacking()
 
     @property
     def share(self) -> int:
@@ -77,9 +84,9 @@ class StepReader:
             return self.records.read_batches(numbers)
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self._positions(step) for step in steps])
-        elements = self._mapped(np.concatenate(numbers), positions)
+        elements, collate = self._collated(np.concatenate(numbers), positions)
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
-        return [self._stacked(step, part) for step, part in zip(steps, parts, strict=True)]
+        return [self._stacked(step, part, collate) for step, part in zip(steps, parts, strict=True)]
 
     def elements(self, step: Step) -> Sequence[Any]:
         """The elements of a step."""
@@ -112,23 +119,36 @@ class StepReader:
         """The batch of a step, before functions of batches and the mask."""
         if not self.maps:
             return self.records.read(self.numbers(step))
-        return self._stacked(step, self.elements(step))
+        return self._stacked(step, *self._collated(self.numbers(step), self._positions(step)))
 
-    def _stacked(self, step: Step, elements: Sequence[Any]) -> Any:
+    def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate) -> Any:
         """The batch of the elements of a step."""
         if len(elements):
-            return self.records.collate(elements)
+            return collate(elements)
         # What a batch of nothing looks like is seen from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
-        one = self._mapped(self.options.order(epoch, place, place + 1), np.array([step.begin]))
-        return first_rows(self.records.collate(one), 0)
+        one, collate = self._collated(self.options.order(epoch, place, place + 1), np.array([step.begin]))
+        return collate(one, 0)
 
     def _mapped(self, numbers: Indices, positions: Indices) -> Sequence[Any]:
         """The elements of these record numbers, which stand at global positions, after all functions."""
         elements: Sequence[Any] = self.records.__getitems__(numbers)
         for function in self.maps:
-            elements = function(elements, positions, self.options.order.seed or 0)
+            elements = self._called(function, elements, numbers, positions)
         return elements
+
+    def _collated(self, numbers: Indices, positions: Indices) -> tuple[Sequence[Any], Collate]:
+        """The same, and what makes batches of them, which has to know what they were made of."""
+        elements: Sequence[Any] = self.records.__getitems__(numbers)
+        collate = self._stacking.collator(elements, self.kinds)
+        for function in self.maps:
+            elements = self._called(function, elements, numbers, positions)
+            if function.declared is not None:
+                collate = function.declared.collator(elements, self.kinds)
+        return elements, collate
+
+    def _called(self, fn: ElementMap, elements: Sequence[Any], numbers: Indices, positions: Indices) -> Sequence[Any]:
+        return fn.conform(fn(elements, positions, self.options.order.seed or 0), numbers, positions)
 
     def _finished(self, step: Step, batch: Any) -> Any:
         for function in self.batch_maps:
