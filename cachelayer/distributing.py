@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +26,9 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.parting import PartTask
 from cachelayer.progress import Progress
 from cachelayer.versions.attempts import Attempts, pause
+from cachelayer.versions.differences import differences
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.unfinished import FinishedPart, Standing, Unfinished
+from cachelayer.versions.unfinished import Finished, FinishedPart, Standing, Unfinished
 
 _AT_ONCE = 16
 
@@ -58,6 +60,38 @@ class Hosts:
         if index >= count:
             raise InvalidArgumentError(f"hosts {hosts}: the index is less than the count")
         return cls(index, count)
+
+
+def refuse_other_build(name: str, ours: Finished, theirs: Finished) -> None:
+    """Refuse to help with a build that is not the one this host was asked for.
+
+    Args:
+        name: the version, for the message.
+        ours: what this host was asked to build.
+        theirs: what the host that leads builds.
+
+    Raises:
+        InvalidArgumentError: if they differ, with each difference.
+    """
+    differ = differences(_described(ours), _described(theirs))
+    if differ:
+        raise InvalidArgumentError(
+            f"{name}: another host builds it otherwise: {'; '.join(differ)}. Pass the same source, made by the same "
+            "code, and the same options on all of them; what a host has to itself, such as its rank, is told by "
+            "hosts=(index, count) alone"
+        )
+
+
+def _described(build: Finished) -> Any:
+    """What hosts that build together need to have in common, as JSON."""
+    described = {
+        **build.plan,
+        "element_spec": build.element_spec,
+        "number of elements": build.source_length,
+        "is divided": build.is_divided,
+    }
+    # Tuples, say, are lists in what another host has written.
+    return json.loads(json.dumps(described))
 
 
 def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Mapping[int, FinishedPart]) -> None:

@@ -6,7 +6,6 @@ dataset's log. What is not in the log is no version, so a build may die anywhere
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -14,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from cachelayer.access.composition import Composition, appended, check_fits, subset
 from cachelayer.access.published import Published
@@ -24,7 +23,7 @@ from cachelayer.building.options import BuildOptions
 from cachelayer.building.parts import Division, Parts, divided
 from cachelayer.building.source import Source, as_source, expected_length, metadata_of
 from cachelayer.committing import Committer
-from cachelayer.distributing import Hosts, build_parts, build_together, collected, remove_others
+from cachelayer.distributing import Hosts, build_parts, build_together, collected, refuse_other_build, remove_others
 from cachelayer.elements import spec_json
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import (
@@ -42,7 +41,6 @@ from cachelayer.progress import Progress, notice
 from cachelayer.resuming import Resumption
 from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
-from cachelayer.versions.differences import differences
 from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.provenance import environment, now
@@ -189,13 +187,9 @@ class Publisher:
         if begun is None or self._attempts.dead([lead]):
             return
         ours = Finished(work.plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
-        differ = differences(_described(ours), _described(begun))
-        if work.division is None or differ:
-            raise InvalidArgumentError(
-                f"{self._name}: another host builds it otherwise: {'; '.join(differ)}. Pass the same source, made by "
-                "the same code, and the same options on all of them; what a host has to itself, such as its rank, is "
-                "told by hosts=(index, count) alone"
-            )
+        refuse_other_build(self._name, ours, begun)
+        if work.division is None:
+            return
         task = self._task(lead, work.division.parts, work.options)
         name = new_attempt()
 
@@ -399,18 +393,6 @@ def derive(
         except BaseException:
             committer.abandon(attempt, keep=False, is_known=False)
             raise
-
-
-def _described(build: Finished) -> dict[str, Any]:
-    """What hosts that build together need to have in common, as JSON."""
-    described = {
-        **build.plan,
-        "element_spec": build.element_spec,
-        "number of elements": build.source_length,
-        "is divided": build.is_divided,
-    }
-    # Tuples, say, are lists in what another host has written.
-    return cast(dict[str, Any], json.loads(json.dumps(described)))
 
 
 def _base_of(info: VersionInfo) -> dict[str, Any]:

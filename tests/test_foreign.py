@@ -84,7 +84,7 @@ def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(fo
         storage.fetch("d", "v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
         storage.gc(grace=0.0)
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     storage.gc(grace=0.0)
     assert foreign.outside() == before
     assert storage.verify("d", "all")
