@@ -195,13 +195,14 @@ class Catalog:
         """
         return self.fetch(dataset_id, version).diff(self.fetch(dataset_id, other))
 
-    def gc(self, grace: float = 24 * 3600.0) -> list[str]:
+    def gc(self, grace: float = 24 * 3600.0, *, progress: bool | None = None) -> list[str]:
         """Delete what failed or killed builds left behind, and what deleted versions had to themselves.
 
         Args:
             grace: seconds since the last change of a build attempt before it is touched. A running build never is.
+            progress: see :meth:`cachelayer.Storage.submit`.
 
         Returns:
             The attempts that were deleted, as ``<dataset id>/<attempt>``.
         """
-        return maintenance.collect_all(self._store, grace=grace)
+        return maintenance.collect_all(self._store, grace=grace, progress=progress)
