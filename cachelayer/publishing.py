@@ -47,12 +47,9 @@ from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
-<<<<<<< HEAD
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
-=======
 _SOON = 1.0
 """Seconds of waiting that nobody needs to be told of."""
->>>>>>> e321cdd (Show progress by the clock: a bar in terminals and notebooks, lines in logs)
 _MADE_BY = ("function", "code", "arguments", "bound")
 
 

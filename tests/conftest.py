@@ -5,6 +5,7 @@ from __future__ import annotations
 import compileall
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,11 @@ def pytest_configure(config: pytest.Config) -> None:
         for folder in (package, package / "adapters"):
             with suppress(OSError):
                 compileall.compile_dir(folder.resolve(), quiet=2)
+
+
+def pytest_runtest_setup() -> None:
+    """Let Ctrl-C interrupt this process and those it starts: one that a shell runs in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
