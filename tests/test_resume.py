@@ -363,7 +363,7 @@ def few() -> list[dict[str, Any]]:
     return [row(number) for number in range(120)]
 
 
-@pytest.mark.parametrize("interrupts", [INTERRUPTS, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("interrupts", [INTERRUPTS, pytest.param(150, marks=pytest.mark.soak)])
 def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_path: Path, interrupts: int) -> None:
     source, options = few(), {"shard_bytes": 4_000, "progress": False}
     with InterruptAt(None) as all_of_it:
