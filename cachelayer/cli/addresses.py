@@ -14,8 +14,8 @@ import typer
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects.opening import refuse_query, without_credentials
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.opening import refuse_query, without_credentials
 from cachelayer.storage import Storage
 from cachelayer.versions.reference import split_slice
 
