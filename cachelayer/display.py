@@ -173,14 +173,18 @@ def _is_notebook() -> bool:
 def _notebook_bar() -> Callable[..., Any]:
     from tqdm import notebook
 
-    # Without ipywidgets a notebook still shows a bar of text.
-    return notebook.tqdm_notebook if notebook.IProgress is not None else _text_bar()
+    if notebook.IProgress is None:
+        # Without ipywidgets a notebook still shows a bar of text.
+        return _text_bar()
+    bar: Callable[..., Any] = notebook.tqdm_notebook
+    return bar
 
 
 def _text_bar() -> Callable[..., Any]:
     from tqdm import tqdm
 
-    return tqdm
+    bar: Callable[..., Any] = tqdm
+    return bar
 
 
 def _has_size(stream: IO[str]) -> bool:
