@@ -220,7 +220,7 @@ class Catalog:
         """
         return self.fetch(dataset_id, version).diff(self.fetch(dataset_id, other))
 
-    def gc(self, grace: float = maintenance.GRACE_SECONDS) -> list[str]:
+    def gc(self, grace: float = maintenance.GRACE_SECONDS, *, progress: bool | None = None) -> list[str]:
         """Delete what failed or killed builds left behind, and what deleted versions had to themselves.
 
         The files of a deleted version stay for the grace that :meth:`delete` was given, whatever the grace here:
@@ -228,8 +228,9 @@ class Catalog:
 
         Args:
             grace: seconds since the last change of a build attempt before it is touched. A running build never is.
+            progress: see :meth:`cachelayer.Storage.submit`.
 
         Returns:
             The attempts that were deleted, as ``<dataset id>/<attempt>``.
         """
-        return maintenance.collect_all(self._store, grace=maintenance.checked_grace(grace))
+        return maintenance.collect_all(self._store, grace=maintenance.checked_grace(grace), progress=progress)

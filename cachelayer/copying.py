@@ -119,7 +119,8 @@ class VersionCopy:
         source: the version.
         to: where it is copied to.
         dataset_id, version: what it is called there.
-        progress: None shows a line where stderr is a terminal.
+        progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+            so from the start; False shows nothing.
     """
 
     def __init__(

@@ -101,7 +101,8 @@ def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Ma
         CacheLayerError: what stopped the first part that failed.
     """
     missing = [number for number in range(task.parts.count) if number not in finished]
-    progress.update(sum(part.records for part in finished.values()), 0)
+    progress.skip(sum(part.records for part in finished.values()))
+    progress.parts(len(finished), task.parts.count)
     _run(task, engine, progress, iter(missing))
 
 
@@ -131,8 +132,9 @@ def build_together(
         CacheLayerError: what stopped the first part that failed here.
     """
     shared = _SharedParts(task, attempts, hosts, name, frozenset(finished))
-    progress.update(sum(part.records for part in finished.values()), 0)
+    progress.skip(sum(part.records for part in finished.values()))
     while shared.are_left() and go_on():
+        progress.parts(*shared.standing)
         if _run(task, engine, progress, _while(go_on, shared.claimed())):
             shared.check_built()
         else:
@@ -140,12 +142,12 @@ def build_together(
 
 
 def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[int]) -> bool:
-    """Build parts; whether there were any."""
+    """Build parts, and return whether there were any."""
     first = next(numbers, None)
     if first is None:
         return False
-    for done in engine.run(task, _after(first, numbers)):
-        progress.update(done.records, done.nbytes)
+    for done in progress.waiting_for("parts that are being built", engine.run(task, _after(first, numbers))):
+        progress.part_done(done.records, done.nbytes)
     return True
 
 
@@ -184,9 +186,14 @@ class _SharedParts:
         self._standing = Standing(frozenset(), {})
 
     def are_left(self) -> bool:
-        """Whether parts are not finished, by what the store says now."""
+        """Return whether parts are not finished, by what the store says now."""
         self._standing = self._unfinished.standing(self._attempt)
         return bool(self._left())
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many parts are finished, by what the store said last, and how many there are."""
+        return self._count - len(self._left()), self._count
 
     def _left(self) -> list[int]:
         """The parts that are not finished: this host's own first, then those of the hosts after it."""

@@ -25,6 +25,7 @@ from cachelayer.errors import (
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
+from cachelayer.progress import Progress
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.log import Deletion, Log, Snapshot, VersionInfo
 from cachelayer.versions.provenance import event
@@ -110,21 +111,24 @@ def _has_log(store: ObjectStore, dataset_id: str) -> bool:
         raise
 
 
-def collect_all(store: ObjectStore, *, grace: float) -> list[str]:
+def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = None) -> list[str]:
     """Collect every dataset of a store; a dataset that is damaged or forbidden is left as it is, with a warning.
 
     Returns:
         The attempts that were deleted, as ``<dataset id>/<attempt>``.
     """
     deleted: list[str] = []
-    for dataset_id in filter(paths.is_dataset_id, store.names("")):
-        try:
-            if _is_ours(store, dataset_id):
-                deleted += [f"{dataset_id}/{attempt}" for attempt in collect(store, dataset_id, grace=grace)]
-        except (CorruptionError, FormatError, StorageError) as error:
-            if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
-                raise
-            warnings.warn(f"nothing of {dataset_id!r} is collected: {error}", CacheLayerWarning, stacklevel=3)
+    names = list(filter(paths.is_dataset_id, store.names("")))
+    with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
+        for dataset_id in names:
+            try:
+                if _is_ours(store, dataset_id):
+                    deleted += [f"{dataset_id}/{attempt}" for attempt in collect(store, dataset_id, grace=grace)]
+            except (CorruptionError, FormatError, StorageError) as error:
+                if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
+                    raise
+                warnings.warn(f"nothing of {dataset_id!r} is collected: {error}", CacheLayerWarning, stacklevel=3)
+            shown.update(1, 0)
     return deleted
 
 

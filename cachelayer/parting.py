@@ -13,7 +13,7 @@ from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentErro
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.store import ObjectStore
-from cachelayer.progress import Progress
+from cachelayer.progress import Progress, current
 from cachelayer.staging import staging
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
@@ -104,17 +104,14 @@ class PartTask:
         part = self.parts.part(number)
         files = range((number * _RUNS + run) * _FILES, (number * _RUNS + run + 1) * _FILES)
         options = replace(self.options, max_records=part.records)
-        with (
-            staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage,
-            Progress("", None, enabled=False) as progress,
-        ):
+        with staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage:
             try:
                 built = build(
                     part.source,
                     stage.folder,
                     self.attempt,
                     options,
-                    progress,
+                    current(),
                     stage.deliver,
                     first_record=part.first,
                     files=files.start,

@@ -37,7 +37,7 @@ from cachelayer.errors import (
 )
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.parting import PartTask
-from cachelayer.progress import Progress, notice
+from cachelayer.progress import Progress, Waiting, notice
 from cachelayer.resuming import Resumption
 from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
@@ -49,6 +49,8 @@ from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
+_SOON = 1.0
+"""Seconds of waiting that nobody needs to be told of."""
 _MADE_BY = ("function", "code", "arguments", "bound")
 
 
@@ -107,7 +109,6 @@ class Publisher:
         self._committer = Committer(log, version, None if base is None else base.info)
         self._attempts = attempts_of(log.store, log.dataset_id)
         self._progress: Progress | None = None
-        self._shown = ""
 
     def submit(self) -> VersionInfo:
         """Build it, whoever else may be at it.
@@ -140,14 +141,15 @@ class Publisher:
                 CacheLayerWarning,
                 stacklevel=4,
             )
-        return self._attempts.once(
-            self._version,
-            find,
-            lambda attempt: opened(self._build(attempt, self._work())),
-            status=self._status,
-            revoke=self._revoke,
-            waiting=self._waiting,
-        )
+        with Waiting(self._name, self._options.progress) as waiting:
+
+            def build(attempt: str) -> R:
+                waiting.over()
+                return opened(self._build(attempt, self._work()))
+
+            return self._attempts.once(
+                self._version, find, build, status=self._status, revoke=self._revoke, waiting=waiting.wait_for
+            )
 
     def _revoke(self, attempt: str, by: str) -> object:
         if self._options.resume:
@@ -214,12 +216,6 @@ class Publisher:
     def _status(self) -> str:
         return "about to begin" if self._progress is None else str(self._progress)
 
-    def _waiting(self, who: str) -> None:
-        text = f"{self._name}: waiting for {who}"
-        if text != self._shown:
-            self._shown = text
-            notice(text, self._options.progress)
-
     def _build(self, attempt: str, work: _Work, hosts: Hosts | None = None) -> VersionInfo:
         options, source, builder = work.options, work.source, os.getpid()
         started = time.monotonic()
@@ -231,13 +227,12 @@ class Publisher:
             work.plan,
             source.length,
             is_divided=work.division is not None,
-            waiting=self._waiting,
         )
         try:
             earlier = self._earlier(notes, options, source) if options.resume else None
             with (
                 staging(self._store, self._copies, self._dataset_id, attempt) as stage,
-                Progress(self._name, work.length, options.progress) as progress,
+                Progress(self._name, None if hosts else work.length, options.progress) as progress,
             ):
                 self._progress = progress
                 if work.division is None:
@@ -327,7 +322,8 @@ class Publisher:
 
     def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
         spec = options.element_spec if options.element_spec is not None else source.element_spec
-        earlier = resumption.take_over(spec)
+        with Waiting(self._name, options.progress, after=_SOON) as waiting:
+            earlier = resumption.take_over(spec, waiting.wait_for)
         if earlier is not None:
             notice(f"{self._name}: going on after {earlier.records:,} records that are there", options.progress)
         return earlier

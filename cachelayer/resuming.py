@@ -54,7 +54,6 @@ class Resumption:
         plan: what is built and how, as JSON.
         source_length: the number of elements of the source, where it is known.
         is_divided: whether it is built in parts, with which others may help.
-        waiting: is told who is waited for, if it takes a while to see whether it has ended.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Resumption:
         source_length: int | None,
         *,
         is_divided: bool,
-        waiting: Callable[[str], None],
     ) -> None:
         self._log = log
         self._store = log.store
@@ -84,20 +82,20 @@ class Resumption:
         """Whether others can have come to know of what this attempt finished."""
         self._source_length = source_length
         self._is_divided = is_divided
-        self._waiting = waiting
 
-    def take_over(self, spec: Tree | None) -> Finished | None:
+    def take_over(self, spec: Tree | None, waiting: Callable[[str], None]) -> Finished | None:
         """What an attempt that was interrupted has finished of the same; it cannot publish after that.
 
         Args:
             spec: the element spec that is known before the first element; None for any.
+            waiting: is told who is waited for, if it takes a while to see whether an attempt has ended.
 
         Raises:
-            SourceError: where the source had another length then.
+            SourceError: if the source had another length then.
         """
         source_length = self._source_length
         wanted = None if spec is None else canonical_json(spec_json.to_json(spec))
-        while (found := self._best(wanted)) is not None:
+        while (found := self._best(wanted, waiting)) is not None:
             before = found.finished.source_length
             if None not in (before, source_length) and before != source_length:
                 raise SourceError(
@@ -162,7 +160,7 @@ class Resumption:
             # It was interrupted before its manifest brought the names of its shards to the disk.
             self._store.sync(folder)
 
-    def _best(self, spec: bytes | None) -> _Interrupted | None:
+    def _best(self, spec: bytes | None, waiting: Callable[[str], None]) -> _Interrupted | None:
         """The interrupted attempt at the same that has finished most."""
         head = self._log.head()
         try:
@@ -171,7 +169,7 @@ class Resumption:
             # Who builds need not be allowed to list.
             warnings.warn(f"it is built anew, whatever others have finished: {error}", CacheLayerWarning, stacklevel=8)
             return None
-        others = self._not_running(head, [name for name in noted if head.can_be_adopted(name)])
+        others = self._not_running(head, [name for name in noted if head.can_be_adopted(name)], waiting)
         found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
         same = [
             _Interrupted(name, head.owner_of(name), finished)
@@ -182,12 +180,12 @@ class Resumption:
         ]
         return max(same, key=lambda each: len(each.finished.parts), default=None)
 
-    def _not_running(self, head: Snapshot, names: list[str]) -> list[str]:
+    def _not_running(self, head: Snapshot, names: list[str], waiting: Callable[[str], None]) -> list[str]:
         """Those of these attempts that neither run nor belong to another that does."""
         others = [name for name in names if name != self._attempt]
         strange = sorted({of for name in others for of in (name, head.owner_of(name))} - {self._attempt})
         # All are asked at once: each may be watched for a while.
-        runs = dict(zip(strange, self._attempts.are_running(strange, self._waiting), strict=True))
+        runs = dict(zip(strange, self._attempts.are_running(strange, waiting), strict=True))
         ours = [name for name in others if head.owner_of(name) == self._attempt]
         idle = [name for name in others if not runs[name] and not runs.get(head.owner_of(name), True)]
         return [*ours, *idle]

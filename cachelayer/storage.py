@@ -118,7 +118,8 @@ class Storage(Catalog):
             resume: go on with the shards that an attempt at the same version finished before it was interrupted, and
                 leave them if this one is. Where the source can begin at any record it begins there, and the last of
                 those shards is compared; otherwise it is run through, and all of them are.
-            progress: None shows a line where stderr is a terminal.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+                so from the start; False shows nothing.
             description: a text that is kept with the version.
             metadata: a dict that JSON can hold, kept with the version.
 
@@ -389,7 +390,8 @@ class Storage(Catalog):
             dataset_id, dataset_version: as in :meth:`fetch`.
             to: a storage, or the URL of one that needs no options.
             new_id, new_version: the names there; by default those here.
-            progress: None shows a line where stderr is a terminal.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+                so from the start; False shows nothing.
 
         Returns:
             The version there.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from cachelayer.versions.unfinished import Unfinished
 
 ROUNDS = 30
 ROUNDS_IN_A_STORE = 4
+INTERRUPTS = 12
 
 
 @pytest.fixture(scope="module")
@@ -331,12 +333,68 @@ def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: St
 
 def test_an_interrupt_keeps_what_was_finished(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     with pytest.raises(KeyboardInterrupt):
-        cache(storage, Listed(None, at=(5600, lambda: os.kill(os.getpid(), signal.SIGINT))))
+        # In this thread, and before it returns.
+        cache(storage, Listed(None, at=(5600, lambda: signal.raise_signal(signal.SIGINT))))
     assert storage._store.exists("rows/_log/0000000001.json") is False
     source = Listed(None)
     cache(storage, source)
     assert source.asked[0] > 1000
     check(storage, expected)
+
+
+class InterruptAt:
+    """Has an interrupt arrive in this thread before a line of the package, as if Ctrl-C came just then.
+
+    Args:
+        line: which of the lines that it runs; None for none.
+    """
+
+    PACKAGE = str(Path(cachelayer.__file__).parent)
+
+    def __init__(self, line: int | None) -> None:
+        self.line = line
+        self.lines = 0
+        self.place = ""
+
+    def __enter__(self) -> InterruptAt:
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        return self._ran if frame.f_code.co_filename.startswith(self.PACKAGE) else None
+
+    def _ran(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.line:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._ran
+
+
+def few() -> list[dict[str, Any]]:
+    return [row(number) for number in range(120)]
+
+
+@pytest.mark.parametrize("interrupts", [INTERRUPTS, pytest.param(150, marks=pytest.mark.soak)])
+def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_path: Path, interrupts: int) -> None:
+    source, options = few(), {"shard_bytes": 4_000, "progress": False}
+    with InterruptAt(None) as all_of_it:
+        whole = Storage(tmp_path / "whole").cache(source, "rows", "v1", **options)
+    draw = random.Random(7)
+    for line in sorted(draw.sample(range(1, all_of_it.lines), interrupts)):
+        storage = Storage(tmp_path / str(line))
+        interrupt = InterruptAt(line)
+        with pytest.raises(KeyboardInterrupt), interrupt:
+            storage.cache(source, "rows", "v1", **options)
+        kept = finished(storage) if not storage.datasets() else {}
+        ref = storage.cache(source, "rows", "v1", **options)
+        assert ref.digest == whole.digest, interrupt.place
+        names = shards(ref)
+        assert all(names[number] == name for number, name in kept.items()), interrupt.place
 
 
 def test_appending_goes_on_too(storage: Storage) -> None:
@@ -387,18 +445,17 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
         for name in Unfinished(store, "rows", "v1").attempts()
         if (found := Unfinished(store, "rows", "v1").read(name)) is not None
     )
-    told: dict[str, Any] = {"is_divided": False, "waiting": pytest.fail}
-    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, **told)
+    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False)
     taken: list[Any] = []
 
     def take() -> None:
         if not taken:
-            taken.append(first.take_over(None))
+            taken.append(first.take_over(None, pytest.fail))
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
-        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, **told)
-        assert second.take_over(None) is None
+        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, is_divided=False)
+        assert second.take_over(None, pytest.fail) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
     assert "first" not in head.revoked

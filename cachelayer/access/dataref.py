@@ -90,7 +90,8 @@ class DataRef(View[T], Generic[T]):
         """Have local copies of all shards of the version made, and wait for them: before training starts.
 
         Args:
-            progress: None shows a line where stderr is a terminal.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+                so from the start; False shows nothing.
 
         Returns:
             How many are here: all of them at once where the storage is local, fewer where there is no room for more.

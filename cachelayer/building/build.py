@@ -95,7 +95,9 @@ def build(
     first, start = _start(source, options, done)
     begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
     limit = None if options.max_records is None else options.max_records - start
-    batches = counted(begun.batches(limit), begun.length, first_record + start, limit)
+    batches = progress.waiting_for(
+        "the source", counted(begun.batches(limit), begun.length, first_record + start, limit)
+    )
     spec = options.element_spec if options.element_spec is not None else source.element_spec
     if spec is None and earlier is not None:
         spec = spec_json.from_json(earlier.element_spec)
@@ -103,7 +105,7 @@ def build(
         spec, batches = inferred(batches)
     codec = codec_for(spec)
     encoder = Encoder(codec, options.on_error, first_record + start, () if earlier is None else earlier.nullable)
-    progress.update(start, 0)
+    progress.skip(start)
     written = Shards(folder, attempt, options.compression, options.shard_bytes, done, first, files)
     length = options.expected(source.length)
     with ExitStack() as stack:
@@ -114,7 +116,11 @@ def build(
         elif isinstance(source, Seekable) and length is not None:
             pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
             workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
-            encoded = (frames for block in workers.blocks(start, length) for frames in encoder.take(block))
+            encoded = (
+                frames
+                for block in progress.waiting_for("the worker processes", workers.blocks(start, length))
+                for frames in encoder.take(block)
+            )
         else:
             _warn_of_one_process(source, options)
             pipeline = stack.enter_context(WritingProcess(written, progress, deliver))

@@ -13,6 +13,7 @@ from cachelayer.building.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, Batch, 
 from cachelayer.building.snapshot import approximate_nbytes, snapshot
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.progress import current
 
 _FAILURES = (Exception, GeneratorExit)
 _NEXT = ("__next__", "next")
@@ -160,7 +161,7 @@ def refuse_if_begun(iterator: Any) -> None:
 
 
 def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
-    """Yield elements as they are when they come; a failure of theirs names the record.
+    """Yield elements as they are when they come, counting them for the progress; a failure of theirs names the record.
 
     Args:
         elements: they begin with this record of the source.
@@ -169,7 +170,7 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
     Raises:
         SourceError: if they raise anything, or something but their end raises StopIteration.
     """
-    record = first
+    record, progress = first, current()
     while True:
         try:
             element = next(elements)
@@ -186,6 +187,7 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
             raise
         except _FAILURES as error:
             raise _failed(record, error) from error
+        progress.drawn += 1
         yield element
         record += 1
 

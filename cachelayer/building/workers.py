@@ -18,6 +18,7 @@ from cachelayer.elements.tree import Tree
 from cachelayer.engines.calls import pickled
 from cachelayer.engines.child import Child, DiedError
 from cachelayer.errors import CacheLayerError, SourceError
+from cachelayer.progress import Progress
 
 _SAMPLE = 8
 _BLOCKS_PER_WORKER = 2
@@ -76,7 +77,8 @@ class Workers:
     def _block_records(self, start: int, stop: int) -> int:
         """Records that make a block, from the sizes of the first ones; no worker is without one for long."""
         # Whatever does not fit is met again, where it is an error or left out.
-        sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
+        with Progress("", None, enabled=False):
+            sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
         sizes = [nbytes for frames in sample.frames for nbytes in frames.lengths]
         share = -(-(stop - start) // (self._count * _BLOCKS_PER_WORKER))
         fitting = int(BATCH_NBYTES // max(1, sum(sizes) / max(1, len(sizes))))
