@@ -164,15 +164,16 @@ class Published(RecordBase):
                 ) from error
             raise
 
-    def open_shard(self, number: int) -> ShardReader:
-        """A reader of a shard in a local store.
+    def open_shard(self, number: int, since: int) -> ShardReader:
+        """A reader of a shard in a local store, for a read that began at a time of the monotonic clock.
 
         Raises:
             CorruptionError: where its files are not what was published.
             VersionNotFoundError: if the version was deleted meanwhile.
         """
         with self.told_of_deletion(), self.shard_file(number) as path:
-            return ShardReader(path, Path(paths.index_of(str(path))), self.manifest.shards[number].stats, self.verify)
+            stats = self.manifest.shards[number].stats
+            return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
 
     @contextmanager
     def shard_file(self, number: int) -> Iterator[Path]:

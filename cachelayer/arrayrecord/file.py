@@ -15,7 +15,7 @@ from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import to_logical
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, read_footer, read_postscript, simple_chunk
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.reader import Verify, read_places
+from cachelayer.arrayrecord.reader import Verify
 from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 
@@ -155,9 +155,9 @@ class ArrayRecordFile:
         lengths = data_nbytes - (begin - CHUNK_HEADER)
         if (lengths < 0).any() or (begin > _HEAD - 10).any():
             raise CorruptionError(f"{self._mapped.path}: a chunk is not as it was written")
-        places = self._mapped.places(chunks + begin)
         name = f"{self._mapped.path}: record"
-        return read_places(places, lengths, compression, lambda row: f"{name} {numbers[row]}").to_list()
+        found = self._mapped.records(chunks + begin, lengths, compression, lambda row: f"{name} {numbers[row]}")
+        return found.to_list()
 
     def _chunk(self, chunk: int) -> Sequence[bytes]:
         """All records of a chunk."""
