@@ -77,7 +77,7 @@ class RecordBase(ABC):
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         try:
-            return self.shown.elements(self.shown.decode(self.records(numbers)), len(numbers))
+            return self.shown.elements(self.shown.decode(self.records(numbers), apart=True), len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
 

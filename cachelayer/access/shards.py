@@ -52,6 +52,10 @@ class JoinedRecords:
             out[rows] = records.slab(offset, nbytes)
         return out
 
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        found = self.slab(offset, nbytes)
+        return [found[row : row + rows].copy() for row in range(0, len(found), rows)]
+
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)

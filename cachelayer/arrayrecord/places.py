@@ -155,31 +155,39 @@ class UniformRecords:
         return self.nbytes
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
+        if len(self.starts) == 0:
+            return np.empty((0, nbytes), np.uint8)
+        return self.slabs(offset, nbytes, len(self.starts))[0]
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise CorruptionError(f"bytes {offset} to {offset + nbytes} of records of {self.nbytes} bytes")
-        if nbytes == 0 or len(self.starts) == 0:
-            return np.empty((len(self.starts), nbytes), np.uint8)
         begin = self.starts + offset
+        firsts = range(0, len(begin), rows)
+        if nbytes == 0:
+            return [np.empty((len(begin[first : first + rows]), 0), np.uint8) for first in firsts]
         if self.nbytes > PAYLOAD:
-            return self._pieced(begin, self.places + offset, nbytes)
+            places = self.places + offset
+            return [self._pieced(begin[first : first + rows], places[first : first + rows], nbytes) for first in firsts]
         # What a header cuts is gathered with it, and then mended: so few rows are not worth a second gather.
-        found = self.space.windows(nbytes)[begin]
+        windows = self.space.windows(nbytes)
+        found = [windows[begin[first : first + rows]] for first in firsts]
         crossing = self.crossing
         if len(crossing):
             room = self.room - offset
             cut = (room < nbytes).nonzero()[0]
             if len(cut):
-                rows = crossing[cut]
-                self._mend(found, rows, begin[rows], np.maximum(room[cut], 0))
-        return np.ndarray((len(begin), nbytes), np.uint8, found)
+                self._mend(found, rows, crossing[cut], begin[crossing[cut]], np.maximum(room[cut], 0))
+        return [np.ndarray((len(part), nbytes), np.uint8, part) for part in found]
 
-    def _mend(self, found: NDArray[Any], rows: Ints, starts: Ints, room: Ints) -> None:
+    def _mend(self, found: list[NDArray[Any]], together: int, rows: Ints, starts: Ints, room: Ints) -> None:
         """Take once more, without it, what lies behind the one header in some rows; ``room`` bytes lie before it."""
-        nbytes, memory = found.dtype.itemsize, self.space.view
-        target = memoryview(found.view(np.uint8))  # type: ignore[arg-type]
-        splits = zip((rows * nbytes).tolist(), starts.tolist(), room.tolist(), strict=True)
-        for row, start, left in splits:
-            target[row + left : row + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
+        nbytes, memory = found[0].dtype.itemsize, self.space.view
+        targets = [memoryview(part.view(np.uint8)) for part in found]  # type: ignore[arg-type]
+        for number, start, left in zip(rows.tolist(), starts.tolist(), room.tolist(), strict=True):
+            part, row = divmod(number, together)
+            begin = row * nbytes
+            targets[part][begin + left : begin + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
 
     def _pieced(self, starts: Ints, places: Ints, nbytes: int) -> Bytes:
         """Ranges of records that may cross several headers, piece by piece.
