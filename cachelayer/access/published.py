@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.codec import Codec, Records, codec_named
 from cachelayer.errors import CorruptionError, VersionNotFoundError
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.local import LocalStore

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import Verify
 from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError, StorageError
+from cachelayer.locks import cached_property
 
 # A chunk header and enough of the chunk for its compression, the sizes of one record and the varints before its values.
 _HEAD = CHUNK_HEADER + 64

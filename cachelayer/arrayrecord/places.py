@@ -183,11 +183,13 @@ class UniformRecords:
     def _mend(self, found: list[NDArray[Any]], together: int, rows: Ints, starts: Ints, room: Ints) -> None:
         """Take once more, without it, what lies behind the one header in some rows; ``room`` bytes lie before it."""
         nbytes, memory = found[0].dtype.itemsize, self.space.view
-        targets = [memoryview(part.view(np.uint8)) for part in found]  # type: ignore[arg-type]
+        last, target = -1, memory
         for number, start, left in zip(rows.tolist(), starts.tolist(), room.tolist(), strict=True):
             part, row = divmod(number, together)
+            if part != last:
+                last, target = part, memoryview(found[part].view(np.uint8))
             begin = row * nbytes
-            targets[part][begin + left : begin + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
+            target[begin + left : begin + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
 
     def _pieced(self, starts: Ints, places: Ints, nbytes: int) -> Bytes:
         """Ranges of records that may cross several headers, piece by piece.

@@ -16,7 +16,7 @@ _LONG = 1 << 14
 # numpy has no item of 2 GiB; far below that, one copy a row costs nothing beside the bytes.
 _LONG_ROW = 1 << 20
 # What an element that somebody keeps may keep of others. Less would take a call for every one of them.
-_KEPT_BESIDE = 1 << 15
+_KEPT_BESIDE = 1 << 16
 _LARGEST_BLOCK = (32 << 20) - (64 << 10)
 
 
