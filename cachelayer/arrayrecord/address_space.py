@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import mmap
 import os
 import resource
@@ -42,6 +43,7 @@ _MOST, _LEAST = 44, 28
 # The share of the mappings that the kernel allows a process which is left to others.
 _OTHERS = 16
 _UNKNOWN_MAPPINGS = 65_536
+_COUNT_SECONDS = 1.0
 
 
 class NoRoomError(Exception):
@@ -115,7 +117,8 @@ class AddressSpace:
 
     Args:
         nbytes: its size: a power of two.
-        limit: how many mappings it may take of those that the kernel allows a process.
+        limit: how many mappings it may take; by default as many as the kernel allows a process, less those that
+            others have, and a sixteenth for what they may need.
         unit: files begin at multiples of so many bytes: a power of two, of pages.
 
     Attributes:
@@ -128,14 +131,16 @@ class AddressSpace:
         OSError: if the system refuses so many addresses.
     """
 
-    def __init__(self, nbytes: int, limit: int, unit: int = _UNIT) -> None:
+    def __init__(self, nbytes: int, limit: int | None = None, unit: int = _UNIT) -> None:
         self._region = _Region(nbytes, unit)
         self.memory: Bytes = np.asarray(self._region)
         self.view = memoryview(self.memory)  # type: ignore[arg-type]
         self.windows: Callable[[int], NDArray[Any]] = lru_cache(maxsize=256)(partial(windows, self.memory))
         self.epoch = Epoch()
         self._unit = unit
-        self._limit = limit
+        self._limit = 0 if limit is None else limit
+        # When it is looked again how many mappings others have.
+        self._count_at: float = 0 if limit is None else math.inf
         self._blocks = Buddies((nbytes // unit).bit_length() - 1)
         self._mapped = 0
         self._devices: set[int] = set()
@@ -211,6 +216,9 @@ class AddressSpace:
 
     def _map(self, descriptor: int, order: int) -> Slot:
         with _LOCK:
+            if time.monotonic() >= self._count_at:
+                self._limit = mapping_limit() - self._region.mappings_outside()
+                self._count_at = time.monotonic() + _COUNT_SECONDS
             # A block that is cut into two, or a gap between files, takes a mapping too.
             if not self._blocks.has(order) and self._mapped + self._blocks.free_blocks >= self._limit:
                 raise NoRoomError("no more mappings are allowed")
@@ -220,11 +228,10 @@ class AddressSpace:
             try:
                 self._region.replace(block * self._unit, self._unit << order, descriptor)
             except OSError as error:
-                # What lies at these addresses now is not known, so they are never used again. Most often the kernel
-                # allows no more mappings: others have more than was left to them.
+                # What lies at these addresses now is not known, so they are never used again.
                 if error.errno != errno.ENOMEM:
                     raise
-                self._limit -= self._limit // 16
+                self._limit = self._mapped
                 raise NoRoomError(str(error)) from error
             self._mapped += 1
         return Slot(self, block * self._unit, order)
@@ -254,6 +261,15 @@ class _Region:
         self._address = _system_map(0, self._reserved, _PROT_NONE, _RESERVED, -1)
         self._start = -(-self._address // alignment) * alignment
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (self._start, True)}
+
+    def mappings_outside(self) -> int:
+        """How many mappings this process has elsewhere; 0 if the system does not tell."""
+        first, end = self._address, self._address + self._reserved
+        try:
+            with Path("/proc/self/maps").open("rb") as lines:
+                return sum(not first <= int(line.partition(b"-")[0], 16) < end for line in lines)
+        except OSError:
+            return 0
 
     def replace(self, start: int, nbytes: int, descriptor: int) -> None:
         """Map a file from its begin; the mapping may reach past its end."""
@@ -289,7 +305,7 @@ def _system_map(address: int, nbytes: int, protection: int, flags: int, descript
 
 
 def mapping_limit() -> int:
-    """Return how many mappings an address space may take of those that the kernel allows a process."""
+    """Return how many mappings the kernel allows a process, less what is left to others."""
     try:
         allowed = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -325,7 +341,7 @@ def _reserved() -> AddressSpace | None:
     if ctypes.sizeof(ctypes.c_void_p) == 8:
         for power in range(most, _LEAST - 1, -1):
             try:
-                return AddressSpace(1 << power, mapping_limit())
+                return AddressSpace(1 << power)
             except (OSError, AttributeError):
                 continue
     warnings.warn(

@@ -236,7 +236,8 @@ class MappedFile:
         slot = self.slot
         if slot is None:
             lengths = np.full(len(logical), nbytes)
-            return RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
+            found = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
+            return replace(found, uniform_nbytes=nbytes)
         return UniformRecords.at(slot.space, slot, slot.start, self.room, logical, nbytes, name)
 
     def records(self, logical: Ints, lengths: Ints, compression: str, name: Callable[[int], str]) -> RecordBuffer:
