@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import Any, Self
 
@@ -25,6 +24,7 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
+from cachelayer.locks import cached_property
 
 try:
     import pyarrow as pa

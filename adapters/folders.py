@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from cachelayer.building.batches import BATCH_NBYTES, Batch, Elements
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.locks import cached_property
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")

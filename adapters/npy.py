@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +22,7 @@ from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 
 AnyPath = str | os.PathLike[str]
 

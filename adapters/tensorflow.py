@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
+from cachelayer.locks import cached_property
 
 try:
     import tensorflow as tf

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.elements.values import Ragged
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.locks import cached_property
 
 try:
     import tensorflow_datasets as tfds

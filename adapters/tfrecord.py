@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from cachelayer.adapters._files import Paths
@@ -12,6 +12,7 @@ from cachelayer.adapters.tensorflow import TfDataSource
 from cachelayer.building.batches import Batch
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.locks import cached_property
 
 try:
     import tensorflow as tf

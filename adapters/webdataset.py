@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import IO, Any
 
@@ -18,6 +17,7 @@ from cachelayer.elements.infer import from_elements
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.locks import cached_property
 
 try:
     from webdataset.shardlists import expand_urls

@@ -8,7 +8,6 @@ import uuid
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from cachelayer.access.published import Published
@@ -22,6 +21,7 @@ from cachelayer.errors import (
     StorageError,
     VersionNotFoundError,
 )
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore

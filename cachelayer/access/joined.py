@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, Self
 
@@ -20,6 +20,7 @@ from cachelayer.access.view import View
 from cachelayer.codec import Codec, Records, codec_named
 from cachelayer.elements.merge import common_spec
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 from cachelayer.protocols import T
 from cachelayer.sequential.stream import Stream
 

@@ -63,8 +63,8 @@ class LocalCopies:
         group, _, index_name = self._names(number)
         return MappedFile.open(group.path(index_name), nbytes=self._shards[number].stats.index_nbytes).buffer
 
-    def open(self, number: int) -> ShardReader:
-        """A reader of the copy of a shard.
+    def open(self, number: int, since: int) -> ShardReader:
+        """A reader of the copy of a shard, for a read that began at a time of the monotonic clock.
 
         Raises:
             CorruptionError: where it is not what was published; it is removed then.
@@ -72,7 +72,7 @@ class LocalCopies:
         group, name, index_name = self._names(number)
         try:
             stats = self._shards[number].stats
-            return ShardReader(group.path(name), group.path(index_name), stats, self._verify)
+            return ShardReader(group.path(name), group.path(index_name), stats, self._verify, since)
         except CorruptionError:
             self.drop(number)
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from numbers import Real
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from cachelayer.access.marks import Marks
 from cachelayer.access.selection import Selection
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 from cachelayer.sequential.options import check_seed
 from cachelayer.sequential.order import permuted_pieces
 

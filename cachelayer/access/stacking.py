@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from cachelayer.elements.spec import ArraySpec, LeafSpec, SparseSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import CacheLayerError, ElementError
+from cachelayer.locks import cached_property
 from cachelayer.sequential.collate import DECLARE, UNLIKE, collate
 
 # Each object of these kinds is one leaf of one element; others, such as small ints and short strings, Python shares.

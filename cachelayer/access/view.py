@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overload
 
 import numpy as np
@@ -16,6 +15,7 @@ from cachelayer.access.stacking import Stacking
 from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 from cachelayer.protocols import T
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.step_reader import StepReader

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from cachelayer.arguments import integer
@@ -22,6 +22,7 @@ from cachelayer.building.workers import encode
 from cachelayer.codec import TypedCodec, codec_for
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import cached_property
 
 _SAMPLE = 64
 _LOOK_AHEAD = (1, 100, 10_000)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.locks import cached_property
 from cachelayer.protocols import RandomAccess, Stacking
 from cachelayer.sequential.maps import ElementMap, called
 from cachelayer.sequential.options import StreamOptions

@@ -12,12 +12,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.versions import stored
 from cachelayer.versions.shard_table import ShardTable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self, overload
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.versions import stored
 
