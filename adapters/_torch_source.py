@@ -17,6 +17,7 @@ from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import ElementError, InvalidTypeError, SourceError
+from cachelayer.versions.fingerprint import fingerprint
 
 _KIND = "torch"
 _FIRST_ITEMS = 8
@@ -62,6 +63,12 @@ class SkippableLoaderSource:
         self._unbatch = unbatch
         self._first = 0
         self.length = _loader_length(loader, rows=unbatch)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its dataset from others: the code."""
+        code = fingerprint(self._loader.dataset)
+        return {} if code is None else {"dataset": code.digest}
 
     def rest(self, records: int) -> SkippableLoaderSource:
         """The same from one on; of its batch, which is made whole, what comes before is left out."""

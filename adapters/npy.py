@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters._files import reading
+from cachelayer.adapters._files import Files, reading
 from cachelayer.building.arrays import ArraySource
 from cachelayer.building.batches import Batch, Stacked, batch_records
 from cachelayer.elements import tree
@@ -127,6 +127,13 @@ class NpzSource:
         if missing:
             raise InvalidArgumentError(f"there is no array {missing[0]!r} among {stored}")
         return chosen
+
+    is_local = True
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its file from others."""
+        return Files(self._path).identity
 
     @property
     def element_spec(self) -> Tree | None:

@@ -19,8 +19,11 @@ from cachelayer.access.composition import Composition, appended, check_fits, sub
 from cachelayer.access.published import Published
 from cachelayer.access.selection import Selection
 from cachelayer.building.build import Built, build
+from cachelayer.building.identity import identity_of
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.parts import Division, Parts, divided
+from cachelayer.building.passed import Passed
+from cachelayer.building.repeating import check_earlier
 from cachelayer.building.source import Source, as_source, expected_length, metadata_of
 from cachelayer.committing import Committer
 from cachelayer.distributing import Hosts, build_parts, build_together, collected, refuse_other_build, remove_others
@@ -43,7 +46,9 @@ from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
 from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.provenance import environment, now
+from cachelayer.versions.origin import Origin
+from cachelayer.versions.plan import Plan
+from cachelayer.versions.provenance import commit_of, environment, now
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.unfinished import Finished, Unfinished
 
@@ -51,7 +56,6 @@ R = TypeVar("R")
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 _SOON = 1.0
 """Seconds of waiting that nobody needs to be told of."""
-_MADE_BY = ("function", "code", "arguments", "bound")
 
 
 @dataclass(frozen=True)
@@ -62,14 +66,14 @@ class _Work:
         source: what is built.
         options: how.
         division: its parts; None where it is built as a whole.
-        plan: what others need to have in common to go on with it, or to help; JSON values.
+        plan: what others need to have in common to go on with it, or to help.
         length: number of elements, where it is known.
     """
 
     source: Source
     options: BuildOptions
     division: Division | None
-    plan: Mapping[str, Any]
+    plan: Plan
     length: int | None
 
 
@@ -81,7 +85,7 @@ class Publisher:
         copies: keeps what is built as local copies, where the store is not local; None for none.
         version: what is published.
         source: what is built; a function is called when the build begins.
-        call: how the source came to be, for the provenance.
+        origin: what the source comes from.
         options: how it is built.
         base: a version that the new one begins with; None for none.
     """
@@ -92,7 +96,7 @@ class Publisher:
         copies: CacheFolder | None,
         version: str,
         source: Any,
-        call: Mapping[str, Any],
+        origin: Origin,
         options: BuildOptions,
         base: Published | None = None,
     ) -> None:
@@ -102,7 +106,7 @@ class Publisher:
         self._dataset_id = log.dataset_id
         self._version = version
         self._source = source
-        self._call = call
+        self._origin = origin
         self._options = options
         self._base = base
         self._name = f"{log.dataset_id}@{version}"
@@ -188,7 +192,8 @@ class Publisher:
         begun = None if not lead else Unfinished(self._store, self._dataset_id, self._version).begun(lead)
         if begun is None or self._attempts.dead([lead]):
             return
-        ours = Finished(work.plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
+        plan = work.plan.beside(begun.plan)
+        ours = Finished(plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
         refuse_other_build(self._name, ours, begun)
         if work.division is None:
             return
@@ -236,6 +241,8 @@ class Publisher:
             ):
                 self._progress = progress
                 if work.division is None:
+                    if earlier is not None:
+                        check_earlier(self._store, self._dataset_id, source, earlier, options)
                     note = notes.note if options.resume else None
                     built = build(
                         source, stage.folder, attempt, options, progress, stage.deliver, earlier=earlier, note=note
@@ -247,7 +254,7 @@ class Publisher:
                 built.left_out.warn()
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
                 kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
-                provenance = {**kept, **built.left_out.provenance, **self._call, **made, **environment()}
+                provenance = {**kept, **built.left_out.provenance, **self._known(work, built), **made, **environment()}
                 info = self._publish(attempt, built, provenance)
         except BaseException as error:
             if os.getpid() != builder:
@@ -274,7 +281,7 @@ class Publisher:
         """
         if built.shards or self._options.allow_empty:
             return
-        made_by = self._call.get("function")
+        made_by = self._origin.name if callable(self._origin.source) else None
         of = f"a source of {source.kind}" + (f", which {made_by}() made," if made_by else "")
         left_out = built.left_out
         if left_out.count:
@@ -298,6 +305,7 @@ class Publisher:
         last = max((number for number, part in finished.items() if part.shards), default=None)
         if last is not None:
             task.check_repeats(last, finished[last])
+            task.check_spread(finished)
         notes.begin(task.options.element_spec)
         if hosts is None:
             build_parts(task, self._engine(), progress, finished)
@@ -314,11 +322,24 @@ class Publisher:
         options, source = self._what()
         division = divided(source, options, apart=apart or options.engine is not None)
         base = None if self._base is None else self._base.info.digest
-        made_by = {name: self._call.get(name) for name in _MADE_BY}
         parts = None if division is None else division.parts.plan
-        plan = {**self._options.plan, "base": base, "source": source.kind, "division": parts, **made_by}
+        decides = {**self._options.plan, "base": base, "source": source.kind, "division": parts}
+        plan = Plan(decides, identity_of(source), self._origin)
         length = options.expected(expected_length(source))
         return _Work(source, options if division is None else division.options, division, plan, length)
+
+    def _known(self, work: _Work, built: Built) -> dict[str, Any]:
+        """Return what is recorded of the source, by which it is known again."""
+        origin = {**self._origin.after_build().to_json(), **commit_of(self._origin.source)}
+        if self._base is not None:
+            return origin
+        identity = {"identity": found} if (found := work.plan.stored["identity"]) else {}
+        passed = Passed.of(self._source, self._options)
+        return {
+            **origin,
+            **identity,
+            **passed.recorded(self._store, self._dataset_id, work.source, built, self._options),
+        }
 
     def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
         spec = options.element_spec if options.element_spec is not None else source.element_spec

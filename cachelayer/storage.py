@@ -29,9 +29,11 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
 from cachelayer.publishing import ALLOW_EMPTY, Publisher, derive
+from cachelayer.staleness import OnChange, check_source, checked_on_change
 from cachelayer.versions.log import Log
 from cachelayer.versions.naming import check_version
-from cachelayer.versions.provenance import checked_metadata, origin
+from cachelayer.versions.origin import Origin, checked_record
+from cachelayer.versions.provenance import checked_metadata
 from cachelayer.versions.reference import Reference
 
 
@@ -93,6 +95,7 @@ class Storage(Catalog):
         progress: bool | None = None,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        record: Iterable[str] = (),
     ) -> DataRef[Any]:
         """Build a version and publish it whole, or not at all.
 
@@ -116,12 +119,16 @@ class Storage(Catalog):
                 object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided into
                 ranges of about a shard.
             resume: go on with the shards that an attempt at the same version finished before it was interrupted, and
-                leave them if this one is. Where the source can begin at any record it begins there, and the last of
-                those shards is compared; otherwise it is run through, and all of them are.
+                leave them if this one is. If the source can begin at any record it begins there, after some records of
+                each of those shards, and all of the last one, were made again and compared; otherwise it is run
+                through, and all of them are. If the code, the files or the options are others, it begins anew, with a
+                warning.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
                 so from the start; False shows nothing.
             description: a text that is kept with the version.
             metadata: a dict that JSON can hold, kept with the version.
+            record: the names of arguments of a function that are stored with the version as they are. Numbers, bools
+                and None are anyway; of any other value a salted hash tells later whether it changed.
 
         Returns:
             The version; of a ``datasets.DatasetDict`` a dict of versions, with ids ``<dataset id>.<split>``.
@@ -151,13 +158,22 @@ class Storage(Catalog):
         )
 
         def submit(part: Any, part_id: str) -> DataRef[Any]:
-            publisher = self._publisher(part, Log(self._store, part_id), dataset_version, {}, options)
+            publisher = self._publisher(
+                part, Log(self._store, part_id), dataset_version, _origin(part, record), options
+            )
             return self._open(part_id, publisher.submit())
 
         return each_split(source, dataset_id, submit)
 
     def append(
-        self, dataset_id: str, base_version: str, new_version: str, source: Any, **submit_options: Any
+        self,
+        dataset_id: str,
+        base_version: str,
+        new_version: str,
+        source: Any,
+        *,
+        record: Iterable[str] = (),
+        **submit_options: Any,
     ) -> DataRef[Any]:
         """Publish a version that has the records of another, and those of a source behind them.
 
@@ -166,7 +182,7 @@ class Storage(Catalog):
         Args:
             dataset_id, base_version: the version to begin with; a tag or ``latest`` will do.
             new_version: the name of the new one.
-            source, submit_options: as in :meth:`submit`; elements have the element spec of the base.
+            source, record, submit_options: as in :meth:`submit`; elements have the element spec of the base.
 
         Raises:
             AlreadyExistsError: where the new version is there, as after losing a race against another.
@@ -174,11 +190,12 @@ class Storage(Catalog):
             NotFoundError: where there is no such base.
             CacheLayerError: as in :meth:`submit`.
         """
-        options = BuildOptions.checked(**submit_options)
+        options = BuildOptions.of(submit_options, "record")
 
         def append(part: Any, part_id: str) -> DataRef[Any]:
             base = self.fetch(part_id, base_version)._base
-            publisher = self._publisher(part, Log(self._store, part_id), new_version, {}, options, base)
+            origin = _origin(part, record)
+            publisher = self._publisher(part, Log(self._store, part_id), new_version, origin, options, base)
             return self._open(part_id, publisher.submit())
 
         return each_split(source, dataset_id, append)
@@ -230,14 +247,13 @@ class Storage(Catalog):
         source: Any,
         log: Log,
         version: str,
-        call: Mapping[str, Any],
+        origin: Origin,
         options: BuildOptions,
         base: Published | None = None,
     ) -> Publisher:
         paths.check_name("dataset id", log.dataset_id)
         check_version(version)
-        made = {**origin(source.function if isinstance(source, Sharded) else source), **call}
-        return Publisher(log, self._copies, version, source, made, options, base)
+        return Publisher(log, self._copies, version, source, origin, options, base)
 
     @overload
     def cache(
@@ -247,6 +263,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[Any]: ...
 
@@ -258,6 +276,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[T]: ...
 
@@ -269,6 +289,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[Any]: ...
 
@@ -279,6 +301,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[Any]:
         """The version, built once among all threads and processes that ask for it.
@@ -289,43 +313,58 @@ class Storage(Catalog):
             hosts: ``(index, count)`` where so many processes, each with an index of its own, make this call to build
                 the version together: each builds its share of the parts, and what a process that died leaves is
                 built by the others.
-            submit_options: as in :meth:`submit`, but ``resume`` is on; they matter only where the version has to be
-                built.
+            on_change: what happens if the version is there, but was built from something else, as far as that is
+                known without calling a function or iterating anything: other code, options, arguments of a partial
+                function, attributes of an object, files, or elements of an array or a sequence, of which 64 are
+                compared. ``"warn"``: it is used, and a warning says what is different, once; ``"error"``: it is not
+                used; ``"ignore"``: nothing is compared.
+            record: as in :meth:`submit`.
+            submit_options: as in :meth:`submit`, but ``resume`` is on. They are checked on each call.
 
         Raises:
+            StaleVersionError: if the version was built from something else, with ``on_change="error"``.
+            UnknownOptionError: for an option that there is not.
             BuildRevokedError: where this process built, was taken for dead, and another builds now: ask again.
             CacheLayerError: as in :meth:`submit`.
+
+        Warns:
+            StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
         """
-        return each_split(
-            source, dataset_id, lambda part, name: self._cache(part, name, dataset_version, {}, submit_options, hosts)
-        )
+        options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
+        how = checked_on_change(on_change)
+
+        def cache(part: Any, name: str) -> DataRef[Any]:
+            return self._cache(part, name, dataset_version, _origin(part, record), options, how, hosts)
+
+        return each_split(source, dataset_id, cache)
 
     def _cache(
         self,
         source: Any,
         dataset_id: str,
         version: str,
-        call: Mapping[str, Any],
-        options: Mapping[str, Any],
+        origin: Origin,
+        options: BuildOptions,
+        on_change: OnChange,
         hosts: tuple[int, int] | None = None,
     ) -> DataRef[Any]:
         together = None if hosts is None else Hosts.checked(hosts)
         paths.check_name("dataset id", dataset_id)
         check_version(version)
         log = Log(self._store, dataset_id)
-        found = self._find(log, version)
-        if found is not None:
-            return found
-        checked = BuildOptions.checked(**{"resume": True, **options})
-        publisher = self._publisher(source, log, version, call, checked)
-        try:
-            return publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
-        except AlreadyExistsError:
-            found = self._find(log, version)
-            if found is None:
-                # It is not of this version: the source has met it.
-                raise
-            return found
+        ref = self._find(log, version)
+        if ref is None:
+            publisher = self._publisher(source, log, version, origin, options)
+            try:
+                ref = publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
+            except AlreadyExistsError:
+                ref = self._find(log, version)
+                if ref is None:
+                    # It is not of this version: the source has met it.
+                    raise
+        if ref.provenance.get("salt") != origin.salt:
+            check_source(ref, origin, options, on_change)
+        return ref
 
     def _find(self, log: Log, version: str) -> DataRef[Any] | None:
         head = log.head()
@@ -341,6 +380,8 @@ class Storage(Catalog):
         dataset_version: str | Callable[..., str],
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> Cacheable:
         """Decorate a function that returns a source: calling it gives the version, built at the first call.
@@ -353,8 +394,8 @@ class Storage(Catalog):
             dataset_version: a name; a format string such as ``"size-{size}"`` with the function's parameters as fields;
                 a function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 made from the code and the arguments.
-            hosts: as in :meth:`cache`.
-            submit_options: as in :meth:`submit`.
+            hosts, on_change: as in :meth:`cache`; other arguments are an error whatever ``on_change`` is.
+            record, submit_options: as in :meth:`cache`.
 
         Raises:
             InvalidArgumentError: where a field of the format string is no parameter.
@@ -362,14 +403,16 @@ class Storage(Catalog):
             InvalidArgumentError: (by the decorated function) where ``"auto"`` cannot know the code or an argument.
 
         Warns:
-            StaleVersionWarning: (by the decorated function) where the version was built by other code.
+            StaleVersionWarning: (by the decorated function) if the version was built by other code or other options.
         """
         paths.check_name("dataset id", dataset_id)
+        options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
+        how, names = checked_on_change(on_change), checked_record(record)
 
-        def cache(source: Callable[[], Any], version: str, call: Mapping[str, Any]) -> DataRef[Any]:
-            return self._cache(source, dataset_id, version, call, submit_options, hosts)
+        def cache(source: Callable[[], Any], version: str, origin: Origin) -> DataRef[Any]:
+            return self._cache(source, dataset_id, version, origin, options, how, hosts)
 
-        return cacheable(cache, dataset_version, submit_options)
+        return cacheable(cache, dataset_version, submit_options, names)
 
     def copy(
         self,
@@ -409,3 +452,7 @@ class Storage(Catalog):
         version = info.version if new_version is None else check_version(new_version)
         source = Published(self._store, reference.dataset_id, info)
         return target._open(there, VersionCopy(source, target._store, there, version, progress).copy())
+
+
+def _origin(source: Any, record: Iterable[str]) -> Origin:
+    return Origin.of(source.function if isinstance(source, Sharded) else source, record)

@@ -51,7 +51,8 @@ def test_options_of_a_build_are_kept() -> None:
 
 def test_arguments_have_the_types_that_the_function_says() -> None:
     typed = ("--arg", "size=3", "--arg", "name=7", "--arg", "scale=2", "--arg", "flag=yes", "--arg", "limit=null")
-    document("build", "pipeline.py:rows", "cache", *BUILD, *typed)
+    recorded = ("--record", "name")
+    document("build", "pipeline.py:rows", "cache", *BUILD, *typed, *recorded)
     ref = fetched()
     assert ref.provenance["arguments"] == {"size": 3, "name": "7", "scale": 2.0, "flag": True, "limit": None}
     assert ref[2] == {"number": 4.0, "name": "7", "flag": True}

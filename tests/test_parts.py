@@ -259,6 +259,23 @@ def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: P
     assert len(storage.cache(sharded(part, 3), "d", "v1", resume=False)) == 2700
 
 
+@pytest.mark.parametrize("mended", [0, 1, 2])
+def test_parts_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, tmp_path: Path, mended: int) -> None:
+    def part(index: int, count: int) -> list[int]:
+        if not (tmp_path / "again").exists() and index == 3:
+            raise OSError
+        return [number + 7 * ((tmp_path / "again").exists() and index == mended) for number in range(100)]
+
+    source = sharded(lambda index, count: [(index, number) for number in part(index, count)], 4)
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(source, "d", "v1")
+    (tmp_path / "again").touch()
+    message = f"part {mended} of 4: .*not what"
+    with pytest.raises(cachelayer.SourceError, match=message):
+        storage.cache(source, "d", "v1")
+    assert storage.cache(source, "d", "v1", resume=False)[100 * mended][1] == 7
+
+
 def test_a_source_that_changed_is_found_out_where_the_last_part_is_empty(storage: Storage, tmp_path: Path) -> None:
     def part(index: int, count: int) -> Iterator[int]:
         if index == 1 and not (tmp_path / "changed").exists():
@@ -557,9 +574,11 @@ def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, t
     (tmp_path / "fails").touch()
     with pytest.raises(cachelayer.SourceError):
         storage.cache(sharded(partial(part, 10, tmp_path / "fails"), 2), "d", "v1")
-    ref = storage.cache(sharded(partial(part, 20, tmp_path / "gone"), 2), "d", "v1")
+    source = sharded(partial(part, 20, tmp_path / "gone"), 2)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="argument offset was 10 and is 20; argument folder is anoth"):
+        ref = storage.cache(source, "d", "v1", record=("folder",))
     assert list(ref) == [20, 21]
-    assert ref.provenance["bound"] == {"0": 20, "1": str(tmp_path / "gone")}
+    assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
 
 
 def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:

@@ -23,6 +23,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.remote import FsspecStore
 from cachelayer.publishing import Publisher
 from cachelayer.versions.log import Log
+from cachelayer.versions.origin import Origin
 
 T = TypeVar("T")
 
@@ -161,7 +162,7 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, hears=hears)
-        publisher = Publisher(Log(store, "d"), None, version, numbers, {}, BuildOptions.checked())
+        publisher = Publisher(Log(store, "d"), None, version, numbers, Origin(), BuildOptions.checked())
         try:
             if how == "submit":
                 publisher.submit()

@@ -213,7 +213,7 @@ def test_versions_never_change(storage: Storage) -> None:
     storage.submit([1], "d", "v1")
     with pytest.raises(FileExistsError, match="d@v1"):
         storage.submit([2], "d", "v1")
-    assert list(storage.cache([2], "d", "v1")) == [1]
+    assert list(storage.cache(iter([2]), "d", "v1")) == [1]
 
 
 @pytest.mark.parametrize(

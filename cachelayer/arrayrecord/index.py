@@ -138,3 +138,14 @@ def rows_checksum(raw_header: bytes) -> int:
 def record_checksums(raw: bytes) -> NDArray[np.uint32]:
     """The CRC32C of each record, of the bytes of an index."""
     return np.frombuffer(raw, ROW, offset=HEADER_NBYTES)["crc32c"]
+
+
+def row_range(row: int) -> tuple[int, int]:
+    """Return where the row of a record begins and ends in an index."""
+    start = HEADER_NBYTES + row * ROW.itemsize
+    return start, start + ROW.itemsize
+
+
+def record_checksum(raw: bytes, row: int, start: int) -> int:
+    """Return the CRC32C of a record, of a part of an index that begins at ``start``."""
+    return int(np.frombuffer(raw, ROW, count=1, offset=row_range(row)[0] - start)["crc32c"][0])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +158,16 @@ def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile])
 
     That one is compared: a source that does not repeat itself would not give it again.
     """
-    whole = 0
-    while whole in done:
-        whole += 1
+    whole = whole_shards(done)
     # What was left out before is not known by its number in the source.
     if whole < 2 or options.on_error == "skip" or not isinstance(source, (Seekable, Skippable)):
         return 0, 0
     return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
+
+
+def whole_shards(done: Container[int]) -> int:
+    """Return how many shards are done without a gap."""
+    return next(number for number in count() if number not in done)
 
 
 def inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:

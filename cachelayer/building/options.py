@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, Self
 
 from cachelayer.arguments import boolean, integer
@@ -12,7 +14,7 @@ from cachelayer.building.encode import ON_ERROR, OnError
 from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
 from cachelayer.engines import Engine, engine_of
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, UnknownOptionError
 from cachelayer.versions.provenance import checked_metadata
 
 DEFAULT_SHARD_BYTES = 256 << 20
@@ -38,6 +40,26 @@ class BuildOptions:
     workers: int
     engine: str | Engine | None
     kept: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], *beside: str) -> Self:
+        """Return the options that a user passed by name.
+
+        Args:
+            options: the options.
+            beside: what else the call takes, for the message.
+
+        Raises:
+            UnknownOptionError: if there is no such option, with the nearest name.
+            InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+        """
+        known = [*signature(cls.checked).parameters, *beside]
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, 1, 0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise UnknownOptionError(f"there is no option {name!r}: {hint}")
+        return cls.checked(**options)
 
     @classmethod
     def checked(

@@ -48,6 +48,9 @@ def build(
     dataset_id: Id,
     version: Version,
     arg: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument of the function.")] = None,
+    record: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An argument that is kept with the version in clear.")
+    ] = None,
     compression: Compression = None,
     shard_bytes: ShardBytes = None,
     max_records: MaxRecords = None,
@@ -78,7 +81,14 @@ def build(
         version,
         found,
         arguments,
-        {**options, "unbatch": unbatch, "workers": workers, "engine": engine, "resume": resume},
+        {
+            **options,
+            "unbatch": unbatch,
+            "workers": workers,
+            "engine": engine,
+            "resume": resume,
+            "record": record or (),
+        },
     )
 
 
@@ -111,7 +121,8 @@ def import_(
     chosen = importing.format_of(files, kind)
     options = _options(compression, shard_bytes, max_records, on_error, allow_empty, description, metadata)
     arguments = {"kind": chosen, "files": files}
-    return _published(target, dataset_id, version, importing.imported, arguments, options)
+    recorded = {**options, "record": tuple(arguments)}
+    return _published(target, dataset_id, version, importing.imported, arguments, recorded)
 
 
 def _options(
