@@ -10,14 +10,13 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cachelayer.access.composition import Composition, appended, check_fits, subset
+from cachelayer.access.composition import Composition, appended, check_fits
 from cachelayer.access.published import Published
-from cachelayer.access.selection import Selection
 from cachelayer.building.build import Built, build
 from cachelayer.building.identity import identity_of
 from cachelayer.building.options import BuildOptions
@@ -26,6 +25,7 @@ from cachelayer.building.passed import Passed
 from cachelayer.building.repeating import check_earlier
 from cachelayer.building.source import Source, as_source, expected_length, metadata_of
 from cachelayer.committing import Committer
+from cachelayer.deriving import base_of
 from cachelayer.distributing import Hosts, build_parts, build_together, collected, refuse_other_build, remove_others
 from cachelayer.elements import spec_json
 from cachelayer.engines import Engine, engine_of
@@ -372,45 +372,6 @@ class Publisher:
             return self._committer.publish(attempt, Composition(manifest, {}), {}, adopted)
         inherited = self._base.manifest.provenance.get("metadata") or {}
         provenance["metadata"] = {**inherited, **provenance["metadata"]}
-        provenance["base"] = _base_of(self._base.info)
+        provenance["base"] = base_of(self._base.info)
         made = appended(self._base, manifest, attempt)
         return self._committer.publish(attempt, made, {"base": self._base.info.version}, adopted)
-
-
-def derive(
-    base: Published, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
-) -> VersionInfo:
-    """Publish a version of some of the records of another, which copies none.
-
-    Args:
-        base: the other version.
-        version: the name of the new one.
-        kept: the records, as their numbers in the shards of the base.
-        description, metadata: what is kept with the version; metadata goes over that of the base.
-
-    Raises:
-        AlreadyExistsError: where it is published already, or a tag has its name.
-        VersionNotFoundError: where the base was deleted meanwhile.
-    """
-    committer = Committer(Log(base.store, base.dataset_id), version, base.info)
-    committer.refuse_if_published()
-    attempt = new_attempt()
-    provenance = {
-        "description": description,
-        "metadata": {**(base.manifest.provenance.get("metadata") or {}), **metadata},
-        "source": "derive",
-        "base": _base_of(base.info),
-        "time": now(),
-        **environment(),
-    }
-    with attempts_of(base.store, base.dataset_id).running(attempt, lambda: "about to be published"):
-        made = subset(base, kept, attempt, provenance, uuid.uuid4().hex)
-        try:
-            return committer.publish(attempt, made, {"base": base.info.version})
-        except BaseException:
-            committer.abandon(attempt, keep=False, is_known=False)
-            raise
-
-
-def _base_of(info: VersionInfo) -> dict[str, Any]:
-    return {"version": info.version, "digest": info.digest, "records": info.records}
