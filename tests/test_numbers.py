@@ -106,7 +106,7 @@ def test_numbers_outside_are_named(given_numbers: Any, named: str) -> None:
         np.array([1.5]), np.array([1.0]), np.array(["1"]), np.array([1, 2.5], object), np.array([True, None], object),
         np.array([1j]), np.array(["2020-01-01"], "M8[D]"), np.ma.array([1, 2], mask=[True, False]),
         pd.Series([1, None]), pd.Series([1, None], dtype="Int64"), pd.Series(["a"]), torch.tensor([1.0]),
-        [torch.tensor(True), torch.tensor(False)], torch.tensor([1.0], requires_grad=True), object(), [slice(2)],
+        [torch.tensor(True), torch.tensor(False)], torch.tensor([1.0], requires_grad=True), Ellipsis, [slice(2)],
     ],
     ids=repr,
 )  # fmt: skip

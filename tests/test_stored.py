@@ -23,7 +23,7 @@ from cachelayer.sequential.order import Order
 from cachelayer.sequential.state import StreamIdentity
 from cachelayer.versions.heartbeat import Turns, Watch
 from cachelayer.versions.history import LogEvent
-from cachelayer.versions.log import Snapshot, VersionInfo
+from cachelayer.versions.log import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.provenance import checked_metadata
 from cachelayer.versions.shard_table import ShardFile, ShardTable
@@ -119,6 +119,7 @@ ENTRY = json.loads(
         {"best": "v1"},
         frozenset({"a0"}),
         {"a0": ATTEMPT},
+        (Deletion(INFO, 5, 3600.0),),
         {"kind": "tag", "of": ["a"], "pid": 3},
     ).encode("token")
 )
