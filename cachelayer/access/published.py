@@ -208,10 +208,7 @@ def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
     """Return whether all numbers lie in [0, records)."""
     if len(numbers) == 0:
         return True
-    if isinstance(numbers, range):
-        ends = sorted((numbers[0], numbers[-1]))
-    else:
-        ends = [int(numbers.min()), int(numbers.max())]
+    ends = sorted((numbers[0], numbers[-1])) if isinstance(numbers, range) else [int(numbers.min()), int(numbers.max())]
     return ends[0] >= 0 and ends[1] < records
 
 

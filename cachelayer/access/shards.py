@@ -84,12 +84,13 @@ class ShardSet:
         if min(records, default=0) < 0 or sum(records) > _MOST_RECORDS:
             raise CorruptionError(f"{len(records)} shards of {sum(records)} records, the least {min(records)}")
         self._splits = splits_of(np.asarray(records, np.int64))
+        self._records = int(self._splits[-1])
         self._starts: list[int] = self._splits[:-1].tolist()
         self._open = OpenShards(self._splits, open_shard)
         self._read_ahead = ReadAhead(self._splits, self.reader)
 
     def __len__(self) -> int:
-        return int(self._splits[-1])
+        return self._records
 
     def reader(self, number: int) -> ShardReader:
         """The reader of a shard."""
@@ -101,7 +102,7 @@ class ShardSet:
         Raises:
             CorruptionError: if there is no such record, or it is not what was written.
         """
-        if not 0 <= number < len(self):
+        if not 0 <= number < self._records:
             raise self._no_record(number)
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
         return self._open.reader(shard, time.monotonic_ns()).record(number - self._starts[shard])
@@ -151,7 +152,7 @@ class ShardSet:
 
     def _check(self, numbers: Ints) -> None:
         # As unsigned integers negative ones are the largest: one comparison for both ends.
-        if len(numbers) and int(numbers.view(np.uint64).max()) >= len(self):
+        if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
             raise self._no_record(int(numbers[(numbers < 0) | (numbers >= len(self))][0]))
 
     def _no_record(self, number: int) -> CorruptionError:

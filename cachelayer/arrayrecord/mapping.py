@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cachelayer.arrayrecord.address_space import NoRoomError, Slot, address_space
-from cachelayer.arrayrecord.blocks import pieces, to_logical
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, pieces
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
 from cachelayer.codec.frames import RecordBuffer, Records
@@ -125,7 +125,8 @@ class MappedFile:
     @property
     def room(self) -> int:
         """Its bytes without block headers."""
-        return int(to_logical(self.nbytes))
+        blocks, rest = divmod(self.identity.nbytes, BLOCK)
+        return blocks * PAYLOAD + max(0, rest - HEADER)
 
     @property
     def buffer(self) -> Bytes:

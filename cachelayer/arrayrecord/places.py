@@ -155,23 +155,24 @@ class UniformRecords:
         return self.nbytes
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
-        if len(self.starts) == 0:
-            return np.empty((0, nbytes), np.uint8)
-        return self.slabs(offset, nbytes, len(self.starts))[0]
+        found = self.slabs(offset, nbytes, max(1, len(self.starts)))
+        return found[0] if found else np.empty((0, nbytes), np.uint8)
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise CorruptionError(f"bytes {offset} to {offset + nbytes} of records of {self.nbytes} bytes")
         begin = self.starts + offset
-        firsts = range(0, len(begin), rows)
+        starts = [begin] if rows == len(begin) else [begin[row : row + rows] for row in range(0, len(begin), rows)]
         if nbytes == 0:
-            return [np.empty((len(begin[first : first + rows]), 0), np.uint8) for first in firsts]
+            return [np.empty((len(part), 0), np.uint8) for part in starts]
         if self.nbytes > PAYLOAD:
             places = self.places + offset
-            return [self._pieced(begin[first : first + rows], places[first : first + rows], nbytes) for first in firsts]
+            return [
+                self._pieced(part, places[row * rows : (row + 1) * rows], nbytes) for row, part in enumerate(starts)
+            ]
         # What a header cuts is gathered with it, and then mended: so few rows are not worth a second gather.
         windows = self.space.windows(nbytes)
-        found = [windows[begin[first : first + rows]] for first in firsts]
+        found = [windows[part] for part in starts]
         crossing = self.crossing
         if len(crossing):
             room = self.room - offset

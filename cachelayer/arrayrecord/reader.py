@@ -137,16 +137,16 @@ class ShardReader:
         Raises:
             CorruptionError: if it is not what was written, as far as that is checked.
         """
-        mapped, rows = self._mapped.slot, self._index.slot
-        if not self._plain or mapped is None or not 0 <= number < len(self):
+        mapped = self._mapped.slot
+        if not self._plain or mapped is None or not 0 <= number < self.header.records:
             return bytearray(whole(self.records(np.array([number]))).memory())
-        memory, nbytes = mapped.space.view, self._mapped.nbytes
+        memory = mapped.space.view
         if self._stride is not None:
             logical, length = self._first + number * self._stride, self._length
-        elif rows is not None:
+        elif (rows := self._index.slot) is not None:
             position, length, _ = _ROW.unpack_from(memory, rows.start + index.HEADER_NBYTES + number * _ROW.size)
             logical = position - (position // BLOCK + 1) * HEADER
-            if logical < 0 or logical + length + HEADER * ((logical + length) // PAYLOAD + 1) > nbytes:
+            if logical < 0 or logical + length + HEADER * ((logical + length) // PAYLOAD + 1) > self._mapped.nbytes:
                 raise CorruptionError(f"{self._name(number)} reaches past the end of the file")
         else:
             return bytearray(whole(self.records(np.array([number]))).memory())
