@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from cachelayer.locks import cached_property
 from cachelayer.versions.origin import Origin
 from cachelayer.versions.secrecy import hidden_values, is_hidden
 
