@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 
 class ProcessLock:
@@ -18,15 +20,25 @@ class ProcessLock:
         self._pid = os.getpid()
         self._lock = threading.RLock()
 
-    def __enter__(self) -> None:
-        if self._pid != os.getpid():
-            self.__init__()  # type: ignore[misc]
-        self._lock.acquire()
+    if TYPE_CHECKING:
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
+        def __enter__(self) -> None: ...
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None: ...
+
+    else:
+        # Properties, so that a ``with`` statement calls the lock of C itself: a signal handler that raises in a method
+        # of ours, just after it took the lock, would leave the lock taken for ever.
+        @property
+        def __enter__(self) -> Callable[[], Any]:
+            if self._pid != os.getpid():
+                self.__init__()
+            return self._lock.__enter__
+
+        @property
+        def __exit__(self) -> Callable[..., None]:
+            return self._lock.__exit__
 
     def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
         return ProcessLock, ()

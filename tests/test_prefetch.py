@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ import pytest
 
 import cachelayer
 from cachelayer import SourceError
-from cachelayer.sequential.prefetch import Chunk, Prefetcher
+from cachelayer.sequential.block import Plan, Reading
+from cachelayer.sequential.pace import Pace
+from cachelayer.sequential.prefetch import Prefetcher
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
@@ -101,15 +102,19 @@ def test_who_would_wait_loads_what_the_thread_has_not_come_to() -> None:
                 assert waiting.wait(60)
             return super().__getitem__(index)
 
-    def load(position: int) -> Iterator[int]:
-        return (slow[index] for index in range(position, position + 1000))
+    def load(position: int, out: list[int], _: Reading) -> None:
+        out.extend(slow[index] for index in range(position, position + 1000))
+
+    def plan(position: int, _: int) -> Plan[int] | None:
+        return (
+            Plan(position, range(position + 1, position + 1001), partial(load, position)) if position < 4000 else None
+        )
 
     slow = Slow(4_000)
-    plan = [Chunk([start + 1000], partial(load, start)) for start in range(0, 4_000, 1000)]
-    prefetcher = Prefetcher(lambda position: plan[position // 1000] if position < 4_000 else None, 3)
-    loaded = []
-    while (found := prefetcher.next_chunk()) is not None:
-        loaded += found[1]
+    prefetcher = Prefetcher(plan, 3, Pace(1, 1, 1), helps=True)
+    loaded: list[int] = []
+    while (found := prefetcher.block(len(loaded))) is not None:
+        loaded += found.items
     assert loaded == list(range(4_000))
 
 

@@ -15,7 +15,7 @@ from cachelayer.access.split import split_rows
 from cachelayer.access.stacking import collate_like
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.protocols import T
+from cachelayer.protocols import ReadingCost, T
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.step_reader import StepReader
 from cachelayer.sequential.stream import Stream
@@ -41,6 +41,10 @@ class Base(Protocol):
     @property
     def read_together(self) -> int:
         """How many records, in batches of fewer, had best be read at once."""
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        """What is known beforehand of the cost of a record."""
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -89,6 +93,11 @@ class View(ABC, Generic[T]):
     def read_together(self) -> int:
         """How many records, in batches of fewer, a stream had best read at once."""
         return self._base.read_together
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        """What is known beforehand of the cost of a record."""
+        return self._base.reading_cost
 
     def __len__(self) -> int:
         return len(self._selection)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import ProcessLock
+from cachelayer.sequential.block import Dropped, Reading
+
+# How often a thread that waits for others asks whether anybody waits for it.
+_LOOKING_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -31,33 +35,82 @@ class ElementMap:
     number: int
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
-    def __call__(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int) -> list[Any]:
-        """What the function makes of elements at global positions.
+    def __call__(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
+        """Return what the function makes of elements at global positions.
 
         Raises:
             Exception: what the function raises, with a note that says where.
         """
-        if self.threads == 0:
-            with self._lock:
-                return self._run(elements, positions, seed)
-        # Every thread takes a part of its own, in order, with a generator of its own.
+        run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
+        return reading.timed(run, elements, positions, seed, reading)
+
+    def _in_threads(
+        self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading
+    ) -> list[Any]:
+        """Give every thread a part of its own, in order, with a generator of its own."""
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
-        with ThreadPoolExecutor(self.threads, "cachelayer-map") as pool:
-            found = pool.map(lambda part: self._run(elements[part], positions[part], seed), parts)
-            return [item for part in found for item in part]
+        # They end as soon as one of them has failed, or the caller was interrupted.
+        together = Reading(threading.Event())
+        found: list[list[Any] | BaseException] = [Dropped()] * len(parts)
 
-    def _run(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int) -> list[Any]:
+        def work(number: int, part: slice) -> None:
+            try:
+                found[number] = self._run(elements[part], positions[part], seed, together)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                found[number] = error
+                together.stop.set()
+
+        threads = [
+            threading.Thread(target=work, args=each, name="cachelayer-map", daemon=True) for each in enumerate(parts)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_LOOKING_SECONDS)
+                    reading.check()
+        finally:
+            together.stop.set()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+        try:
+            _raise_first(found)
+            return [item for part in found for item in cast(list[Any], part)]
+        finally:
+            # The traceback of an error holds this frame.
+            found.clear()
+
+    def _run(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
         generators = keyed_generators(seed, positions, self.number) if self.rng else None
         out = []
         for element, position in zip(elements, positions.tolist(), strict=True):
             drawn = () if generators is None else (next(generators),)
+            reading.check()
             try:
-                out.append(called(self.fn, element, *drawn))
+                out.append(self._called(element, *drawn))
             except Exception as error:
                 error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
                 raise
         return out
+
+    def _called(self, *arguments: Any) -> Any:
+        if self.threads:
+            return called(self.fn, *arguments)
+        with self._lock:
+            return called(self.fn, *arguments)
+
+
+def _raise_first(found: Sequence[Any]) -> None:
+    """Raise the first error of some parts; those of parts that ended because of another do not count."""
+    for part in found:
+        if isinstance(part, BaseException) and not isinstance(part, Dropped):
+            raise part
+    for part in found:
+        if isinstance(part, BaseException):
+            raise part
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError
 from cachelayer.protocols import RandomAccess, T
+from cachelayer.sequential.block import Block, Plan
 from cachelayer.sequential.checkpoint import load_state, save_state
 from cachelayer.sequential.maps import ElementMap
 from cachelayer.sequential.options import StreamOptions
-from cachelayer.sequential.prefetch import Chunk, Prefetcher
+from cachelayer.sequential.pace import BLOCK_NBYTES, Pace
+from cachelayer.sequential.prefetch import Prefetcher
 from cachelayer.sequential.state import StreamIdentity
 from cachelayer.sequential.step_reader import StepReader
 from cachelayer.sequential.steps import Step
 
 U = TypeVar("U")
 
-# What is read at once at most, where batches are smaller or there are none.
-_CHUNK_NBYTES = 4 << 20
-# Of elements that functions are applied to, which may take long.
+# Elements that functions are applied to are read in so many at once at most.
 _MAPPED_RECORDS = 128
 
 
@@ -36,9 +36,6 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        records = reader.records
-        most = min(records.read_together, _MAPPED_RECORDS if reader.maps else records.read_together)
-        self._chunk_records = min(most, max(1, _CHUNK_NBYTES // max(1, records.record_nbytes)))
 
     @property
     def options(self) -> StreamOptions:
@@ -157,11 +154,9 @@ class Stream(Generic[T]):
         """The record numbers in the batch of a step, one a row: int64. Padding rows repeat the last one."""
         return self._reader.numbers(self._step(step))
 
-    def with_state(self) -> Iterator[tuple[T, dict[str, Any]]]:
+    def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Pairs of a batch and the state after it, for consumers that hold back batches before they hand them out."""
-        iterator = iter(self)
-        for item in iterator:
-            yield item, iterator.get_state()
+        return _StatesIterator(self)
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
@@ -175,25 +170,41 @@ class Stream(Generic[T]):
             raise RecordIndexError(f"step {number}: the stream has {total} steps")
         return found
 
-    def plan(self, position: int) -> Chunk | None:
-        """What is read next from a position: some steps at once, so that small batches cost little; None at the end."""
+    def plan(self, position: int, most: int) -> Plan[T] | None:
+        """What is read next from a position: so many batches, or elements, at most; None at the end."""
         steps = self.options.steps
-        if self.options.batched:
-            share = max(1, self._reader.share)
-            found: list[Step] = []
-            while len(found) * share < self._chunk_records and (step := steps.at(position)) is not None:
-                position = steps.after(step)
-                found.append(step)
-            if not found:
-                return None
-            after = [steps.after(step) for step in found]
-            return Chunk(after, lambda: self._reader.batches(found))
-        block = steps.block(position, self._chunk_records)
+        if not self.options.batched:
+            return self._plan_of_elements(position, most)
+        begin, found, after = position, list[Step](), list[int]()
+        while len(found) < most and (step := steps.at(position)) is not None:
+            position = steps.after(step)
+            found.append(step)
+            after.append(position)
+        return Plan(begin, after, lambda out, reading: self._reader.batches(found, out, reading)) if found else None
+
+    def _plan_of_elements(self, position: int, most: int) -> Plan[T] | None:
+        steps = self.options.steps
+        block = steps.block(position, most)
         if block is None:
             return None
         stride = steps.shard_count
         after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
-        return Chunk(after, lambda: self._reader.block(block))
+        return Plan(position, after, lambda out, reading: self._reader.block(block, out, reading))
+
+    def prefetcher(self) -> Prefetcher[T]:
+        """Read the stream in blocks.
+
+        One is a batch, or an element. It becomes several where they are known to be small and quick, or turn out to be.
+        """
+        reader, records = self._reader, self._reader.records
+        share = max(1, reader.share) if self.options.batched else 1
+        together = min(records.read_together, _MAPPED_RECORDS if reader.maps else records.read_together)
+        most = -(-max(1, min(together, BLOCK_NBYTES // max(1, records.record_nbytes))) // share)
+        threads = max((function.threads for function in reader.maps), default=1)
+        least = 1 if self.options.prefetch == 0 else -(-max(1, threads) // share)
+        known = records.reading_cost == "stored" and not self.is_mapped
+        pace = Pace(most if known else least, least, max(least, most))
+        return Prefetcher(self.plan, self.options.prefetch, pace, helps=known)
 
     @property
     def identity(self) -> StreamIdentity:
@@ -210,56 +221,73 @@ def _function(fn: Any) -> Any:
     return fn
 
 
+# Called, it says that there is no more.
+_END: Callable[[], Any] = iter(()).__next__
+
+
 class StreamIterator(Iterator[T]):
-    """Hands out a stream, and knows where it is. For one thread at a time."""
+    """Hands out a stream, and knows where it is. For one thread at a time.
+
+    Position and items cannot come apart: if ``next()`` raises, whatever and whenever, nothing was handed out, and the
+    next call hands out what comes after the last item that was. A signal handler may raise at any moment.
+    """
 
     def __init__(self, stream: Stream[T]) -> None:
         self._stream = stream
         self._identity = stream.identity
         self._steps = stream.options.steps
         self._writes = stream.options.shard_index == 0
-        self._prefetcher = Prefetcher(stream.plan, stream.options.prefetch)
-        self._go_to(stream.options.start)
-
-    def _go_to(self, position: int) -> None:
-        self._position = self._steps.next_start(position)
-        self._ready: Iterator[tuple[T, int]] = iter(())
-        self._failure: BaseException | None = None
-        self._chunk_end = self._position
-        self._prefetcher.go_to(self._position)
+        self._prefetcher = stream.prefetcher()
+        # All that changes: replaced as a whole, by one assignment.
+        self._block: Block[T] = Block(self._steps.next_start(stream.options.start))
 
     def __iter__(self) -> StreamIterator[T]:
         return self
 
-    def __next__(self) -> T:
-        while True:
-            ready = next(self._ready, None)
-            if ready is not None:
-                item, self._position = ready
-                return item
-            if self._failure is not None:
-                raise self._taken_failure()
-            if not self._next_chunk():
-                raise StopIteration
+    if TYPE_CHECKING:
+
+        def __next__(self) -> T: ...
+
+    else:
+
+        @property
+        def __next__(self) -> Callable[[], T]:
+            """What hands out the next item.
+
+            ``next()`` calls it in C: no bytecode comes between the moment when the item leaves its block and the
+            caller, and so no signal handler.
+            """
+            while not self._block.items:
+                if self._block.failure is not None:
+                    raise self._taken_failure()
+                if not self._follow(self._block):
+                    return _END
+            return self._block.items.popleft
 
     # Apart from __next__, whose frame is in the traceback of the error and must not hold it.
-    def _next_chunk(self) -> bool:
-        """Get the next chunk ready; False at the end."""
+    def _follow(self, block: Block[T]) -> bool:
+        """Get the block after an exhausted one ready; False at the end."""
         # A shard that has no element in the last step of an epoch passes it over here.
-        self._position = self._chunk_end
-        loaded = self._prefetcher.next_chunk()
-        if loaded is None:
-            return False
-        chunk, items, self._failure = loaded
-        self._chunk_end = chunk.end
-        self._ready = zip(items, chunk.after, strict=False)
-        return True
+        found = self._prefetcher.block(block.end)
+        following = Block[T](block.end) if found is None else self._shown(found)
+        # Unless another thread was quicker.
+        if self._block is block:
+            self._block = following
+        return found is not None
+
+    def _shown(self, block: Block[Any]) -> Block[T]:
+        """A block as it is handed out."""
+        return block
 
     def _taken_failure(self) -> BaseException:
-        """The error that ended a chunk early; what it concerns is read again on the next call."""
-        failure = cast(BaseException, self._failure)
-        self._go_to(self._position)
+        """The error that ended a block early; what it concerns is read again on the next call."""
+        failure = cast(BaseException, self._block.failure)
+        self._go_to(self._block.position)
         return failure
+
+    def _go_to(self, position: int) -> None:
+        self._prefetcher.forget()
+        self._block = Block(self._steps.next_start(position))
 
     def __reduce__(self) -> tuple[Callable[..., StreamIterator[T]], tuple[Stream[T], dict[str, Any]]]:
         return _restored, (self._stream, self.get_state())
@@ -267,11 +295,11 @@ class StreamIterator(Iterator[T]):
     @property
     def position(self) -> int:
         """The global position after what was handed out: ``stream(start=position)`` goes on there."""
-        return self._position
+        return self._block.position
 
     def get_state(self) -> dict[str, Any]:
         """The state after what was handed out: small, JSON, the same on every shard after the same number of steps."""
-        return self._identity.state(self._position)
+        return self._identity.state(self.position)
 
     def set_state(self, state: Any) -> None:
         """Go on where an iterator of the same records in the same order was, on any number of shards.
@@ -305,6 +333,13 @@ class StreamIterator(Iterator[T]):
             StateError: where there is none, or it belongs to other records or another order.
         """
         return await load_state(directory, self.set_state)
+
+
+class _StatesIterator(StreamIterator[Any]):
+    """Hands out pairs of an item and the state after it."""
+
+    def _shown(self, block: Block[Any]) -> Block[Any]:
+        return block.replaced(lambda item, position: (item, self._identity.state(position)))
 
 
 def _restored(stream: Stream[T], state: dict[str, Any]) -> StreamIterator[T]:
