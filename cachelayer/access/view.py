@@ -243,11 +243,13 @@ class View(ABC, Generic[T]):
             reshuffle: False keeps the same order in every epoch.
             num_epochs: epochs from position 0 on; None for no end.
             shard: (index, count), or an object with shard_index and shard_count.
-            remainder: what becomes of a shorter last step of an epoch: "drop" skips it, "keep" shares it out, "pad"
-                fills it up and gives ``(batch, mask)`` at every step. Required where there are several shards and the
-                length does not divide; else "keep".
+            remainder: what becomes of a shorter last step of an epoch: "keep", the default, shares it out, so that
+                shards may get different numbers of records; "drop" skips it; "pad" fills it up and gives
+                ``(batch, mask)`` at every step.
             start: a global position in records, over all epochs and all shards.
-            prefetch: reads ahead in the background, each of one batch, or of several small ones; 0 for none.
+            prefetch: how much is read ahead in the background: so many batches, or elements, and as much again as one
+                batch holds in memory besides. Small and quick ones are read several at once, up to 4 MB for each one
+                that is asked for. 0 reads nothing ahead.
 
         Raises:
             InvalidArgumentError: where an argument cannot be; the message names it and the fix.
