@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections import deque
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Generic, cast
 
@@ -16,7 +16,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import integer
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
-from cachelayer.sequential.checkpoint import load_state, save_state
+from cachelayer.sequential.checkpoint import Awaited, load_state, save_state
 from cachelayer.sequential.steps import Steps
 from cachelayer.sequential.stream import Stream
 from cachelayer.storage import Storage
@@ -207,21 +207,21 @@ class GlobalBatchIterator(Iterator[T]):
         self._local.set_state(state)
         self._begin()
 
-    async def save(self, directory: Any) -> Awaitable[None]:
-        """Save the state beside a model: Orbax calls this. Process 0 writes ``state.json``.
+    def save(self, directory: Any) -> Awaited:
+        """Save the state beside a model, as ``state.json``; process 0 writes it.
 
         Args:
-            directory: a path, or one that Orbax is about to make.
+            directory: a path, to which it is written at once; or one that Orbax is about to make, and awaits.
         """
-        return await save_state(self.get_state(), directory, writes=jax.process_index() == 0)
+        return save_state(self.get_state(), directory, writes=jax.process_index() == 0)
 
-    async def load(self, directory: Any) -> Awaitable[None]:
-        """Go on from a state that :meth:`save` wrote, on any number of processes: Orbax calls this.
+    def load(self, directory: Any) -> Awaited:
+        """Go on from a state that :meth:`save` wrote, on any number of processes, at once; Orbax calls this too.
 
         Raises:
             StateError: where there is none, or it belongs to other records or another order.
         """
-        return await load_state(directory, self.set_state)
+        return load_state(directory, self.set_state)
 
 
 def _step_sizes(steps: Steps, position: int) -> set[int]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, integer
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError
+from cachelayer.errors import CacheLayerWarning, InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import RandomAccess, T
-from cachelayer.sequential.block import Block, Plan
-from cachelayer.sequential.checkpoint import load_state, save_state
+from cachelayer.sequential.block import Plan
+from cachelayer.sequential.epochs import Epochs, Iterations, epoch_options
+from cachelayer.sequential.iterator import StatesIterator, StreamIterator
 from cachelayer.sequential.maps import ElementMap
 from cachelayer.sequential.options import StreamOptions
 from cachelayer.sequential.pace import BLOCK_NBYTES, Pace
@@ -36,6 +38,9 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
+        # Set by an iterator that came from the start to the end.
+        self.iterated_through = False
+        self._warned = False
 
     @property
     def options(self) -> StreamOptions:
@@ -116,8 +121,57 @@ class Stream(Generic[T]):
         return Stream(replace(self._reader, options=replace(self.options, **changes)))
 
     def __iter__(self) -> StreamIterator[T]:
-        """An iterator from ``start`` on, independent of others."""
+        """An iterator from ``start`` on, independent of others: each one has the same order."""
+        self._warn_once()
         return StreamIterator(self)
+
+    def epoch(self, epoch: int) -> StreamIterator[T]:
+        """An iterator over one whole epoch, whatever ``start`` and ``num_epochs`` are: epoch e of any run.
+
+        Args:
+            epoch: its number, from 0 on.
+        """
+        options = epoch_options(self.options, integer("epoch", epoch, 0))
+        return iter(self.with_options(start=options.start, steps=options.steps))
+
+    def epochs(self) -> Epochs[T]:
+        """Iterators over one epoch after the other: ``for epoch in stream.epochs(): for batch in epoch: ...``.
+
+        The first is that of ``start``, from there on. The last is that before epoch ``num_epochs``; if that is 1, as it
+        is by default, or None, there is no last one. What is returned has ``get_state`` and ``set_state``.
+        """
+        return Epochs(self)
+
+    def iteration(self, number: int) -> Stream[T]:
+        """What the iteration of a number hands out, of a dataset that is made of this stream: for adapters.
+
+        Iteration 0 is this stream, the next has as many epochs, those that follow, and so on. If all epochs have one
+        order, or there is no end, each is this stream.
+        """
+        options = Iterations(self.options).options_of(number)
+        return self.with_options(start=options.start, steps=options.steps)
+
+    def iteration_at(self, position: int) -> int:
+        """The number of the iteration that goes on at a position."""
+        return Iterations(self.options).number_at(position)
+
+    @property
+    def iterations_differ(self) -> bool:
+        """True if each iteration has epochs of its own."""
+        return Iterations(self.options).differ
+
+    def _warn_once(self) -> None:
+        order, message = self.options.order, None
+        if self.iterated_through and order.shuffle and order.reshuffle and self.options.steps.num_epochs == 1:
+            message = (
+                "this stream is iterated over again, and has the same order each time: iterate over stream.epoch(e), "
+                "or over stream.epochs(), for another order in every epoch, or pass reshuffle=False"
+            )
+        elif order.seed is not None and not order.shuffle and not any(function.rng for function in self._reader.maps):
+            message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"
+        if message is not None and not self._warned:
+            self._warned = True
+            warnings.warn(message, CacheLayerWarning, stacklevel=3)
 
     # Steps can be asked for by number, but without batches they are more than what is handed out.
     __reversed__ = None
@@ -156,7 +210,8 @@ class Stream(Generic[T]):
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Pairs of a batch and the state after it, for consumers that hold back batches before they hand them out."""
-        return _StatesIterator(self)
+        self._warn_once()
+        return StatesIterator(self)
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
@@ -219,131 +274,3 @@ def _function(fn: Any) -> Any:
     if not callable(fn):
         raise InvalidTypeError(f"fn {fn!r}: pass a function")
     return fn
-
-
-# Called, it says that there is no more.
-_END: Callable[[], Any] = iter(()).__next__
-
-
-class StreamIterator(Iterator[T]):
-    """Hands out a stream, and knows where it is. For one thread at a time.
-
-    Position and items cannot come apart: if ``next()`` raises, whatever and whenever, nothing was handed out, and the
-    next call hands out what comes after the last item that was. A signal handler may raise at any moment.
-    """
-
-    def __init__(self, stream: Stream[T]) -> None:
-        self._stream = stream
-        self._identity = stream.identity
-        self._steps = stream.options.steps
-        self._writes = stream.options.shard_index == 0
-        self._prefetcher = stream.prefetcher()
-        # All that changes: replaced as a whole, by one assignment.
-        self._block: Block[T] = Block(self._steps.next_start(stream.options.start))
-
-    def __iter__(self) -> StreamIterator[T]:
-        return self
-
-    if TYPE_CHECKING:
-
-        def __next__(self) -> T: ...
-
-    else:
-
-        @property
-        def __next__(self) -> Callable[[], T]:
-            """What hands out the next item.
-
-            ``next()`` calls it in C: no bytecode comes between the moment when the item leaves its block and the
-            caller, and so no signal handler.
-            """
-            while not self._block.items:
-                if self._block.failure is not None:
-                    raise self._taken_failure()
-                if not self._follow(self._block):
-                    return _END
-            return self._block.items.popleft
-
-    # Apart from __next__, whose frame is in the traceback of the error and must not hold it.
-    def _follow(self, block: Block[T]) -> bool:
-        """Get the block after an exhausted one ready; False at the end."""
-        # A shard that has no element in the last step of an epoch passes it over here.
-        found = self._prefetcher.block(block.end)
-        following = Block[T](block.end) if found is None else self._shown(found)
-        # Unless another thread was quicker.
-        if self._block is block:
-            self._block = following
-        return found is not None
-
-    def _shown(self, block: Block[Any]) -> Block[T]:
-        """A block as it is handed out."""
-        return block
-
-    def _taken_failure(self) -> BaseException:
-        """The error that ended a block early; what it concerns is read again on the next call."""
-        failure = cast(BaseException, self._block.failure)
-        self._go_to(self._block.position)
-        return failure
-
-    def _go_to(self, position: int) -> None:
-        self._prefetcher.forget()
-        self._block = Block(self._steps.next_start(position))
-
-    def __reduce__(self) -> tuple[Callable[..., StreamIterator[T]], tuple[Stream[T], dict[str, Any]]]:
-        return _restored, (self._stream, self.get_state())
-
-    @property
-    def position(self) -> int:
-        """The global position after what was handed out: ``stream(start=position)`` goes on there."""
-        return self._block.position
-
-    def get_state(self) -> dict[str, Any]:
-        """The state after what was handed out: small, JSON, the same on every shard after the same number of steps."""
-        return self._identity.state(self.position)
-
-    def set_state(self, state: Any) -> None:
-        """Go on where an iterator of the same records in the same order was, on any number of shards.
-
-        Args:
-            state: what ``get_state`` gave, or its JSON.
-
-        Raises:
-            StateError: where it belongs to other records or another order, or lies past the end.
-        """
-        position = self._identity.position(state)
-        end = self._steps.end
-        if end is not None and position > end:
-            raise StateError(
-                f"position {position} of the state is past the end of this stream, {end}: pass a larger num_epochs"
-            )
-        self._go_to(position)
-
-    async def save(self, directory: Any) -> Awaitable[None]:
-        """Save the state beside a model: Orbax calls this. The first shard writes ``state.json``.
-
-        Args:
-            directory: a path, or one that Orbax is about to make.
-        """
-        return await save_state(self.get_state(), directory, writes=self._writes)
-
-    async def load(self, directory: Any) -> Awaitable[None]:
-        """Go on from a state that :meth:`save` wrote, on any number of shards: Orbax calls this.
-
-        Raises:
-            StateError: where there is none, or it belongs to other records or another order.
-        """
-        return await load_state(directory, self.set_state)
-
-
-class _StatesIterator(StreamIterator[Any]):
-    """Hands out pairs of an item and the state after it."""
-
-    def _shown(self, block: Block[Any]) -> Block[Any]:
-        return block.replaced(lambda item, position: (item, self._identity.state(position)))
-
-
-def _restored(stream: Stream[T], state: dict[str, Any]) -> StreamIterator[T]:
-    """A copy of an iterator, which reads ahead by itself."""
-    iterator = StreamIterator(stream)
-    iterator.set_state(state)
-    return iterator
