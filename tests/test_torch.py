@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import tempfile
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

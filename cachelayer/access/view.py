@@ -205,11 +205,11 @@ class View(ABC, Generic[T]):
         remainder: Literal["pad"],
         start: int = ...,
         prefetch: int = ...,
-    ) -> Stream[tuple[T, NDArray[np.bool_]]]: ...
+    ) -> Stream[tuple[Any, NDArray[np.bool_]]]: ...
     @overload
     def stream(
         self,
-        global_batch_size: int | None = ...,
+        global_batch_size: None = ...,
         *,
         shuffle: bool = ...,
         seed: int | None = ...,
@@ -220,6 +220,20 @@ class View(ABC, Generic[T]):
         start: int = ...,
         prefetch: int = ...,
     ) -> Stream[T]: ...
+    @overload
+    def stream(
+        self,
+        global_batch_size: int | None,
+        *,
+        shuffle: bool = ...,
+        seed: int | None = ...,
+        reshuffle: bool = ...,
+        num_epochs: int | None = ...,
+        shard: Any = ...,
+        remainder: Literal["drop", "keep"] | None = ...,
+        start: int = ...,
+        prefetch: int = ...,
+    ) -> Stream[Any]: ...
     def stream(
         self,
         global_batch_size: int | None = None,

@@ -20,8 +20,8 @@ class _Done:
     """What is left of something that was done: it can be awaited as often as one likes."""
 
     def __await__(self) -> Generator[Any, None, Any]:
+        yield from ()
         return self
-        yield
 
 
 def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True) -> Awaited:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic
 
-from cachelayer.errors import StateError
+from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
 from cachelayer.sequential.iterator import END, StreamIterator
 from cachelayer.sequential.options import StreamOptions
+from cachelayer.sequential.steps import MOST_POSITIONS
 
 if TYPE_CHECKING:
     from cachelayer.sequential.stream import Stream
@@ -58,7 +59,15 @@ class Iterations:
 
 
 def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
-    """The options of a stream of one whole epoch."""
+    """Return the options of a stream of one whole epoch.
+
+    Raises:
+        InvalidArgumentError: if its positions are too large.
+    """
+    if (epoch + 1) * options.steps.records > MOST_POSITIONS:
+        raise InvalidArgumentError(
+            f"epoch {epoch} of {options.steps.records} records ends past position 2**62: there are no further ones"
+        )
     return _epochs_of(options, epoch, epoch + 1)
 
 

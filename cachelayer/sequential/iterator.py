@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cachelayer.errors import StateError
-from cachelayer.protocols import T, T_co
+from cachelayer.protocols import T
 from cachelayer.sequential.block import Block
 from cachelayer.sequential.checkpoint import Awaited, load_state, save_state
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 END: Callable[[], Any] = iter(()).__next__
 
 
-class Blocks(Protocol[T_co]):
+class Blocks(Protocol[T]):
     """Where an iterator takes its blocks from."""
 
-    def block(self, position: int) -> Block[T_co] | None:
+    def block(self, position: int) -> Block[T] | None:
         """The block at a position, the same one if it is asked for again; None at the end."""
 
     def forget(self) -> None:

@@ -51,7 +51,8 @@ class ElementMap:
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
         # They end as soon as one of them has failed, or the caller was interrupted.
-        together = Reading(threading.Event())
+        ended = threading.Event()
+        together = Reading(ended)
         found: list[list[Any] | BaseException] = [Dropped()] * len(parts)
 
         def work(number: int, part: slice) -> None:
@@ -59,7 +60,7 @@ class ElementMap:
                 found[number] = self._run(elements[part], positions[part], seed, together)
             except BaseException as error:  # noqa: BLE001 - raised below
                 found[number] = error
-                together.stop.set()
+                ended.set()
 
         threads = [
             threading.Thread(target=work, args=each, name="cachelayer-map", daemon=True) for each in enumerate(parts)
@@ -72,7 +73,7 @@ class ElementMap:
                     thread.join(_LOOKING_SECONDS)
                     reading.check()
         finally:
-            together.stop.set()
+            ended.set()
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()

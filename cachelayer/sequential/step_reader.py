@@ -84,7 +84,8 @@ class StepReader:
     def _read_at_once(self, steps: Sequence[Step], reading: Reading) -> Iterable[Any]:
         numbers = [self.numbers(step) for step in steps]
         if not self.maps:
-            return self._timed(self.records.read_batches, numbers, reading)
+            found: Iterable[Any] = self._timed(self.records.read_batches, numbers, reading)
+            return found
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self._positions(step) for step in steps])
         elements = self._mapped(np.concatenate(numbers), positions, reading)

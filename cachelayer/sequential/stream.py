@@ -22,7 +22,7 @@ from cachelayer.sequential.pace import BLOCK_NBYTES, Pace
 from cachelayer.sequential.prefetch import Prefetcher
 from cachelayer.sequential.state import StreamIdentity
 from cachelayer.sequential.step_reader import StepReader
-from cachelayer.sequential.steps import Step
+from cachelayer.sequential.steps import MOST_POSITIONS, Step
 
 U = TypeVar("U")
 
@@ -186,6 +186,8 @@ class Stream(Generic[T]):
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
         count = options.steps.count(options.start, offset)
+        if count is None and options.steps.records >= MOST_POSITIONS:
+            raise InvalidTypeError("a mixture has no end, and so no length: take as many batches as you need of it")
         if count is None:
             raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
         return count
