@@ -20,6 +20,12 @@ class ProcessLock:
         self._pid = os.getpid()
         self._lock = threading.RLock()
 
+    def of_process(self) -> threading.RLock:
+        """The lock that threads of this process hold."""
+        if self._pid != os.getpid():
+            self.__init__()  # type: ignore[misc]
+        return self._lock
+
     if TYPE_CHECKING:
 
         def __enter__(self) -> None: ...
@@ -32,9 +38,7 @@ class ProcessLock:
         # of ours, just after it took the lock, would leave the lock taken for ever.
         @property
         def __enter__(self) -> Callable[[], Any]:
-            if self._pid != os.getpid():
-                self.__init__()
-            return self._lock.__enter__
+            return self.of_process().__enter__
 
         @property
         def __exit__(self) -> Callable[..., None]:

@@ -22,19 +22,20 @@ class Reading:
     """The reading of one block: whether anybody waits for it, and how long the user's functions took.
 
     Args:
-        stop: set as soon as nobody waits.
+        stops: one of them is set as soon as nobody waits.
     """
 
-    __slots__ = ("seconds", "stop")
+    __slots__ = ("seconds", "stops")
 
-    def __init__(self, stop: threading.Event | None = None) -> None:
-        self.stop = stop
+    def __init__(self, *stops: threading.Event) -> None:
+        self.stops = stops
         self.seconds = 0.0
 
     def check(self) -> None:
         """Raise if nobody waits any longer: asked before each call of a function of the user's."""
-        if self.stop is not None and self.stop.is_set():
-            raise Dropped
+        for stop in self.stops:
+            if stop.is_set():
+                raise Dropped
 
     def timed(self, work: Callable[..., U], *arguments: Any) -> U:
         """Return what a function makes of its arguments, and count its time as the user's."""
@@ -121,7 +122,7 @@ class Plan(Generic[T]):
         """
         items: list[T] = []
         failure: BaseException | None = None
-        reading = Reading(stop)
+        reading = Reading() if stop is None else Reading(stop)
         try:
             self.read(items, reading)
         except Dropped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
@@ -13,9 +14,6 @@ from numpy.typing import NDArray
 
 from cachelayer.locks import ProcessLock
 from cachelayer.sequential.block import Dropped, Reading
-
-# How often a thread that waits for others asks whether anybody waits for it.
-_LOOKING_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ElementMap:
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
         # They end as soon as one of them has failed, or the caller was interrupted.
         ended = threading.Event()
-        together = Reading(ended)
+        together = Reading(ended, *reading.stops)
         found: list[list[Any] | BaseException] = [Dropped()] * len(parts)
 
         def work(number: int, part: slice) -> None:
@@ -69,9 +67,7 @@ class ElementMap:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                while thread.is_alive():
-                    thread.join(_LOOKING_SECONDS)
-                    reading.check()
+                thread.join()
         finally:
             ended.set()
             for thread in threads:
@@ -86,22 +82,21 @@ class ElementMap:
 
     def _run(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
         generators = keyed_generators(seed, positions, self.number) if self.rng else None
-        out = []
+        fn, check, out = self.fn, reading.check, list[Any]()
+        held = nullcontext() if self.threads else self._lock.of_process()
         for element, position in zip(elements, positions.tolist(), strict=True):
             drawn = () if generators is None else (next(generators),)
-            reading.check()
+            check()
             try:
-                out.append(self._called(element, *drawn))
+                with held:
+                    made = fn(element, *drawn)
+            except StopIteration as error:
+                raise _ended(error) from error
             except Exception as error:
                 error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
                 raise
+            out.append(made)
         return out
-
-    def _called(self, *arguments: Any) -> Any:
-        if self.threads:
-            return called(self.fn, *arguments)
-        with self._lock:
-            return called(self.fn, *arguments)
 
 
 def _raise_first(found: Sequence[Any]) -> None:
@@ -123,7 +118,11 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except StopIteration as error:
-        raise RuntimeError("a function passed to map() or map_batches() raised StopIteration") from error
+        raise _ended(error) from error
+
+
+def _ended(error: StopIteration) -> RuntimeError:
+    return RuntimeError(f"a function passed to map() or map_batches() raised StopIteration({error})")
 
 
 def keyed_generators(seed: int, positions: NDArray[np.int64], number: int) -> Iterator[np.random.Generator]:

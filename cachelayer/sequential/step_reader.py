@@ -109,14 +109,13 @@ class StepReader:
         mine = slice(self.options.shard_index, None, self.options.steps.shard_count)
         numbers = self.options.order(epoch, place, place + block.end - block.begin)[mine]
         positions = np.arange(block.begin, block.end)[mine]
-        rows = [slice(row, row + 1) for row in range(len(numbers))]
         found, failure = _tried(lambda: self._mapped(numbers, positions, reading)) if len(numbers) > 1 else (None, None)
         try:
             if found is not None:
                 out.extend(found)
                 return
-            for row in rows:
-                out.extend(self._mapped(numbers[row], positions[row], reading))
+            for row in range(len(numbers)):
+                out.extend(self._mapped(numbers[row : row + 1], positions[row : row + 1], reading))
             _raise_what_came_once(failure)
         finally:
             failure = None
@@ -160,8 +159,10 @@ class StepReader:
         self, elements: Sequence[Any], made: Sequence[Any], numbers: Indices, positions: Indices
     ) -> None:
         """Raise if a function returned nothing for an element, unless elements may be None."""
+        if not any(element is None for element in made) or getattr(self.records.element_spec, "nullable", False):
+            return
         for row, (before, after) in enumerate(zip(elements, made, strict=True)):
-            if after is None and before is not None and not getattr(self.records.element_spec, "nullable", False):
+            if after is None and before is not None:
                 raise _nothing("map()", f"at global position {positions[row]}", int(numbers[row]))
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
