@@ -88,6 +88,16 @@ class Block(Generic[T]):
         """The position where the next block begins."""
         return self._after[-1] if self._after else self._begin
 
+    def extended(self, item: T, after: int) -> Block[T]:
+        """A block of what is left of this one, and one item more."""
+        left = len(self.items)
+        return Block(self.position, [*self._after[self._count - left : self._count], after], [*self.items, item])
+
+    def failed(self, error: BaseException) -> Block[T]:
+        """A block of what is left of this one, ended by an error."""
+        left = len(self.items)
+        return Block(self.position, self._after[self._count - left : self._count], self.items, error)
+
     def replaced(self, change: Callable[[T, int], Any]) -> Block[Any]:
         """A block of what a function makes of each item and the position after it."""
         items = map(change, self.items, self._after)

@@ -46,6 +46,8 @@ def make_options(
     if remainder is None and getattr(shard, "drop_remainder", False) is True:
         remainder = "drop"
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
+    if batch > MOST_POSITIONS:
+        raise InvalidArgumentError(f"a step of {batch} records: there are 2**62 at most")
     if batch % shard_count:
         raise InvalidArgumentError(
             f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "
