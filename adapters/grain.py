@@ -29,6 +29,7 @@ from cachelayer.errors import (
 )
 from cachelayer.protocols import RandomAccess
 from cachelayer.sequential.checkpoint import Awaited, load_state, save_state
+from cachelayer.sequential.iterator import StreamIterator
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.order import ORDER_VERSION
 from cachelayer.sequential.steps import Step
@@ -287,7 +288,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         Raises:
             StateError: where it belongs to other records or another order, or to another number of workers.
         """
-        fresh = iter(self._stream)
+        fresh = StreamIterator(self._stream)
         begin = fresh.get_state()["position"]
         fresh.set_state(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1

@@ -261,9 +261,8 @@ class View(ABC, Generic[T]):
                 shards may get different numbers of records; "drop" skips it; "pad" fills it up and gives
                 ``(batch, mask)`` at every step.
             start: a global position in records, over all epochs and all shards.
-            prefetch: how much is read ahead in the background: so many batches, or elements, and as much again as one
-                batch holds in memory besides. Small and quick ones are read several at once, up to 4 MB for each one
-                that is asked for. 0 reads nothing ahead.
+            prefetch: batches, or elements, that are read ahead in the background. These and one more are held in
+                memory; several small ones are read at once, up to 4 MB for each that is asked for. 0 reads none ahead.
 
         Raises:
             InvalidArgumentError: where an argument cannot be; the message names it and the fix.
