@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import Any, Self
 
 import numpy as np
 
 from cachelayer.adapters._arrow_columns import Lists, column, dtype_of, leaf_spec
-from cachelayer.building.source import Batch, Prepared, batch_records
+from cachelayer.adapters._files import Files
+from cachelayer.building.batches import Batch, Prepared, batch_records
 from cachelayer.codec import Column
 from cachelayer.codec.leaves import leaf_codec
 from cachelayer.elements import tree
@@ -25,6 +25,7 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
+from cachelayer.locks import cached_property
 
 try:
     import pyarrow as pa
@@ -67,19 +68,36 @@ class ArrowSource:
         parts: gives the parts in order, each time it is called. Lengths are known where it gives a sequence.
         declared: the element spec that the user declares, in place of that of the schema.
         begin: the row to begin with.
+        files: that the parts are read from, if they are.
     """
 
     def __init__(
-        self, kind: str, parts: Callable[[], Iterable[Part]], declared: Tree | None = None, begin: int = 0
+        self,
+        kind: str,
+        parts: Callable[[], Iterable[Part]],
+        declared: Tree | None = None,
+        begin: int = 0,
+        files: Files | None = None,
     ) -> None:
         self.kind = kind
         self._parts = parts
         self._declared = declared
         self._begin = begin
+        self._files = files
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files, if there are any, lie on this host."""
+        return self._files is not None and self._files.is_local
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its files from others."""
+        return {} if self._files is None else self._files.identity
 
     def with_element_spec(self, spec: Tree) -> Self:
         """The same source, of a spec that a user declares."""
-        return type(self)(self.kind, self._parts, spec, self._begin)
+        return type(self)(self.kind, self._parts, spec, self._begin, self._files)
 
     @cached_property
     def _first(self) -> Part:
@@ -152,7 +170,7 @@ class SkippableArrowSource(ArrowSource):
 
     def rest(self, records: int) -> Self:
         """The same rows from one on."""
-        return type(self)(self.kind, self._parts, self._declared, self._begin + records)
+        return type(self)(self.kind, self._parts, self._declared, self._begin + records, self._files)
 
 
 def from_row(batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:

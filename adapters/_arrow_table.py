@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.numbers import record_numbers
 from cachelayer.access.view import View
 from cachelayer.adapters._arrow_columns import arrow_array
+from cachelayer.adapters._handed import check_ref
 from cachelayer.elements import tree
 from cachelayer.elements.spec import LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree
@@ -29,12 +31,13 @@ def read_table(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -> 
         InvalidTypeError: where elements are no dicts, or for a leaf that Arrow has no type for.
         RecordIndexError: where there is no such record.
     """
+    check_ref(ref)
     raw = ref.raw() if isinstance(ref, DataRef) else ref
     spec = raw.element_spec
     if not isinstance(spec, dict):
         raise InvalidTypeError(f"the elements are {tree.describe(spec)}: a frame is made of dicts, one column a key")
     kinds = {name: _type(leaf, f"[{name!r}]") for name, leaf in spec.items()}
-    rows: Any = np.arange(len(raw)) if indices is None else indices
+    rows = record_numbers(slice(None) if indices is None else indices, len(raw))
     batch = raw.read(rows)
     return pa.table({name: _array(kind, spec[name], batch[name], len(rows)) for name, kind in kinds.items()})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
@@ -12,10 +13,14 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from cachelayer.building.identity import FileFacts, identity_of_files
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.versions.secrecy import without_userinfo
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _PATTERN = "*?["
+_MODIFIED = ("mtime", "etag", "ETag", "LastModified", "last_modified", "updated")
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,15 @@ class File:
 
     @property
     def name(self) -> str:
-        """What messages call it: the path, or the URL."""
-        return self.path if self.is_local else str(self.fs.unstrip_protocol(self.path))
+        """What messages call it: the path, or the URL without user, password and query."""
+        return self.path if self.is_local else without_userinfo(str(self.fs.unstrip_protocol(self.path)))
+
+    @property
+    def facts(self) -> FileFacts:
+        """What its listing says."""
+        with reading(self.name):
+            info = self.fs.info(self.path)
+        return facts_of(self.name, info)
 
     def open(self) -> IO[bytes]:
         """The file, for reading."""
@@ -51,9 +63,15 @@ class Sized(File):
 
     Args:
         nbytes: its size.
+        modified: when it was written, or what its store has in place of that.
     """
 
     nbytes: int
+    modified: str | None = None
+
+    @property
+    def facts(self) -> FileFacts:
+        return FileFacts(self.name, self.nbytes, self.modified)
 
 
 @dataclass(frozen=True)
@@ -86,7 +104,10 @@ class Folder:
         """The files at any depth, by their paths below the folder, in order."""
         with reading(self.path):
             found = self.fs.find(self.path, detail=True)
-        inner = {name[len(self.path) + 1 :]: Sized(self.fs, name, info["size"]) for name, info in found.items()}
+        inner = {
+            name[len(self.path) + 1 :]: Sized(self.fs, name, info["size"], _modified(info))
+            for name, info in found.items()
+        }
         return sorted(inner.items())
 
     def folders(self) -> list[str]:
@@ -95,6 +116,55 @@ class Folder:
             found = self.fs.ls(self.path, detail=True)
         names = [info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory"]
         return sorted(name for name in names if not name.startswith("."))
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files as the user names them.
+
+    Args:
+        paths: paths, patterns or URLs.
+        storage_options: what fsspec's client takes.
+    """
+
+    paths: Paths
+    storage_options: Mapping[str, Any] | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether they lie on this host, as far as their names tell."""
+        return are_local(self.paths)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells them from others.
+
+        Raises:
+            SourceError: if a file cannot be looked at.
+            InvalidArgumentError: if there is none.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return identity_of_files(pool.map(lambda file: file.facts, find(self.paths, self.storage_options)))
+
+
+def listed(paths: Paths) -> Paths:
+    """Return the paths, which can be gone through any number of times."""
+    return paths if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
+
+
+def are_local(paths: Paths) -> bool:
+    """Return whether files lie on this host, as far as their names tell."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    return not any("://" in os.fspath(path) or "::" in os.fspath(path) for path in given)
+
+
+def facts_of(name: str, info: Mapping[str, Any]) -> FileFacts:
+    """Return what the listing of a file says, of what fsspec says."""
+    return FileFacts(name, int(info.get("size") or 0), _modified(info))
+
+
+def _modified(info: Mapping[str, Any]) -> str | None:
+    return next((str(info[name]) for name in _MODIFIED if info.get(name) is not None), None)
 
 
 def find(paths: Paths, storage_options: Mapping[str, Any] | None = None) -> list[File]:

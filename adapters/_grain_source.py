@@ -8,10 +8,11 @@ from typing import Any
 
 import grain
 
-from cachelayer.building.source import Batch, IterableSource
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, SourceError
 
 # Grain has no other sign of a dataset that repeats itself for ever: it says that it has sys.maxsize elements, and its
 # batches that they are so many times fewer.
@@ -54,7 +55,7 @@ class GrainSource:
             raise InvalidArgumentError(
                 "the MapDataset is endless (.repeat() without a count): take that out, or pass max_records="
             )
-        found = _elements(self._dataset, self._first)
+        found = _elements(self._dataset, self._first, leaves_out=self.length is None)
         if self._unbatch:
             return BatchesSource(found, self.kind).batches(limit)
         return IterableSource(found, self.kind, None, self._first).batches(limit)
@@ -80,10 +81,15 @@ def source_of(dataset: Any, *, unbatch: bool) -> GrainSource:
     return GrainSource(dataset, unbatch=unbatch)
 
 
-def _elements(dataset: Any, first: int) -> Iterator[Any]:
+def _elements(dataset: Any, first: int, *, leaves_out: bool) -> Iterator[Any]:
     if isinstance(dataset, grain.MapDataset):
-        # None stands where an element was filtered out: Grain leaves it out too.
-        yield from (element for index in range(first, len(dataset)) if (element := dataset[index]) is not None)
+        for index in range(first, len(dataset)):
+            element = dataset[index]
+            # None stands where an element was filtered out: Grain leaves it out too.
+            if element is not None:
+                yield element
+            elif not leaves_out:
+                raise SourceError(f"element {index} of the MapDataset is None: leave elements out with .filter()")
         return
     iterator = iter(dataset)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from cachelayer.adapters._handed import check_stream
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree
@@ -37,9 +38,11 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its batches are ``(batch, mask)``.
 
     Raises:
-        InvalidTypeError: for leaves that TensorFlow has no type for, or that are None in some elements.
+        InvalidTypeError: for anything but a stream, and for leaves that TensorFlow has no type for, or that are None in
+            some elements.
         InvalidArgumentError: where functions were mapped over the stream: what they return has no spec.
     """
+    check_stream(stream)
     if stream.is_mapped:
         raise InvalidArgumentError("to_tf() of a mapped stream: call it on the stream, and map() the tf.data.Dataset")
     spec = stream.source.element_spec

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from cachelayer.adapters._handed import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.protocols import RandomAccess
@@ -37,6 +38,7 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         seed: int,
         drop_last: bool | None,
     ) -> None:
+        check_ref(ref)
         world = torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
         if num_replicas is None:
             num_replicas = world.get_world_size() if world else 1

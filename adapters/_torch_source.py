@@ -10,11 +10,14 @@ from typing import Any
 from torch.utils import data
 
 from cachelayer.adapters._torch_tensors import arrays
-from cachelayer.building.source import Batch, IterableSource, Source, batch_records
+from cachelayer.building.batches import Batch, batch_records, wrong_length
+from cachelayer.building.iterables import IterableSource
+from cachelayer.building.source import Source
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import ElementError, InvalidTypeError, SourceError
+from cachelayer.versions.fingerprint import fingerprint
 
 _KIND = "torch"
 _FIRST_ITEMS = 8
@@ -36,7 +39,7 @@ class SeekableTorchSource(IterableSource):
         super().__init__(iter(()), _KIND, len(_with_length(dataset)), first)
         self._dataset = dataset
 
-    def _elements(self) -> Iterator[Any]:
+    def elements(self) -> Iterator[Any]:
         return _numbered(_items(self._dataset, self._first), self._first)
 
     def skipped(self, records: int) -> SeekableTorchSource:
@@ -60,6 +63,12 @@ class SkippableLoaderSource:
         self._unbatch = unbatch
         self._first = 0
         self.length = _loader_length(loader, rows=unbatch)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its dataset from others: the code."""
+        code = fingerprint(self._loader.dataset)
+        return {} if code is None else {"dataset": code.digest}
 
     def rest(self, records: int) -> SkippableLoaderSource:
         """The same from one on; of its batch, which is made whole, what comes before is left out."""
@@ -103,7 +112,7 @@ def source_of_loader(loader: Any, *, unbatch: bool) -> Source:
     has_rows = loader.batch_size is not None and loader.collate_fn is data.default_collate
     if _is_in_order(loader) and (has_rows or not unbatch):
         return SkippableLoaderSource(loader, unbatch=unbatch)
-    length = _loader_length(loader, rows=unbatch)
+    length = _loader_length(loader, rows=unbatch) if has_rows or not unbatch else None
     if unbatch:
         return BatchesSource(map(arrays, _loaded(loader, 0)), _KIND, length)
     return IterableSource(_numbered(_loaded(loader, 0), 0), _KIND, length)
@@ -158,6 +167,11 @@ def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
             # One by one it comes to the record that fails.
             yield from (dataset[number] for number in numbers)
             raise
+        if len(items) != len(numbers):
+            raise SourceError(
+                f"__getitems__ of the {type(dataset).__name__} gave {len(items)} items for {len(numbers)}, from "
+                f"{start} on"
+            )
         yield from items
         start += len(numbers)
         leaves = tree.leaf_values(items[-1])
@@ -166,6 +180,7 @@ def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
 
 def _loaded(loader: Any, done: int) -> Iterator[Any]:
     """What a loader hands out, but for so much at its begin."""
+    batches = _loader_length(loader, rows=False)
     try:
         for item in _from_batch(loader, done) if done else loader:
             yield item
@@ -176,6 +191,9 @@ def _loaded(loader: Any, done: int) -> Iterator[Any]:
             raise
         reason = f"{type(error).__name__}: {error}"
         raise SourceError(f"the DataLoader failed at record {record} of its Dataset: {reason}") from error
+    if batches is not None and done != batches:
+        # A StopIteration in the Dataset ends it, like its own.
+        raise wrong_length(batches, f"ended after {done}")
 
 
 def _from_batch(loader: Any, first: int) -> Any:

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 
 from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
 from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import ElementError, InvalidTypeError, MissingDependencyError
@@ -104,25 +103,3 @@ def tensor_of(path: str, array: np.ndarray[Any, Any]) -> Any:
         raise InvalidTypeError(
             f"{where} is of dtype {array.dtype}, which PyTorch has not: convert it with map() of a stream"
         ) from error
-
-
-def with_dense_rows(spec: Tree, batch: Any) -> Any:
-    """The batch with lists of arrays for leaves of unknown shape that are not ragged within an element."""
-    values = tree.flatten_like(spec, batch)
-    leaves = (leaf for _, leaf in tree.leaves(spec))
-    dense = [_dense_rows(value) if isinstance(leaf, ArraySpec) else value for leaf, value in zip(leaves, values)]  # noqa: B905
-    return tree.packer(spec)(iter(dense))
-
-
-def _dense_rows(column: Any) -> Any:
-    if isinstance(column, Nullable):
-        return Nullable(_dense_rows(column.values), column.valid)
-    return [_dense(row) for row in column] if isinstance(column, Ragged) else column
-
-
-def _dense(row: Any) -> Any:
-    """A row as the array that it was stored as: all its inner rows are of one length."""
-    if not isinstance(row, Ragged):
-        return row
-    inner = [int(splits[1]) if len(splits) > 1 else 0 for splits in row.nested_row_splits]
-    return row.flat_values.reshape(len(row), *inner, *row.flat_values.shape[1:])

@@ -8,16 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters._files import Folder, Sized, reading
-from cachelayer.building.source import BATCH_NBYTES, Batch, Elements
+from cachelayer.adapters._files import Folder, Sized, are_local, reading
+from cachelayer.building.batches import BATCH_NBYTES, Batch, Elements
+from cachelayer.building.identity import identity_of_files
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.locks import cached_property
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
@@ -53,7 +54,7 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
             raise InvalidArgumentError(f"there is no file {pattern!r} in {os.fspath(root)!r}")
         return Listing(chosen, {})
 
-    return FilesSource("data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
+    return FilesSource("data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing, is_local=are_local(root))
 
 
 def from_image_folder(
@@ -114,7 +115,8 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
             raise InvalidArgumentError(f"{os.fspath(root)}: {which} that ends in {', '.join(extensions)}")
         return Listing(chosen, {"classes": classes})
 
-    return FilesSource(leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}, listing)
+    leaves = {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}
+    return FilesSource(leaf, leaves, listing, is_local=are_local(root))
 
 
 class FilesSource:
@@ -124,11 +126,16 @@ class FilesSource:
         leaf: where in the elements the bytes of the file stand.
         element_spec: of the elements.
         listing: lists the files.
+        is_local: whether they lie on this host.
     """
 
     kind = "files"
+    is_local: bool = False
 
-    def __init__(self, leaf: str, element_spec: Tree, listing: Callable[[], Listing]) -> None:
+    def __init__(
+        self, leaf: str, element_spec: Tree, listing: Callable[[], Listing], *, is_local: bool = False
+    ) -> None:
+        self.is_local = is_local
         self.element_spec: Tree | None = element_spec
         self._leaf = leaf
         self._list = listing
@@ -143,6 +150,11 @@ class FilesSource:
     @cached_property
     def _listing(self) -> Listing:
         return self._list()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its files from others."""
+        return identity_of_files(file.facts for file, _ in self._listing.files)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.access.view import View
+from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.building.source import Source
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import (
     InvalidArgumentError,
-    InvalidTypeError,
     MissingDependencyError,
     RecordIndexError,
     StateError,
@@ -81,7 +81,7 @@ def batches(
         InvalidArgumentError: where an argument cannot be; the message names it and the fix.
         InvalidTypeError: where an argument is of the wrong type.
     """
-    _check_finite(ref)
+    check_ref(ref)
     if num_epochs is None:
         raise InvalidArgumentError(
             "num_epochs=None: a MapDataset has a length: pass num_epochs=1 and call .repeat(), or pass an endless "
@@ -160,7 +160,7 @@ class Sampler:
         remainder: Literal["drop"] | None = None,
         start: int = 0,
     ) -> None:
-        _check_finite(ref)
+        check_ref(ref)
         if remainder not in (None, "drop"):
             raise InvalidArgumentError(f"remainder {remainder!r}: a DataLoader can only 'drop'; or pass None")
         options = make_options(
@@ -232,8 +232,7 @@ def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:
     Args:
         stream: the stream; it may be mapped, and without end.
     """
-    if not isinstance(stream, Stream):
-        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
+    check_stream(stream)
     return _Streamed(stream)
 
 
@@ -288,7 +287,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         Raises:
             StateError: where it belongs to other records or another order, or to another number of workers.
         """
-        fresh = StreamIterator(self._stream)
+        fresh: StreamIterator[Any] = StreamIterator(self._stream)
         begin = fresh.get_state()["position"]
         fresh.set_state(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
@@ -342,10 +341,3 @@ class _WorkerIterator(_StreamedIterator):
             if options.batched or step.end - step.begin > options.shard_index:
                 yield step
             position = options.steps.after(step)
-
-
-def _check_finite(ref: Any) -> None:
-    if not hasattr(ref, "__len__"):
-        raise InvalidTypeError(f"a {type(ref).__name__} has no length: pass its stream to iter_dataset()")
-    if not isinstance(ref, View):
-        raise InvalidTypeError(f"a {type(ref).__name__} is no DataRef: pass one, or what wrap() makes of an object")

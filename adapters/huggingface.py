@@ -21,7 +21,10 @@ import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
-from cachelayer.building.source import Batch, Prepared, Splits, batch_records, guarded
+from cachelayer.adapters._handed import check_ref, check_stream
+from cachelayer.building.batches import Batch, Prepared, batch_records
+from cachelayer.building.iterables import guarded
+from cachelayer.building.source import Splits
 from cachelayer.codec import codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
@@ -111,7 +114,7 @@ class HuggingFaceSource:
         """
         done = self._begin
         stop = None if limit is None else done + limit
-        for table in self._all_tables():
+        for table in self._all_tables(limit):
             if stop is not None and done + len(table) > stop:
                 table = table.slice(0, stop - done)
             if len(table):
@@ -120,7 +123,7 @@ class HuggingFaceSource:
             if done == stop:
                 return
 
-    def _all_tables(self) -> Iterator[pa.Table]:
+    def _all_tables(self, limit: int | None) -> Iterator[pa.Table]:  # noqa: ARG002
         if self._first is not None:
             yield self._first
         yield from self._tables
@@ -152,8 +155,8 @@ class SeekableHuggingFaceSource(HuggingFaceSource):
         super().__init__(dataset, iter(()), len(dataset), declared)
         self._dataset = dataset
 
-    def _all_tables(self) -> Iterator[pa.Table]:
-        return _sliced(self._dataset, self._begin)
+    def _all_tables(self, limit: int | None) -> Iterator[pa.Table]:
+        return _sliced(self._dataset, self._begin, limit)
 
     def skipped(self, records: int) -> SeekableHuggingFaceSource:
         """The same rows from one on."""
@@ -173,11 +176,13 @@ def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
     return dataset.with_format(None)
 
 
-def _sliced(dataset: datasets.Dataset, first: int) -> Iterator[pa.Table]:
+def _sliced(dataset: datasets.Dataset, first: int, limit: int | None) -> Iterator[pa.Table]:
     size = batch_records(dataset.data.nbytes / max(1, dataset.data.num_rows))
     if any(isinstance(feature, (datasets.Image, datasets.Audio)) for feature in dataset.features.values()):
         # Their files may lie elsewhere, and be of any size.
         size = min(size, _FILES_AT_ONCE)
+    if limit is not None:
+        size = max(1, min(size, limit))
     arrow = dataset.with_format("arrow")
     for start in range(first, len(dataset), size):
         yield arrow[start : start + size]
@@ -280,6 +285,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
     Raises:
         InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
     """
+    check_ref(ref)
     records, features = _stored(ref), _features_of(ref)
     schema = features.arrow_schema
     folder = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir) / "cachelayer"
@@ -313,6 +319,7 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
         InvalidArgumentError: for a stream of batches, or of what functions return.
         InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
     """
+    check_stream(stream)
     if stream.is_mapped:
         raise InvalidArgumentError("to_iterable_dataset() of a mapped stream: map() the datasets.IterableDataset")
     if stream.options.batched:

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
+from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.sequential.block import Block
@@ -27,6 +29,14 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
+_FIXES: tuple[tuple[type, str], ...] = (
+    (Ragged, "give its rows one shape with map(), or call its to_dense(length) in map_batches(), with a fixed length"),
+    (
+        Nullable,
+        "make a number of every None with map(), or take its values and valid in map_batches()",
+    ),
+    (Sparse, "make an array of each element with map(), such as by its to_dense()"),
+)
 _SMALL_NBYTES = 1 << 20
 # Of memory that JAX on a CPU uses without a copy.
 _ALIGNMENT = 64
@@ -87,8 +97,7 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
         raise InvalidTypeError(
             f"sharding {sharding!r}: pass a jax.sharding.NamedSharding, such as NamedSharding(mesh, P('data'))"
         )
-    if not isinstance(stream, Stream):
-        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
+    check_stream(stream)
     options = stream.options
     if not options.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")
@@ -324,7 +333,7 @@ def _refusal(found: tuple[Any, Any], rows: int) -> CacheLayerError:
         )
     dtype = getattr(leaf, "dtype", type(leaf).__name__)
     what = type(leaf.flat[0]).__name__ if str(dtype) == "object" and leaf.size else dtype
-    return InvalidTypeError(
-        f"{name} is of type {what}, which JAX has no array for: make numbers of one shape of it with map(), or leave "
-        "it out"
+    fix = next(
+        (fix for kind, fix in _FIXES if isinstance(leaf, kind)), "make numbers of it with map(), or leave it out"
     )
+    return InvalidTypeError(f"{name} is of type {what}, which JAX has no array for: {fix}")

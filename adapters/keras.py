@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
-from cachelayer.building.source import Batch
+from cachelayer.building.batches import Batch
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
@@ -70,7 +71,9 @@ def _epoch(dataset: Any) -> Iterator[Any]:
         with ThreadPoolExecutor(dataset.workers, "cachelayer-keras") as threads:
             yield from _in_order(threads, dataset.__getitem__, numbers, dataset.max_queue_size)
     else:
-        yield from map(dataset.__getitem__, numbers)
+        for number in numbers:
+            # map() would take a StopIteration for the end.
+            yield dataset[number]
     dataset.on_epoch_end()
 
 
@@ -120,8 +123,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         InvalidArgumentError: where the stream has no batches, no whole epochs, or empty batches for this shard.
         InvalidTypeError: for anything but a stream.
     """
-    if not isinstance(stream, Stream):
-        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...)")
+    check_stream(stream)
     options = stream.options
     steps = options.steps
     if not options.batched:

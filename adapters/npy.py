@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -16,12 +15,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters._files import reading
-from cachelayer.building.source import ArraySource, Batch, Stacked, batch_records
+from cachelayer.adapters._files import Files, reading
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.batches import Batch, Stacked, batch_records
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 
 AnyPath = str | os.PathLike[str]
 
@@ -126,6 +127,13 @@ class NpzSource:
         if missing:
             raise InvalidArgumentError(f"there is no array {missing[0]!r} among {stored}")
         return chosen
+
+    is_local = True
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its file from others."""
+        return Files(self._path).identity
 
     @property
     def element_spec(self) -> Tree | None:

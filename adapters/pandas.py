@@ -73,7 +73,7 @@ def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
 
     Args:
         ref: records whose elements are dicts.
-        indices: integers, negative ones counting from the end; None for all records.
+        indices: integers, negative ones counting from the end; or a mask; None for all records.
 
     Returns:
         Numbers in numpy's dtypes, or in pandas' own with ``pd.NA`` where a leaf is null in some elements of the

@@ -49,7 +49,7 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
 
     Args:
         ref: records whose elements are dicts.
-        indices: integers, negative ones counting from the end; None for all records.
+        indices: integers, negative ones counting from the end; or a mask; None for all records.
 
     Returns:
         Arrays as ``Array`` or, with unknown dimensions, ``List``; dicts as ``Struct``; images and sounds as the bytes

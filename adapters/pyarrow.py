@@ -13,8 +13,8 @@ from functools import cache, partial
 from typing import Any
 
 from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowSource, check_schema, from_row
-from cachelayer.adapters._files import File, Paths, find, reading
-from cachelayer.building.source import batch_records
+from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
+from cachelayer.building.batches import batch_records
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 
@@ -72,8 +72,9 @@ def from_parquet(
             schema of the first.
         storage_options: what fsspec's client takes.
     """
-    opened = _opened(paths, storage_options, lambda file: _parquet(file, columns, schema))
-    return SkippableArrowSource("parquet", opened)
+    files = Files(listed(paths), storage_options)
+    opened = _opened(files, lambda file: _parquet(file, columns, schema))
+    return SkippableArrowSource("parquet", opened, files=files)
 
 
 def from_ipc(
@@ -88,7 +89,8 @@ def from_ipc(
             schema of the first.
         storage_options: what fsspec's client takes.
     """
-    return SkippableArrowSource("arrow", _one_by_one(paths, storage_options, lambda file: _ipc(file, columns, schema)))
+    files = Files(listed(paths), storage_options)
+    return SkippableArrowSource("arrow", _one_by_one(files, lambda file: _ipc(file, columns, schema)), files=files)
 
 
 def from_csv(
@@ -107,9 +109,9 @@ def from_csv(
         storage_options: what fsspec's client takes.
     """
     options = {"read_options": read_options, "parse_options": parse_options, "convert_options": convert_options}
-    return ArrowSource(
-        "csv", _one_by_one(paths, storage_options, lambda file: _streamed(file, pa_csv.open_csv, options))
-    )
+    files = Files(listed(paths), storage_options)
+    part = _one_by_one(files, lambda file: _streamed(file, pa_csv.open_csv, options))
+    return ArrowSource("csv", part, files=files)
 
 
 def from_json(
@@ -123,18 +125,18 @@ def from_json(
         storage_options: what fsspec's client takes.
     """
     options = {"read_options": read_options, "parse_options": parse_options}
-    part = _one_by_one(paths, storage_options, lambda file: _streamed(file, pa_json.open_json, options))
-    return ArrowSource("json", part)
+    files = Files(listed(paths), storage_options)
+    part = _one_by_one(files, lambda file: _streamed(file, pa_json.open_json, options))
+    return ArrowSource("json", part, files=files)
 
 
-def _opened(paths: Paths, storage_options: Options, part: Callable[[File], Part]) -> Callable[[], list[Part]]:
+def _opened(files: Files, part: Callable[[File], Part]) -> Callable[[], list[Part]]:
     """Gives the parts that files are, which are looked for, and opened at once, when it is called first."""
 
     @cache
     def opened() -> list[Part]:
-        files = find(paths, storage_options)
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            parts = list(pool.map(part, files))
+            parts = list(pool.map(part, find(files.paths, files.storage_options)))
         for other in parts[1:]:
             check_schema(parts[0], other)
         return parts
@@ -142,9 +144,9 @@ def _opened(paths: Paths, storage_options: Options, part: Callable[[File], Part]
     return opened
 
 
-def _one_by_one(paths: Paths, storage_options: Options, part: Callable[[File], Part]) -> Callable[[], Iterator[Part]]:
+def _one_by_one(files: Files, part: Callable[[File], Part]) -> Callable[[], Iterator[Part]]:
     """Gives the parts that files are, which are looked for when it is called, and opened one after another."""
-    return lambda: map(part, find(paths, storage_options))
+    return lambda: map(part, find(files.paths, files.storage_options))
 
 
 def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:

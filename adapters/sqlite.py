@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.building.source import Batch, Elements, batch_records
+from cachelayer.building.batches import Batch, Elements, batch_records
 from cachelayer.codec import Codec, Column
 from cachelayer.codec.leaves import leaf_codec
 from cachelayer.elements import dtypes, tree
@@ -61,6 +62,7 @@ class SQLiteSource:
     """The rows of a query; see :func:`from_sqlite`."""
 
     kind = "sqlite"
+    is_local = True
     length: int | None = None
     element_spec: Tree | None = None
 
@@ -79,6 +81,13 @@ class SQLiteSource:
                 f"{query!r} does not run on {path}: {error}. Pass one SELECT, which only reads, a value for each of "
                 "its parameters, and the file of a SQLite database"
             ) from error
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its query from others; of the database nothing, for anybody may write other tables of it."""
+        given = self._parameters
+        parameters = dict(given) if isinstance(given, Mapping) else list(given)
+        return {"query": json.dumps([self._query, parameters], default=lambda value: type(value).__name__)}
 
     def _connect(self) -> sqlite3.Connection:
         if not self._path.is_file():

@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cachelayer.building.source import Batch, Prepared, Stacked, batch_records
+from cachelayer.building.batches import Batch, Prepared, Stacked, batch_records
 from cachelayer.codec.column import Column, Flat
 from cachelayer.codec.leaves import DenseLeaf, RaggedLeaf, SparseLeaf
 from cachelayer.codec.strings import encode_strings
@@ -28,6 +27,7 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
+from cachelayer.locks import cached_property
 
 try:
     import tensorflow as tf

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cachelayer.building.source import Batch, IterableSource
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, SourceError
@@ -28,14 +29,15 @@ class DataFlowSource:
 
     kind = "tensorpack"
     element_spec: Tree | None = None
+    length: int | None = None
 
     def __init__(self, flow: Any, *, unbatch: bool) -> None:
         self._flow = flow
         self._unbatch = unbatch
 
     @property
-    def length(self) -> int | None:
-        """Number of datapoints, as the flow says it: it may be a guess."""
+    def length_hint(self) -> int | None:
+        """Number of datapoints, as the flow says it: TensorPack's contract is that it may not be accurate."""
         if self._unbatch:
             return None
         try:

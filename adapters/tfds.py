@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cachelayer.building.source import Batch, IterableSource, Source, Splits
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource
+from cachelayer.building.source import Source, Splits
 from cachelayer.elements import tree
 from cachelayer.elements.infer import leaf_spec
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.elements.values import Ragged
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.locks import cached_property
 
 try:
     import tensorflow_datasets as tfds

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
-from cachelayer.adapters._files import Paths
+from cachelayer.adapters._files import Paths, are_local, listed
 from cachelayer.adapters.tensorflow import TfDataSource
-from cachelayer.building.source import Batch
+from cachelayer.building.batches import Batch
+from cachelayer.building.identity import FileFacts, identity_of_files
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.locks import cached_property
 
 try:
     import tensorflow as tf
@@ -35,6 +37,14 @@ def from_tfrecord(
     return TfRecordSource(filenames, features, compression_type)
 
 
+def _facts(file: str) -> FileFacts:
+    try:
+        stat = tf.io.gfile.stat(file)
+    except tf.errors.OpError as error:
+        raise SourceError(f"{file} cannot be read: {error}") from error
+    return FileFacts(file, stat.length, str(stat.mtime_nsec))
+
+
 class TfRecordSource:
     """The records of TFRecord files; see :func:`from_tfrecord`."""
 
@@ -48,7 +58,7 @@ class TfRecordSource:
         compression_type: str | None,
         declared: Tree | None = None,
     ) -> None:
-        self._filenames = filenames
+        self._filenames = listed(filenames)
         self._features = None if features is None else dict(features)
         self._compression_type = compression_type
         self._declared = declared
@@ -56,6 +66,20 @@ class TfRecordSource:
     def with_element_spec(self, spec: Tree) -> TfRecordSource:
         """The same source, of a spec that a user declares."""
         return TfRecordSource(self._filenames, self._features, self._compression_type, spec)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files lie on this host, as far as their names tell."""
+        return are_local(self._filenames)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its files from others.
+
+        Raises:
+            SourceError: if a file cannot be looked at.
+        """
+        return identity_of_files(map(_facts, self._files))
 
     @cached_property
     def _files(self) -> list[str]:

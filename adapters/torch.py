@@ -14,15 +14,18 @@ from typing import Any, Generic
 
 import numpy as np
 
+from cachelayer.access.numbers import record_numbers
 from cachelayer.access.view import View
+from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
-from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors, with_dense_rows
+from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
-from cachelayer.building.source import ArraySource, Source
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.source import Source
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.sequential.block import Block
 from cachelayer.sequential.iterator import StreamIterator
@@ -69,7 +72,7 @@ def _is_hugging_face(dataset: Any) -> bool:
 def to_torch(ref: View[Any]) -> data.Dataset:
     """A map-style ``Dataset`` of tensors: ``dataset[3]``, a whole batch ``dataset[[3, 1, 2]]``, ``__getitems__``.
 
-    A list of numbers gives a batch in one read, which is the fast way: pass ``batch_size=None`` and a
+    A list of numbers, or a mask, gives a batch in one read, which is the fast way: pass ``batch_size=None`` and a
     :class:`BatchSampler` as ``sampler`` to a ``DataLoader``. ``__getitems__`` serves loaders that collate.
 
     Args:
@@ -82,8 +85,7 @@ def to_torch(ref: View[Any]) -> data.Dataset:
     Raises:
         InvalidTypeError: for anything but a ref, and for leaves of a dtype that PyTorch has not.
     """
-    if not isinstance(ref, View):
-        raise InvalidTypeError(f"a {type(ref).__name__} is no DataRef: pass one, or a stream to loader()")
+    check_ref(ref)
     for path, leaf in tree.leaves(ref.element_spec):
         if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind not in "SU":
             tensor_of(path, np.empty(0, leaf.dtype))
@@ -102,20 +104,21 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         return len(self._ref)
 
     def __getitem__(self, index: Any) -> Any:
-        """An element, or the batch of a sequence of numbers."""
+        """An element, or the batch of several numbers or of a mask."""
         if isinstance(index, slice):
             return _RefDataset(self._ref[index])
-        if isinstance(index, (Sequence, np.ndarray)) or (isinstance(index, torch.Tensor) and index.ndim):
-            return tensors(with_dense_rows(self._spec, self._ref.read(np.asarray(index, np.int64))))
-        return tensors(self._ref[index])
+        if isinstance(index, (str, bytes)) or not isinstance(index, Iterable) or getattr(index, "ndim", None) == 0:
+            return tensors(self._ref[index])
+        return tensors(self._ref.read(record_numbers(index, len(self._ref))))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The elements of these numbers; they are views of one batch."""
         if not self._stacks:
             return [tensors(element) for element in self._ref.__getitems__(indices)]
-        columns = map(tensors, tree.flatten_like(self._spec, self._ref.read(indices)))
+        numbers = record_numbers(indices, len(self._ref))
+        columns = map(tensors, tree.flatten_like(self._spec, self._ref.read(numbers)))
         rows = [column if isinstance(column, list) else column.unbind(0) for column in columns]
-        return tree.row_packer(self._spec)(rows, len(indices))
+        return tree.row_packer(self._spec)(rows, len(numbers))
 
     def __repr__(self) -> str:
         return f"to_torch({self._ref!r})"
@@ -144,8 +147,7 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
         InvalidArgumentError: where there are workers, but no batches.
         InvalidTypeError: for anything but a stream.
     """
-    if not isinstance(stream, Stream):
-        raise InvalidTypeError(f"a {type(stream).__name__} is no stream: pass ref.stream(...), or a ref to to_torch()")
+    check_stream(stream)
     workers = integer("num_workers", num_workers, 0)
     if workers and not stream.options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
@@ -229,7 +231,7 @@ class _TensorIterator(StreamIterator[T]):
     """Hands out a stream as tensors."""
 
     def _shown(self, block: Block[Any]) -> Block[T]:
-        return block.replaced(lambda item, _: _stream_tensors(self._stream, item))
+        return block.replaced(lambda item, _: tensors(item))
 
 
 class _WorkerBlocks:
@@ -290,7 +292,7 @@ class _Steps(data.Dataset):  # type: ignore[misc]
         self._stream = stream
 
     def __getitem__(self, step: int) -> Any:
-        return _stream_tensors(self._stream, self._stream[step])
+        return tensors(self._stream[step])
 
 
 def _unread(stream: Stream[T]) -> Stream[T]:
@@ -299,13 +301,3 @@ def _unread(stream: Stream[T]) -> Stream[T]:
 
 def _same(item: Any) -> Any:
     return item
-
-
-def _stream_tensors(stream: Stream[Any], item: Any) -> Any:
-    if stream.is_mapped or not stream.options.batched:
-        return tensors(item)
-    spec = stream.source.element_spec
-    if stream.options.steps.remainder != "pad":
-        return tensors(with_dense_rows(spec, item))
-    batch, mask = item
-    return tensors((with_dense_rows(spec, batch), mask))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import IO, Any
 
 import numpy as np
 
-from cachelayer.adapters._files import File, Paths, find
-from cachelayer.building.source import Batch, IterableSource
+from cachelayer.adapters._files import File, Paths, are_local, find, listed
+from cachelayer.building.batches import Batch
+from cachelayer.building.identity import identity_of_files
+from cachelayer.building.iterables import IterableSource
 from cachelayer.elements import tree
 from cachelayer.elements.infer import from_elements
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.locks import cached_property
 
 try:
     from webdataset.shardlists import expand_urls
@@ -63,7 +65,7 @@ class WebDatasetSource:
         storage_options: Mapping[str, Any] | None,
         declared: Tree | None = None,
     ) -> None:
-        self._urls = urls
+        self._urls = listed(urls)
         self._suffixes = suffixes
         self._storage_options = storage_options
         self._declared = declared
@@ -79,6 +81,16 @@ class WebDatasetSource:
         if spec.get(KEY) != ArraySpec(str):
             raise InvalidArgumentError(f"element_spec has {KEY!r}: ArraySpec(str)")
         return WebDatasetSource(self._urls, [name for name in spec if name != KEY], self._storage_options, spec)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files lie on this host, as far as their names tell."""
+        return are_local(self._urls)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells its files from others."""
+        return identity_of_files(file.facts for file in self._files)
 
     @cached_property
     def _files(self) -> list[File]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,6 +16,7 @@ from cachelayer.check import Report, check
 from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
+    FormatError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
@@ -24,6 +26,8 @@ from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.provenance import event
 from cachelayer.versions.reference import Reference
+
+_AT_ONCE = 16
 
 
 class Catalog:
@@ -66,13 +70,9 @@ class Catalog:
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
         published = Published(self._store, dataset_id, info, self._verify, self._copies)
-        try:
+        with published.told_of_deletion():
             # Reading the manifest now finds a damaged version here, not in the first batch.
             return DataRef(published, published.kept)
-        except CorruptionError as error:
-            if Log(self._store, dataset_id).head().versions.get(info.version) != info:
-                raise VersionNotFoundError(f"{dataset_id}@{info.version} was deleted just now") from error
-            raise
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """The newest snapshot of a dataset that exists."""
@@ -86,8 +86,17 @@ class Catalog:
         return snapshot
 
     def datasets(self) -> list[str]:
-        """The ids of the datasets that were published here, sorted."""
-        return [name for name in self._store.names("") if self._store.exists(paths.log_entry(name, 1))]
+        """The ids of the datasets that have a version, sorted."""
+        names = maintenance.datasets(self._store)
+        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-datasets") as threads:
+            return [name for name, is_one in zip(names, threads.map(self._has_versions, names), strict=True) if is_one]
+
+    def _has_versions(self, dataset_id: str) -> bool:
+        try:
+            return bool(Log(self._store, dataset_id).head().versions)
+        except (CorruptionError, FormatError):
+            # It says what is wrong when it is opened.
+            return True
 
     def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
         """The versions of a dataset by name, in the order in which they were published.
@@ -138,33 +147,49 @@ class Catalog:
         self._snapshot(dataset_id)
         Log(self._store, dataset_id).commit(lambda head: maintenance.untagged(head, tag, event("untag", tag=tag)))
 
-    def delete(self, dataset_id: str, version: str, *, force: bool = False) -> None:
-        """Delete a version, and the files that no other version has. Readers go on with the shards they have open.
+    def delete(
+        self, dataset_id: str, version: str, *, force: bool = False, grace: float = maintenance.GRACE_SECONDS
+    ) -> None:
+        """Delete a version. Nobody can open it from then on; those who read it already go on for the grace.
+
+        The disk space is freed by :meth:`gc` once the grace is over; with ``grace=0`` it is freed at once, also that of
+        a version that was deleted before. Files that another version needs stay.
 
         Args:
             dataset_id, version: what is deleted; a tag does not do.
             force: delete the version's tags too.
+            grace: seconds for which the files stay, for those who read them; a day by default.
 
         Raises:
-            VersionNotFoundError: where there is no such version.
-            InvalidArgumentError: where a tag names it, without ``force``.
+            VersionNotFoundError: if there is no such version, and none that was deleted and has a longer grace.
+            InvalidArgumentError: if a tag names it, without ``force``, or the grace is no number of seconds.
         """
-        deleted: list[VersionInfo] = []
+        grace = maintenance.checked_grace(grace)
 
         def change(head: Snapshot) -> Snapshot:
-            deleted[:] = [head.versions[version]]
-            return maintenance.without(head, version, event("delete", version=version), force=force)
+            return maintenance.without(head, version, event("delete", version=version), force=force, grace=grace)
 
-        self._commit(dataset_id, version, change)
-        maintenance.collect_deleted(self._store, dataset_id, deleted[0])
+        def is_there(head: Snapshot) -> bool:
+            waiting = (each for each in head.deleted if each.info.version == version)
+            return version in head.versions or any(each.grace > grace for each in waiting)
 
-    def _commit(self, dataset_id: str, version: str, change: Callable[[Snapshot], Snapshot]) -> None:
+        self._commit(dataset_id, version, change, is_there)
+        if grace == 0:
+            maintenance.collect_deleted(self._store, dataset_id)
+
+    def _commit(
+        self,
+        dataset_id: str,
+        version: str,
+        change: Callable[[Snapshot], Snapshot],
+        is_there: Callable[[Snapshot], bool] | None = None,
+    ) -> None:
         paths.check_name("dataset id", dataset_id)
         paths.check_name("version", version)
         self._snapshot(dataset_id)
 
         def decide(head: Snapshot) -> Snapshot:
-            if version not in head.versions:
+            if not (version in head.versions if is_there is None else is_there(head)):
                 Reference(dataset_id, version).resolve(head)
                 raise VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
             return change(head)
@@ -195,17 +220,17 @@ class Catalog:
         """
         return self.fetch(dataset_id, version).diff(self.fetch(dataset_id, other))
 
-    def gc(self, grace: float = 24 * 3600.0) -> list[str]:
+    def gc(self, grace: float = maintenance.GRACE_SECONDS, *, progress: bool | None = None) -> list[str]:
         """Delete what failed or killed builds left behind, and what deleted versions had to themselves.
+
+        The files of a deleted version stay for the grace that :meth:`delete` was given, whatever the grace here:
+        others may be reading them. To free them before, delete the version again with ``grace=0``.
 
         Args:
             grace: seconds since the last change of a build attempt before it is touched. A running build never is.
+            progress: see :meth:`cachelayer.Storage.submit`.
 
         Returns:
             The attempts that were deleted, as ``<dataset id>/<attempt>``.
         """
-        return [
-            f"{dataset_id}/{attempt}"
-            for dataset_id in self._store.names("")
-            for attempt in maintenance.collect(self._store, dataset_id, grace=grace)
-        ]
+        return maintenance.collect_all(self._store, grace=maintenance.checked_grace(grace), progress=progress)

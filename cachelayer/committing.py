@@ -18,13 +18,13 @@ from cachelayer.versions.unfinished import Unfinished
 
 
 def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
-    """Every attempt that wrote a manifest, a shard or another file of a version.
+    """Every attempt that wrote a manifest, a shard or another file of a version whose files have to stay.
 
     Raises:
         CorruptionError, FormatError: where that is not known of some version.
     """
     named: set[str] = set()
-    for info in head.versions.values():
+    for info in head.with_files:
         named |= attempts_named_by(store, dataset_id, info)
     return named
 
@@ -74,8 +74,7 @@ class Committer:
 
     def adopt(self, attempt: str, by: str) -> Snapshot:
         """The same, where what it has finished goes on to be another's."""
-        change = event("adopt", attempts=[attempt], by=by)
-        return self._unless_settled(attempt, lambda head: head.adopting([attempt], by, change))
+        return self._unless_settled(attempt, lambda head: _adopting(head, attempt, by))
 
     def _unless_settled(self, attempt: str, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
         def unless_settled(head: Snapshot) -> Snapshot:
@@ -134,30 +133,47 @@ class Committer:
             )
         return head.with_version(info, event("publish", version=self._version, **details))
 
-    def abandon(self, attempt: str, *, keep: bool) -> bool:
-        """Delete what a failed attempt wrote, unless it failed after its publication; whether others had revoked it.
+    def abandon(self, attempt: str, *, keep: bool, is_known: bool) -> bool:
+        """Give up a failed attempt, and delete what it wrote if nothing needs it; whether others had revoked it.
+
+        It may have failed after its publication, or its last put may still arrive. So files go only after an entry of
+        the log that keeps the attempt from publishing, and only if no version names one of them by then.
 
         Args:
             attempt: the attempt.
             keep: leave what another attempt can go on with.
+            is_known: whether others can have come to know of its files: by its notes.
         """
         with suppress(CacheLayerError):
             head = self._log.head()
-            revoked = attempt in head.revoked
-            if self._commits:
-                # A put that failed may still arrive: it cannot after an entry that revokes the attempt.
-                head = self.adopt(attempt, by=attempt) if keep else self.revoke(attempt)
-            needed = keep and self._version not in head.versions and head.can_be_adopted(attempt)
-            if not needed and attempt not in self._named(head, revoked):
-                if keep:
-                    Unfinished(self._store, self._dataset_id, self._version).forget(attempt)
+            revoked, keep = attempt in head.revoked, keep and self._version not in head.versions
+            if self._commits or (is_known and not keep):
+                head = self._log.commit(lambda head: self._given_up(head, attempt, keep=keep))
+            elif not revoked:
+                # Nobody but this process knows of it, or it stays as it is.
+                if not keep:
+                    self._store.delete_folder(paths.build(self._dataset_id, attempt))
+                return False
+            if self._is_free(head, attempt):
+                Unfinished(self._store, self._dataset_id, self._version).forget(attempt)
                 self._store.delete_folder(paths.build(self._dataset_id, attempt))
             return revoked
         return False
 
-    def _named(self, head: Snapshot, revoked: bool) -> set[str]:
-        """The attempts that versions name, as far as the attempt in question can be among them."""
-        if revoked:
-            # Who revoked it may go on with what it had finished, or have published that.
-            return named_attempts(self._store, self._dataset_id, head) | set(head.adopted)
-        return {paths.attempt_of(info.manifest) for info in head.versions.values()}
+    def _given_up(self, head: Snapshot, attempt: str, *, keep: bool) -> Snapshot:
+        """The snapshot in which an attempt that has not published cannot do so any more."""
+        if attempt in head.revoked or head.has_published(attempt):
+            return head
+        if keep and self._version not in head.versions:
+            return _adopting(head, attempt, attempt)
+        return head.without_attempts([attempt], event("revoke", attempts=[attempt]))
+
+    def _is_free(self, head: Snapshot, attempt: str) -> bool:
+        """Whether nothing needs the files of an attempt, now or later."""
+        if attempt not in head.revoked or attempt in head.adopted:
+            return False
+        return attempt not in named_attempts(self._store, self._dataset_id, head)
+
+
+def _adopting(head: Snapshot, attempt: str, by: str) -> Snapshot:
+    return head.adopting([attempt], by, event("adopt", attempts=[attempt], by=by))

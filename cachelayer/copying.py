@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -118,7 +119,8 @@ class VersionCopy:
         source: the version.
         to: where it is copied to.
         dataset_id, version: what it is called there.
-        progress: None shows a line where stderr is a terminal.
+        progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+            so from the start; False shows nothing.
     """
 
     def __init__(
@@ -260,7 +262,8 @@ class VersionCopy:
     def _check(self, file: File, path: Path) -> None:
         name = f"{self._source.store.url}/{self._source.dataset_id}/{file.name}"
         try:
-            if path.stat().st_size == file.nbytes and file.is_right(path):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size == file.nbytes and file.is_right(path):
                 return
         except FileNotFoundError:
             raise CorruptionError(f"{name}: the file is missing") from None

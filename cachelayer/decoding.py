@@ -51,9 +51,11 @@ class DecodingCodec:
         self.elements = self._shown.elements
         self.batch = self._shown.batch
 
-    def decode(self, records: Records, chosen: Collection[int] | None = None) -> list[Column | None]:
+    def decode(
+        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
+    ) -> list[Column | None]:
         """The columns of records, decoded; None for leaves that are not among the ``chosen`` ones."""
-        columns = self._codec.decode(records, chosen)
+        columns = self._codec.decode(records, chosen, apart=apart)
         return [
             _decoded(path, leaf, column) if isinstance(leaf, EncodedSpec) and column is not None else column
             for (path, leaf), column in zip(self._leaves, columns, strict=True)

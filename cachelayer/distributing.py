@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +26,9 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.parting import PartTask
 from cachelayer.progress import Progress
 from cachelayer.versions.attempts import Attempts, pause
+from cachelayer.versions.differences import differences
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.unfinished import FinishedPart, Standing, Unfinished
+from cachelayer.versions.unfinished import Finished, FinishedPart, Standing, Unfinished
 
 _AT_ONCE = 16
 
@@ -60,6 +62,38 @@ class Hosts:
         return cls(index, count)
 
 
+def refuse_other_build(name: str, ours: Finished, theirs: Finished) -> None:
+    """Refuse to help with a build that is not the one this host was asked for.
+
+    Args:
+        name: the version, for the message.
+        ours: what this host was asked to build.
+        theirs: what the host that leads builds.
+
+    Raises:
+        InvalidArgumentError: if they differ, with each difference.
+    """
+    differ = differences(_described(ours), _described(theirs))
+    if differ:
+        raise InvalidArgumentError(
+            f"{name}: another host builds it otherwise: {'; '.join(differ)}. Pass the same source, made by the same "
+            "code, and the same options on all of them; what a host has to itself, such as its rank, is told by "
+            "hosts=(index, count) alone"
+        )
+
+
+def _described(build: Finished) -> Any:
+    """What hosts that build together need to have in common, as JSON."""
+    described = {
+        **build.plan,
+        "element_spec": build.element_spec,
+        "number of elements": build.source_length,
+        "is divided": build.is_divided,
+    }
+    # Tuples, say, are lists in what another host has written.
+    return json.loads(json.dumps(described))
+
+
 def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Mapping[int, FinishedPart]) -> None:
     """Build the parts that are not finished.
 
@@ -67,7 +101,8 @@ def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Ma
         CacheLayerError: what stopped the first part that failed.
     """
     missing = [number for number in range(task.parts.count) if number not in finished]
-    progress.update(sum(part.records for part in finished.values()), 0)
+    progress.skip(sum(part.records for part in finished.values()))
+    progress.parts(len(finished), task.parts.count)
     _run(task, engine, progress, iter(missing))
 
 
@@ -97,8 +132,9 @@ def build_together(
         CacheLayerError: what stopped the first part that failed here.
     """
     shared = _SharedParts(task, attempts, hosts, name, frozenset(finished))
-    progress.update(sum(part.records for part in finished.values()), 0)
+    progress.skip(sum(part.records for part in finished.values()))
     while shared.are_left() and go_on():
+        progress.parts(*shared.standing)
         if _run(task, engine, progress, _while(go_on, shared.claimed())):
             shared.check_built()
         else:
@@ -106,12 +142,12 @@ def build_together(
 
 
 def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[int]) -> bool:
-    """Build parts; whether there were any."""
+    """Build parts, and return whether there were any."""
     first = next(numbers, None)
     if first is None:
         return False
-    for done in engine.run(task, _after(first, numbers)):
-        progress.update(done.records, done.nbytes)
+    for done in progress.waiting_for("parts that are being built", engine.run(task, _after(first, numbers))):
+        progress.part_done(done.records, done.nbytes)
     return True
 
 
@@ -150,9 +186,14 @@ class _SharedParts:
         self._standing = Standing(frozenset(), {})
 
     def are_left(self) -> bool:
-        """Whether parts are not finished, by what the store says now."""
+        """Return whether parts are not finished, by what the store says now."""
         self._standing = self._unfinished.standing(self._attempt)
         return bool(self._left())
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many parts are finished, by what the store said last, and how many there are."""
+        return self._count - len(self._left()), self._count
 
     def _left(self) -> list[int]:
         """The parts that are not finished: this host's own first, then those of the hosts after it."""

@@ -5,6 +5,8 @@
     CacheLayerError
     ├── InvalidArgumentError     ValueError          change the call
     │   ├── InvalidNameError                         an id, version or tag outside the grammar
+    │   ├── UnknownOptionError   TypeError           an option that no build has
+    │   ├── StaleVersionError                        a version of another source, with on_change="error"
     │   └── ArgumentsMismatchError                   a cacheable function called otherwise than its version was built
     ├── InvalidTypeError         TypeError           pass another kind of object
     ├── MissingDependencyError   ImportError         install an extra
@@ -43,6 +45,14 @@ class InvalidNameError(InvalidArgumentError):
 
 class ArgumentsMismatchError(InvalidArgumentError):
     """A cacheable function was called with other arguments than its version was built with."""
+
+
+class UnknownOptionError(InvalidArgumentError, TypeError):
+    """No build has an option of this name."""
+
+
+class StaleVersionError(InvalidArgumentError):
+    """A version is there that was built from something else, and ``on_change`` is ``"error"``."""
 
 
 class InvalidTypeError(CacheLayerError, TypeError):
@@ -148,4 +158,4 @@ class CacheLayerWarning(UserWarning):
 
 
 class StaleVersionWarning(CacheLayerWarning):
-    """A version was built by other code than its cacheable function has now."""
+    """A version is used that was built from something else than it would be built from now."""

@@ -1,4 +1,4 @@
-"""A lock that outlives forks and pickles."""
+"""A lock that outlives forks and pickles, and properties that are worked out once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+
+T = TypeVar("T")
+_MISSING = object()
 
 
 class ProcessLock:
@@ -46,3 +49,35 @@ class ProcessLock:
 
     def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
         return ProcessLock, ()
+
+
+class cached_property(Generic[T]):  # noqa: N801 - it is used as the one of functools is
+    """A property that is worked out when it is asked for first, once for each object.
+
+    Threads that ask the same object meanwhile wait; no other object does. functools' own holds one lock for all objects
+    of a class until Python 3.12, and leaves it held in a child of a fork.
+    """
+
+    def __init__(self, work_out: Callable[[Any], T]) -> None:
+        self._work_out = work_out
+        self._name = self._lock_name = ""
+        self.__doc__ = work_out.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._lock_name = name, f"_lock_of_{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | T:
+        if instance is None:
+            return self
+        # Python looks here only until the value is among the attributes of the object.
+        attributes = instance.__dict__
+        with attributes.setdefault(self._lock_name, ProcessLock()):
+            found = attributes.get(self._name, _MISSING)
+            if found is _MISSING:
+                found = attributes[self._name] = self._work_out(instance)
+            attributes.pop(self._lock_name, None)
+        return found  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ from typing import Any
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.objects.opening import refuse_query, without_credentials
 from cachelayer.storage import Storage
 from cachelayer.versions.reference import split_slice
 
@@ -25,11 +26,14 @@ def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
     """
     if not isinstance(reference, str):
         raise InvalidTypeError(f"a reference is a str, not a {type(reference).__name__}")
+    refuse_query(reference)
     text, rows = split_slice(reference)
     head, at, version = text.partition("@") if "/" not in text.partition("@")[0] else _split_url(text)
     url, slash, dataset_id = head.rpartition("/")
-    if not at or not slash:
-        raise InvalidArgumentError(f"{reference!r} is no reference: write <url>/<dataset id>@<version>")
+    if not at or not slash or url.endswith(":/"):
+        raise InvalidArgumentError(
+            f"{without_credentials(reference)!r} is no reference: write <url>/<dataset id>@<version>"
+        )
     ref = Storage(url, **storage_options).fetch(f"{dataset_id}@{version}")
     return ref if rows is None else ref[rows]
 

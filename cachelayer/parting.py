@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cachelayer.building.build import build
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.parts import Part, Parts
+from cachelayer.building.parts import Part, Parts, Ranges
+from cachelayer.building.repeating import by_first_record, check_shards, spread
+from cachelayer.building.source import Seekable
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.store import ObjectStore
-from cachelayer.progress import Progress
+from cachelayer.progress import Progress, current
 from cachelayer.staging import staging
+from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
 _FILES = 10**4
@@ -78,12 +82,12 @@ class PartTask:
         return self.parts.describe(number)
 
     def check_repeats(self, number: int, finished: FinishedPart) -> None:
-        """Whether the source gives what it gave when a part was built: its first shard is compared.
+        """Raise if the source does not give what it gave when a part was built: its first shard is compared.
 
         Raises:
-            SourceError: where it does not.
+            SourceError: if it does not.
         """
-        if self.options.on_error == "skip":
+        if finished.left_out:
             # What was left out is not known by its number in the source.
             return
         part, first = self.parts.part(number), finished.shards[0]
@@ -95,6 +99,33 @@ class PartTask:
             except CacheLayerError as error:
                 raise _named(error, part) from error
 
+    def check_spread(self, finished: Mapping[int, FinishedPart]) -> None:
+        """Raise if the source does not give again some records of parts that were built.
+
+        They are records of each shard of a part, and of no part that cannot begin at any record. If a function makes
+        the parts, which may take long, no more than 18 of them are asked for.
+
+        Raises:
+            CacheLayerError: with the number of the first record that is another one.
+        """
+        numbers = sorted(finished)
+        if not isinstance(self.parts, Ranges):
+            numbers = [numbers[place] for place in spread(len(numbers))]
+        for number in numbers:
+            done = finished[number]
+            # What was left out is not known by its number in the source.
+            if done.shards and not done.left_out:
+                self._check_part(self.parts.part(number), done.shards)
+
+    def _check_part(self, part: Part, shards: Sequence[ShardFile]) -> None:
+        if not isinstance(part.source, Seekable):
+            return
+        spec = self.options.element_spec
+        try:
+            check_shards(self.store, self.dataset_id, part.source, spec, by_first_record(shards), part.first)
+        except CacheLayerError as error:
+            raise _named(error, part) from error
+
     def _build(self, unfinished: Unfinished, number: int) -> FinishedPart:
         run = unfinished.begin_part(self.attempt, number)
         if run >= _RUNS:
@@ -104,17 +135,14 @@ class PartTask:
         part = self.parts.part(number)
         files = range((number * _RUNS + run) * _FILES, (number * _RUNS + run + 1) * _FILES)
         options = replace(self.options, max_records=part.records)
-        with (
-            staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage,
-            Progress("", None, enabled=False) as progress,
-        ):
+        with staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage:
             try:
                 built = build(
                     part.source,
                     stage.folder,
                     self.attempt,
                     options,
-                    progress,
+                    current(),
                     stage.deliver,
                     first_record=part.first,
                     files=files.start,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -13,6 +13,23 @@ T_co = TypeVar("T_co", covariant=True)
 
 # "stored": about its bytes. "decoded": it may be many times larger in memory. "foreign": the user's object makes it.
 ReadingCost = Literal["stored", "decoded", "foreign"]
+
+
+class Stacking(Protocol):
+    """How elements of one spec become batches. Picklable."""
+
+    def conform(self, elements: Sequence[Any], /) -> Sequence[Any]:
+        """Return elements as the spec has them; an ElementError has the index of the element as its record."""
+
+    def collator(self, elements: Sequence[Any], kinds: dict[str, bool], /) -> Callable[..., Any]:
+        """Return a function that makes a batch of what functions make of these elements, or of some of them.
+
+        Its arguments are the elements, one or more, and how many of their rows the batch has; by default all.
+
+        Args:
+            elements: elements of the spec.
+            kinds: at each path, whether functions pass the leaf on; filled in by the first batch that tells.
+        """
 
 
 class RandomAccess(Protocol[T_co]):
@@ -47,8 +64,8 @@ class RandomAccess(Protocol[T_co]):
     def read(self, indices: NDArray[np.int64], /) -> Any:
         """The elements of these record numbers, stacked on a leading axis; the caller's own."""
 
-    def collate(self, elements: Sequence[Any], /) -> Any:
-        """A batch of elements that functions were applied to, one or more: leaves as ``read`` has them."""
+    def stacking(self, element_spec: Any = None, /) -> Stacking:
+        """How elements become batches: those of the records, or those that were declared to have this spec."""
 
     def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
         """What ``read`` gives for each of some batches, at once; batches may keep each other's memory."""

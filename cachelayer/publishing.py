@@ -6,23 +6,27 @@ dataset's log. What is not in the log is no version, so a build may die anywhere
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cachelayer.access.composition import Composition, appended, check_fits, subset
+from cachelayer.access.composition import Composition, appended, check_fits
 from cachelayer.access.published import Published
-from cachelayer.access.selection import Selection
 from cachelayer.building.build import Built, build
+from cachelayer.building.identity import identity_of
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.parts import Division, Parts, divided
-from cachelayer.building.source import Source, as_source, metadata_of
+from cachelayer.building.passed import Passed
+from cachelayer.building.repeating import check_earlier
+from cachelayer.building.source import Source, as_source, expected_length, metadata_of
 from cachelayer.committing import Committer
-from cachelayer.distributing import Hosts, build_parts, build_together, collected, remove_others
+from cachelayer.deriving import base_of
+from cachelayer.distributing import Hosts, build_parts, build_together, collected, refuse_other_build, remove_others
 from cachelayer.elements import spec_json
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import (
@@ -31,22 +35,27 @@ from cachelayer.errors import (
     CacheLayerWarning,
     CorruptionError,
     InvalidArgumentError,
+    SourceError,
     StorageError,
 )
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.parting import PartTask
-from cachelayer.progress import Progress, notice
+from cachelayer.progress import Progress, Waiting, notice
 from cachelayer.resuming import Resumption
 from cachelayer.staging import staging
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
 from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.provenance import environment, now
+from cachelayer.versions.origin import Origin
+from cachelayer.versions.plan import Plan
+from cachelayer.versions.provenance import commit_of, environment, now
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
-_MADE_BY = ("function", "code", "arguments", "bound")
+ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
+_SOON = 1.0
+"""Seconds of waiting that nobody needs to be told of."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +66,14 @@ class _Work:
         source: what is built.
         options: how.
         division: its parts; None where it is built as a whole.
-        plan: what others need to have in common to go on with it, or to help; JSON values.
+        plan: what others need to have in common to go on with it, or to help.
         length: number of elements, where it is known.
     """
 
     source: Source
     options: BuildOptions
     division: Division | None
-    plan: Mapping[str, Any]
+    plan: Plan
     length: int | None
 
 
@@ -76,7 +85,7 @@ class Publisher:
         copies: keeps what is built as local copies, where the store is not local; None for none.
         version: what is published.
         source: what is built; a function is called when the build begins.
-        call: how the source came to be, for the provenance.
+        origin: what the source comes from.
         options: how it is built.
         base: a version that the new one begins with; None for none.
     """
@@ -87,7 +96,7 @@ class Publisher:
         copies: CacheFolder | None,
         version: str,
         source: Any,
-        call: Mapping[str, Any],
+        origin: Origin,
         options: BuildOptions,
         base: Published | None = None,
     ) -> None:
@@ -97,14 +106,13 @@ class Publisher:
         self._dataset_id = log.dataset_id
         self._version = version
         self._source = source
-        self._call = call
+        self._origin = origin
         self._options = options
         self._base = base
         self._name = f"{log.dataset_id}@{version}"
         self._committer = Committer(log, version, None if base is None else base.info)
         self._attempts = attempts_of(log.store, log.dataset_id)
         self._progress: Progress | None = None
-        self._shown = ""
 
     def submit(self) -> VersionInfo:
         """Build it, whoever else may be at it.
@@ -137,14 +145,15 @@ class Publisher:
                 CacheLayerWarning,
                 stacklevel=4,
             )
-        return self._attempts.once(
-            self._version,
-            find,
-            lambda attempt: opened(self._build(attempt, self._work())),
-            status=self._status,
-            revoke=self._revoke,
-            waiting=self._waiting,
-        )
+        with Waiting(self._name, self._options.progress) as waiting:
+
+            def build(attempt: str) -> R:
+                waiting.over()
+                return opened(self._build(attempt, self._work()))
+
+            return self._attempts.once(
+                self._version, find, build, status=self._status, revoke=self._revoke, waiting=waiting.wait_for
+            )
 
     def _revoke(self, attempt: str, by: str) -> object:
         if self._options.resume:
@@ -183,12 +192,11 @@ class Publisher:
         begun = None if not lead else Unfinished(self._store, self._dataset_id, self._version).begun(lead)
         if begun is None or self._attempts.dead([lead]):
             return
-        ours = Finished(work.plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
-        if work.division is None or ours != replace(begun, parts={}):
-            raise InvalidArgumentError(
-                f"{self._name}: another host builds it otherwise: all of them pass the same source, by the same "
-                "code, and the same options"
-            )
+        plan = work.plan.beside(begun.plan)
+        ours = Finished(plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
+        refuse_other_build(self._name, ours, begun)
+        if work.division is None:
+            return
         task = self._task(lead, work.division.parts, work.options)
         name = new_attempt()
 
@@ -213,14 +221,8 @@ class Publisher:
     def _status(self) -> str:
         return "about to begin" if self._progress is None else str(self._progress)
 
-    def _waiting(self, who: str) -> None:
-        text = f"{self._name}: waiting for {who}"
-        if text != self._shown:
-            self._shown = text
-            notice(text, self._options.progress)
-
     def _build(self, attempt: str, work: _Work, hosts: Hosts | None = None) -> VersionInfo:
-        options, source = work.options, work.source
+        options, source, builder = work.options, work.source, os.getpid()
         started = time.monotonic()
         notes = Resumption(
             self._log,
@@ -235,10 +237,12 @@ class Publisher:
             earlier = self._earlier(notes, options, source) if options.resume else None
             with (
                 staging(self._store, self._copies, self._dataset_id, attempt) as stage,
-                Progress(self._name, work.length, options.progress) as progress,
+                Progress(self._name, None if hosts else work.length, options.progress) as progress,
             ):
                 self._progress = progress
                 if work.division is None:
+                    if earlier is not None:
+                        check_earlier(self._store, self._dataset_id, source, earlier, options)
                     note = notes.note if options.resume else None
                     built = build(
                         source, stage.folder, attempt, options, progress, stage.deliver, earlier=earlier, note=note
@@ -246,14 +250,18 @@ class Publisher:
                 else:
                     task = self._task(attempt, work.division.parts, options)
                     built = self._apart(task, notes, earlier, progress, hosts)
+                self._refuse_if_empty(built, source)
                 built.left_out.warn()
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
                 kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
-                provenance = {**kept, **built.left_out.provenance, **self._call, **made, **environment()}
+                provenance = {**kept, **built.left_out.provenance, **self._known(work, built), **made, **environment()}
                 info = self._publish(attempt, built, provenance)
         except BaseException as error:
+            if os.getpid() != builder:
+                # A child that the source forked: the build is its parent's.
+                raise
             keeps = options.resume and notes.has_finished
-            revoked = self._committer.abandon(attempt, keep=keeps)
+            revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
             if not keeps:
                 notes.forget()
             if revoked and isinstance(error, StorageError | CorruptionError):
@@ -264,6 +272,25 @@ class Publisher:
             # Not before: what another goes on with would be among them, if it took this attempt for dead.
             remove_others(self._store, self._dataset_id, attempt, built.shards)
         return info
+
+    def _refuse_if_empty(self, built: Built, source: Source) -> None:
+        """Raise if there is no record, and nobody said that there may be none.
+
+        Raises:
+            SourceError: with what made the source.
+        """
+        if built.shards or self._options.allow_empty:
+            return
+        made_by = self._origin.name if callable(self._origin.source) else None
+        of = f"a source of {source.kind}" + (f", which {made_by}() made," if made_by else "")
+        left_out = built.left_out
+        if left_out.count:
+            raise SourceError(
+                f"{self._name}: on_error='skip' left out all {left_out.count} elements of {of}; {ALLOW_EMPTY}. The "
+                f"first: {left_out.first[0]}"
+            )
+        once = "an iterator gives its elements once, so pass a function that returns a new one; "
+        raise SourceError(f"{self._name}: {of} has no element: {'' if source.length == 0 else once}{ALLOW_EMPTY}")
 
     def _apart(
         self,
@@ -278,6 +305,7 @@ class Publisher:
         last = max((number for number, part in finished.items() if part.shards), default=None)
         if last is not None:
             task.check_repeats(last, finished[last])
+            task.check_spread(finished)
         notes.begin(task.options.element_spec)
         if hosts is None:
             build_parts(task, self._engine(), progress, finished)
@@ -294,16 +322,29 @@ class Publisher:
         options, source = self._what()
         division = divided(source, options, apart=apart or options.engine is not None)
         base = None if self._base is None else self._base.info.digest
-        made_by = {name: self._call.get(name) for name in _MADE_BY}
         parts = None if division is None else division.parts.plan
-        plan = {**self._options.plan, "base": base, "source": source.kind, "division": parts, **made_by}
-        return _Work(
-            source, options if division is None else division.options, division, plan, options.expected(source.length)
-        )
+        decides = {**self._options.plan, "base": base, "source": source.kind, "division": parts}
+        plan = Plan(decides, identity_of(source), self._origin)
+        length = options.expected(expected_length(source))
+        return _Work(source, options if division is None else division.options, division, plan, length)
+
+    def _known(self, work: _Work, built: Built) -> dict[str, Any]:
+        """Return what is recorded of the source, by which it is known again."""
+        origin = {**self._origin.after_build().to_json(), **commit_of(self._origin.source)}
+        if self._base is not None:
+            return origin
+        identity = {"identity": found} if (found := work.plan.stored["identity"]) else {}
+        passed = Passed.of(self._source, self._options)
+        return {
+            **origin,
+            **identity,
+            **passed.recorded(self._store, self._dataset_id, work.source, built, self._options),
+        }
 
     def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
         spec = options.element_spec if options.element_spec is not None else source.element_spec
-        earlier = resumption.take_over(spec)
+        with Waiting(self._name, options.progress, after=_SOON) as waiting:
+            earlier = resumption.take_over(spec, waiting.wait_for)
         if earlier is not None:
             notice(f"{self._name}: going on after {earlier.records:,} records that are there", options.progress)
         return earlier
@@ -331,45 +372,6 @@ class Publisher:
             return self._committer.publish(attempt, Composition(manifest, {}), {}, adopted)
         inherited = self._base.manifest.provenance.get("metadata") or {}
         provenance["metadata"] = {**inherited, **provenance["metadata"]}
-        provenance["base"] = _base_of(self._base.info)
+        provenance["base"] = base_of(self._base.info)
         made = appended(self._base, manifest, attempt)
         return self._committer.publish(attempt, made, {"base": self._base.info.version}, adopted)
-
-
-def derive(
-    base: Published, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
-) -> VersionInfo:
-    """Publish a version of some of the records of another, which copies none.
-
-    Args:
-        base: the other version.
-        version: the name of the new one.
-        kept: the records, as their numbers in the shards of the base.
-        description, metadata: what is kept with the version; metadata goes over that of the base.
-
-    Raises:
-        AlreadyExistsError: where it is published already, or a tag has its name.
-        VersionNotFoundError: where the base was deleted meanwhile.
-    """
-    committer = Committer(Log(base.store, base.dataset_id), version, base.info)
-    committer.refuse_if_published()
-    attempt = new_attempt()
-    provenance = {
-        "description": description,
-        "metadata": {**(base.manifest.provenance.get("metadata") or {}), **metadata},
-        "source": "derive",
-        "base": _base_of(base.info),
-        "time": now(),
-        **environment(),
-    }
-    with attempts_of(base.store, base.dataset_id).running(attempt, lambda: "about to be published"):
-        made = subset(base, kept, attempt, provenance, uuid.uuid4().hex)
-        try:
-            return committer.publish(attempt, made, {"base": base.info.version})
-        except BaseException:
-            committer.abandon(attempt, keep=False)
-            raise
-
-
-def _base_of(info: VersionInfo) -> dict[str, Any]:
-    return {"version": info.version, "digest": info.digest, "records": info.records}

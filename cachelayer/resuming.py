@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from cachelayer.building.delivering import OnFinished
+from cachelayer.cautions import warn
 from cachelayer.committing import named_attempts
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CacheLayerWarning, CorruptionError, FormatError, SourceError, StorageError
+from cachelayer.errors import CorruptionError, FormatError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.versions.attempts import Attempts
 from cachelayer.versions.log import Log, Snapshot
 from cachelayer.versions.manifest import canonical_json
+from cachelayer.versions.plan import Plan
 from cachelayer.versions.provenance import event
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
@@ -51,7 +51,7 @@ class Resumption:
         version: what is built.
         attempt: the attempt that builds now.
         attempts: tells which attempts are at work.
-        plan: what is built and how, as JSON.
+        plan: what is built and how.
         source_length: the number of elements of the source, where it is known.
         is_divided: whether it is built in parts, with which others may help.
     """
@@ -62,7 +62,7 @@ class Resumption:
         version: str,
         attempt: str,
         attempts: Attempts,
-        plan: Mapping[str, Any],
+        plan: Plan,
         source_length: int | None,
         *,
         is_divided: bool,
@@ -70,6 +70,7 @@ class Resumption:
         self._log = log
         self._store = log.store
         self._dataset_id = log.dataset_id
+        self._version = version
         self._attempt = attempt
         self._attempts = attempts
         self._plan = plan
@@ -78,21 +79,24 @@ class Resumption:
         self._finished: dict[int, FinishedPart] = {}
         """What is not noted yet."""
         self._begun = False
+        self.is_known = False
+        """Whether others can have come to know of what this attempt finished."""
         self._source_length = source_length
         self._is_divided = is_divided
 
-    def take_over(self, spec: Tree | None) -> Finished | None:
+    def take_over(self, spec: Tree | None, waiting: Callable[[str], None]) -> Finished | None:
         """What an attempt that was interrupted has finished of the same; it cannot publish after that.
 
         Args:
             spec: the element spec that is known before the first element; None for any.
+            waiting: is told who is waited for, if it takes a while to see whether an attempt has ended.
 
         Raises:
-            SourceError: where the source had another length then.
+            SourceError: if the source had another length then.
         """
         source_length = self._source_length
         wanted = None if spec is None else canonical_json(spec_json.to_json(spec))
-        while (found := self._best(wanted)) is not None:
+        while (found := self._best(wanted, waiting)) is not None:
             before = found.finished.source_length
             if None not in (before, source_length) and before != source_length:
                 raise SourceError(
@@ -127,13 +131,15 @@ class Resumption:
         there = self._there(parts)
         if not there:
             return None
-        kept = Finished(self._plan, finished.element_spec, self._source_length, there, self._is_divided)
-        self._unfinished.begin(self._attempt, kept)
-        self._begun = True
+        kept = Finished(self._plan.stored, finished.element_spec, self._source_length, there, self._is_divided)
+        self._begin(kept)
         self._taken = sorted(ours - {self._attempt})
         self._unfinished.forget(attempt)
         for taken in set(self._taken) - self._named(head):
             self._remove_others(taken, kept)
+        for taken in self._taken:
+            # It was killed, and has left the sign that it was at work.
+            self._attempts.forget(taken)
         return kept
 
     def _named(self, head: Snapshot) -> set[str]:
@@ -155,32 +161,41 @@ class Resumption:
             # It was interrupted before its manifest brought the names of its shards to the disk.
             self._store.sync(folder)
 
-    def _best(self, spec: bytes | None) -> _Interrupted | None:
+    def _best(self, spec: bytes | None, waiting: Callable[[str], None]) -> _Interrupted | None:
         """The interrupted attempt at the same that has finished most."""
         head = self._log.head()
         try:
             noted = self._unfinished.attempts()
         except StorageError as error:
             # Who builds need not be allowed to list.
-            warnings.warn(f"it is built anew, whatever others have finished: {error}", CacheLayerWarning, stacklevel=8)
+            warn(f"it is built anew, whatever others have finished: {error}")
             return None
-        others = self._not_running(head, [name for name in noted if head.can_be_adopted(name)])
+        others = self._not_running(head, [name for name in noted if head.can_be_adopted(name)], waiting)
         found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
-        same = [
-            _Interrupted(name, head.owner_of(name), finished)
-            for name, finished in found
-            if finished.parts
-            and finished.plan == self._plan
-            and (spec is None or canonical_json(finished.element_spec) == spec)
-        ]
+        begun = [_Interrupted(name, head.owner_of(name), finished) for name, finished in found if finished.parts]
+        return self._most_of_the_same(begun, spec)
+
+    def _most_of_the_same(self, begun: list[_Interrupted], spec: bytes | None) -> _Interrupted | None:
+        """Return the attempt that finished most of what is built now; if they all built something else, say so."""
+        changes = [self._plan.changes(each.finished.plan) for each in begun]
+        for each, found in zip(begun, changes, strict=True):
+            if spec is not None and canonical_json(each.finished.element_spec) != spec:
+                found.append("the element spec is another one")
+        same = [each for each, found in zip(begun, changes, strict=True) if not found]
+        if begun and not same and not self._taken:
+            most, found = max(zip(begun, changes, strict=True), key=lambda pair: pair[0].finished.records)
+            warn(
+                f"{self._dataset_id}@{self._version} is built from its beginning: an attempt that was interrupted had "
+                f"finished {most.finished.records:,} records, but of another build: {'; '.join(found)}"
+            )
         return max(same, key=lambda each: len(each.finished.parts), default=None)
 
-    def _not_running(self, head: Snapshot, names: list[str]) -> list[str]:
+    def _not_running(self, head: Snapshot, names: list[str], waiting: Callable[[str], None]) -> list[str]:
         """Those of these attempts that neither run nor belong to another that does."""
         others = [name for name in names if name != self._attempt]
         strange = sorted({of for name in others for of in (name, head.owner_of(name))} - {self._attempt})
         # All are asked at once: each may be watched for a while.
-        runs = dict(zip(strange, self._attempts.are_running(strange), strict=True))
+        runs = dict(zip(strange, self._attempts.are_running(strange, waiting), strict=True))
         ours = [name for name in others if head.owner_of(name) == self._attempt]
         idle = [name for name in others if not runs[name] and not runs.get(head.owner_of(name), True)]
         return [*ours, *idle]
@@ -217,9 +232,15 @@ class Resumption:
     def begin(self, spec: Tree) -> None:
         """Note what is built, with elements of this spec, unless that was done."""
         if not self._begun:
-            begun = Finished(self._plan, spec_json.to_json(spec), self._source_length, is_divided=self._is_divided)
-            self._unfinished.begin(self._attempt, begun)
-            self._begun = True
+            spec_of = spec_json.to_json(spec)
+            begun = Finished(self._plan.stored, spec_of, self._source_length, is_divided=self._is_divided)
+            self._begin(begun)
+
+    def _begin(self, finished: Finished) -> None:
+        # Known even if the store fails to say that the plan is there.
+        self.is_known = True
+        self._unfinished.begin(self._attempt, finished)
+        self._begun = True
 
     @property
     def has_finished(self) -> bool:
@@ -233,5 +254,5 @@ class Resumption:
 
     def forget(self) -> None:
         """Delete the notes: the version is published, or nothing of it is kept."""
-        for attempt in [self._attempt, *self._taken] if self._begun else []:
+        for attempt in [self._attempt, *self._taken] if self.is_known else []:
             self._unfinished.forget(attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -59,10 +60,13 @@ def staging(
 
     # Two shards that are delivered at once must not both make room for the other.
     one_by_one = threading.Lock()
+    builder = os.getpid()
 
     def deliver(shard: Path) -> None:
         files = (shard, Path(paths.index_of(str(shard))))
         for path in files:
+            if group is not None:
+                group.keep(path)
             store.upload(path, f"{paths.build(dataset_id, attempt)}/{path.name}")
         with one_by_one:
             if group is None or not group.fits():
@@ -72,6 +76,9 @@ def staging(
     try:
         yield Stage(folder, deliver)
     except BaseException:
+        if os.getpid() != builder:
+            # A child that the source forked: the files are its parent's.
+            raise
         if group is not None and files is not None:
             _remove(folder, files)
         else:

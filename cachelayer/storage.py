@@ -7,35 +7,30 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, overload
 
-from cachelayer.access.composition import chosen
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.published import Published
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
-from cachelayer.building.encode import OnError
-from cachelayer.building.options import DEFAULT_SHARD_BYTES, BuildOptions
-from cachelayer.building.parts import Sharded
+from cachelayer.building.options import BuildOptions
 from cachelayer.building.source import each_split
 from cachelayer.cacheable import Cacheable, cacheable
-from cachelayer.catalog import Catalog
 from cachelayer.copying import VersionCopy
 from cachelayer.distributing import Hosts
-from cachelayer.elements.tree import Tree
-from cachelayer.engines import Engine
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder, folder_of
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.opening import open_store
 from cachelayer.protocols import T
-from cachelayer.publishing import Publisher, derive
+from cachelayer.staleness import OnChange, check_source, checked_on_change
+from cachelayer.submitting import Submitting, origin_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.naming import check_version
-from cachelayer.versions.provenance import checked_metadata, origin
+from cachelayer.versions.origin import Origin, checked_record
 from cachelayer.versions.reference import Reference
 
 
-class Storage(Catalog):
+class Storage(Submitting):
     """A place where versioned datasets are kept.
 
     Args:
@@ -74,158 +69,6 @@ class Storage(Catalog):
         copies = None if limit == 0 or isinstance(store, LocalStore) else CacheFolder(folder, limit)
         super().__init__(store, copies, verify)
 
-    def submit(
-        self,
-        source: Any,
-        dataset_id: str,
-        dataset_version: str,
-        *,
-        element_spec: Tree | None = None,
-        compression: str | None = None,
-        shard_bytes: int = DEFAULT_SHARD_BYTES,
-        max_records: int | None = None,
-        unbatch: bool = False,
-        on_error: OnError = "raise",
-        workers: int = 1,
-        engine: str | Engine | None = None,
-        resume: bool = False,
-        progress: bool | None = None,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> DataRef[Any]:
-        """Build a version and publish it whole, or not at all.
-
-        Args:
-            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, an array, or a dict of
-                arrays.
-            dataset_id, dataset_version: 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``.
-            element_spec: the structure of an element with leaf specs, dtypes or objects with shape and dtype; by
-                default the source's own schema, else that of the first element.
-            compression: None, ``"zstd"`` or ``"zstd:<level>"``, of each record by itself.
-            shard_bytes: about the size of a shard file, in bytes.
-            max_records: take no more than these.
-            unbatch: each element of the source is a batch: take it apart along the leading axis.
-            on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
-                does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
-            workers: processes that build, where the source comes in parts (:func:`cachelayer.sharded`) or can begin at
-                any record; of another source one process makes the elements, and a second one writes them. The shards
-                are the same for any number of them.
-            engine: what runs them: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``, or any
-                object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided into
-                ranges of about a shard.
-            resume: go on with the shards that an attempt at the same version finished before it was interrupted, and
-                leave them if this one is. Where the source can begin at any record it begins there, and the last of
-                those shards is compared; otherwise it is run through, and all of them are.
-            progress: None shows a line where stderr is a terminal.
-            description: a text that is kept with the version.
-            metadata: a dict that JSON can hold, kept with the version.
-
-        Returns:
-            The version; of a ``datasets.DatasetDict`` a dict of versions, with ids ``<dataset id>.<split>``.
-
-        Raises:
-            AlreadyExistsError: where the version is there; versions never change.
-            ElementError: for an element that does not fit, with its record number and the path of the leaf.
-            SourceError: where the source fails, with the record number.
-            InvalidTypeError: where the source is none.
-            StorageError: where the disk is full or fails.
-        """
-        options = BuildOptions.checked(
-            element_spec=element_spec,
-            compression=compression,
-            shard_bytes=shard_bytes,
-            max_records=max_records,
-            unbatch=unbatch,
-            on_error=on_error,
-            workers=workers,
-            engine=engine,
-            resume=resume,
-            progress=progress,
-            description=description,
-            metadata=metadata,
-        )
-
-        def submit(part: Any, part_id: str) -> DataRef[Any]:
-            publisher = self._publisher(part, Log(self._store, part_id), dataset_version, {}, options)
-            return self._open(part_id, publisher.submit())
-
-        return each_split(source, dataset_id, submit)
-
-    def append(
-        self, dataset_id: str, base_version: str, new_version: str, source: Any, **submit_options: Any
-    ) -> DataRef[Any]:
-        """Publish a version that has the records of another, and those of a source behind them.
-
-        The shards of the base are shared, not copied. They stay until the last version that names them is deleted.
-
-        Args:
-            dataset_id, base_version: the version to begin with; a tag or ``latest`` will do.
-            new_version: the name of the new one.
-            source, submit_options: as in :meth:`submit`; elements have the element spec of the base.
-
-        Raises:
-            AlreadyExistsError: where the new version is there, as after losing a race against another.
-            InvalidArgumentError: where the source has another element spec, with each leaf that differs.
-            NotFoundError: where there is no such base.
-            CacheLayerError: as in :meth:`submit`.
-        """
-        options = BuildOptions.checked(**submit_options)
-
-        def append(part: Any, part_id: str) -> DataRef[Any]:
-            base = self.fetch(part_id, base_version)._base
-            publisher = self._publisher(part, Log(self._store, part_id), new_version, {}, options, base)
-            return self._open(part_id, publisher.submit())
-
-        return each_split(source, dataset_id, append)
-
-    def derive(
-        self,
-        dataset_id: str,
-        base_version: str,
-        new_version: str,
-        *,
-        keep: Any,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> DataRef[Any]:
-        """Publish a version of some of the records of another. No record is copied.
-
-        Args:
-            dataset_id, base_version: the version to choose from; a tag or ``latest`` will do.
-            new_version: the name of the new one.
-            keep: the records in their new order: integers, a slice, or one bool for each record of the base.
-            description, metadata: as in :meth:`submit`; metadata goes over that of the base.
-
-        Returns:
-            The version; its digest is that of ``fetch(dataset_id, base_version).select(keep)``.
-
-        Raises:
-            AlreadyExistsError: where the new version is there.
-            NotFoundError: where there is no such base.
-            RecordIndexError: where the base has no such record.
-            InvalidTypeError: where ``keep`` is nothing of that.
-        """
-        check_version(new_version)
-        base = self.fetch(dataset_id, base_version)
-        kept = chosen(base, keep)
-        stored = checked_metadata(metadata)
-        info = derive(base._base, new_version, kept, description=description, metadata=stored)
-        return self._open(base.dataset_id, info)
-
-    def _publisher(
-        self,
-        source: Any,
-        log: Log,
-        version: str,
-        call: Mapping[str, Any],
-        options: BuildOptions,
-        base: Published | None = None,
-    ) -> Publisher:
-        paths.check_name("dataset id", log.dataset_id)
-        check_version(version)
-        made = {**origin(source.function if isinstance(source, Sharded) else source), **call}
-        return Publisher(log, self._copies, version, source, made, options, base)
-
     @overload
     def cache(
         self,
@@ -234,6 +77,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[Any]: ...
 
@@ -245,6 +90,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[T]: ...
 
@@ -256,6 +103,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[Any]: ...
 
@@ -266,6 +115,8 @@ class Storage(Catalog):
         dataset_version: str,
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> DataRef[Any]:
         """The version, built once among all threads and processes that ask for it.
@@ -276,43 +127,58 @@ class Storage(Catalog):
             hosts: ``(index, count)`` where so many processes, each with an index of its own, make this call to build
                 the version together: each builds its share of the parts, and what a process that died leaves is
                 built by the others.
-            submit_options: as in :meth:`submit`, but ``resume`` is on; they matter only where the version has to be
-                built.
+            on_change: what happens if the version is there, but was built from something else, as far as that is
+                known without calling a function or iterating anything: other code, options, arguments of a partial
+                function, attributes of an object, files, or elements of an array or a sequence, of which 64 are
+                compared. ``"warn"``: it is used, and a warning says what is different, once; ``"error"``: it is not
+                used; ``"ignore"``: nothing is compared.
+            record: as in :meth:`submit`.
+            submit_options: as in :meth:`submit`, but ``resume`` is on. They are checked on each call.
 
         Raises:
+            StaleVersionError: if the version was built from something else, with ``on_change="error"``.
+            UnknownOptionError: for an option that there is not.
             BuildRevokedError: where this process built, was taken for dead, and another builds now: ask again.
             CacheLayerError: as in :meth:`submit`.
+
+        Warns:
+            StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
         """
-        return each_split(
-            source, dataset_id, lambda part, name: self._cache(part, name, dataset_version, {}, submit_options, hosts)
-        )
+        options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
+        how = checked_on_change(on_change)
+
+        def cache(part: Any, name: str) -> DataRef[Any]:
+            return self._cache(part, name, dataset_version, origin_of(part, record), options, how, hosts)
+
+        return each_split(source, dataset_id, cache)
 
     def _cache(
         self,
         source: Any,
         dataset_id: str,
         version: str,
-        call: Mapping[str, Any],
-        options: Mapping[str, Any],
+        origin: Origin,
+        options: BuildOptions,
+        on_change: OnChange,
         hosts: tuple[int, int] | None = None,
     ) -> DataRef[Any]:
         together = None if hosts is None else Hosts.checked(hosts)
         paths.check_name("dataset id", dataset_id)
         check_version(version)
         log = Log(self._store, dataset_id)
-        found = self._find(log, version)
-        if found is not None:
-            return found
-        checked = BuildOptions.checked(**{"resume": True, **options})
-        publisher = self._publisher(source, log, version, call, checked)
-        try:
-            return publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
-        except AlreadyExistsError:
-            found = self._find(log, version)
-            if found is None:
-                # It is not of this version: the source has met it.
-                raise
-            return found
+        ref = self._find(log, version)
+        if ref is None:
+            publisher = self._publisher(source, log, version, origin, options)
+            try:
+                ref = publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
+            except AlreadyExistsError:
+                ref = self._find(log, version)
+                if ref is None:
+                    # It is not of this version: the source has met it.
+                    raise
+        if ref.provenance.get("salt") != origin.salt:
+            check_source(ref, origin, options, on_change)
+        return ref
 
     def _find(self, log: Log, version: str) -> DataRef[Any] | None:
         head = log.head()
@@ -328,6 +194,8 @@ class Storage(Catalog):
         dataset_version: str | Callable[..., str],
         *,
         hosts: tuple[int, int] | None = None,
+        on_change: OnChange = "warn",
+        record: Iterable[str] = (),
         **submit_options: Any,
     ) -> Cacheable:
         """Decorate a function that returns a source: calling it gives the version, built at the first call.
@@ -340,8 +208,8 @@ class Storage(Catalog):
             dataset_version: a name; a format string such as ``"size-{size}"`` with the function's parameters as fields;
                 a function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 made from the code and the arguments.
-            hosts: as in :meth:`cache`.
-            submit_options: as in :meth:`submit`.
+            hosts, on_change: as in :meth:`cache`; other arguments are an error whatever ``on_change`` is.
+            record, submit_options: as in :meth:`cache`.
 
         Raises:
             InvalidArgumentError: where a field of the format string is no parameter.
@@ -349,14 +217,16 @@ class Storage(Catalog):
             InvalidArgumentError: (by the decorated function) where ``"auto"`` cannot know the code or an argument.
 
         Warns:
-            StaleVersionWarning: (by the decorated function) where the version was built by other code.
+            StaleVersionWarning: (by the decorated function) if the version was built by other code or other options.
         """
         paths.check_name("dataset id", dataset_id)
+        options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
+        how, names = checked_on_change(on_change), checked_record(record)
 
-        def cache(source: Callable[[], Any], version: str, call: Mapping[str, Any]) -> DataRef[Any]:
-            return self._cache(source, dataset_id, version, call, submit_options, hosts)
+        def cache(source: Callable[[], Any], version: str, origin: Origin) -> DataRef[Any]:
+            return self._cache(source, dataset_id, version, origin, options, how, hosts)
 
-        return cacheable(cache, dataset_version, submit_options)
+        return cacheable(cache, dataset_version, submit_options, names)
 
     def copy(
         self,
@@ -377,7 +247,8 @@ class Storage(Catalog):
             dataset_id, dataset_version: as in :meth:`fetch`.
             to: a storage, or the URL of one that needs no options.
             new_id, new_version: the names there; by default those here.
-            progress: None shows a line where stderr is a terminal.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+                so from the start; False shows nothing.
 
         Returns:
             The version there.

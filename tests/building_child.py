@@ -6,7 +6,6 @@ and ends with what became of its call.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forks import FORKS
 
 import cachelayer
 
@@ -38,11 +38,6 @@ def expected_digest() -> str:
         .cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
         .digest
     )
-
-
-# One process imports what takes a second, and is forked.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["building_child", "s3fs", "gcsfs", "obstore"])
 
 
 class Child:

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 from typer.testing import CliRunner
 
+from cachelayer.cli import main
 from cachelayer.cli.app import app
 
 SCRIPT = Path(sys.executable).with_name("cachelayer")
@@ -70,6 +72,10 @@ def no_source():
     return 7
 
 
+def nothing():
+    return []
+
+
 def exits():
     raise SystemExit(0)
 
@@ -112,9 +118,16 @@ def refused(*arguments: object, code: int = 2) -> str:
 def script(
     *arguments: object, cwd: Path, code: int = 0, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the installed script; its exit code has to be this."""
+    """Run the script in a process of its own; its exit code has to be this.
+
+    It is the installed one if the environment is another than that of the tests; else what that one calls is run by a
+    process that has imported it already.
+    """
     command = [str(SCRIPT), *(str(each) for each in arguments)]
-    inherited = {**os.environ, **(environment or {})}
-    ended = subprocess.run(command, cwd=cwd, env=inherited, capture_output=True, text=True, check=False)
+    if environment is None:
+        ended = forks.run(main, command, cwd, os.environ)
+    else:
+        inherited = {**os.environ, **environment}
+        ended = subprocess.run(command, cwd=cwd, env=inherited, capture_output=True, text=True, check=False)
     assert ended.returncode == code, f"{arguments}: {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
     return ended

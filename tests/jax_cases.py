@@ -205,6 +205,26 @@ def test_a_leaf_that_jax_has_no_array_for_is_refused_by_name(
         next(iter(global_batches(stored.stream(2), devices(1))))
 
 
+ADVICE: dict[str, Any] = {
+    "pad": lambda stream: stream.map(
+        lambda e: {**e, "v": np.pad(e["v"], (0, 4 - len(e["v"]))), "n": np.int32(e["n"] or 0)}
+    ),
+    "to_dense": lambda stream: stream.map_batches(
+        lambda b: {"v": b["v"].to_dense(4), "n": b["n"].values, "known": b["n"].valid}
+    ),
+}
+
+
+@pytest.mark.parametrize("follow", ADVICE.values(), ids=ADVICE)
+def test_what_is_advised_for_leaves_that_vary_works(follow: Any, tmp_path: Path) -> None:
+    elements = [{"v": np.arange(n % 3 + 2, dtype=np.int32), "n": None if n == 5 else np.int32(n)} for n in range(16)]
+    spec = {"v": cachelayer.ArraySpec(np.int32, (None,)), "n": cachelayer.ArraySpec(np.int32, nullable=True)}
+    stored = cachelayer.Storage(tmp_path).cache(elements, "data", "v1", element_spec=spec)
+    for number, batch in enumerate(global_batches(follow(stored.stream(8)), devices(8))):
+        assert batch["v"].shape == (8, 4)
+        assert batch["n"].tolist() == [0 if n == 5 else n for n in range(number * 8, number * 8 + 8)]
+
+
 @pytest.mark.parametrize("records_nbytes", [32, 1 << 18], ids=["small", "large"])
 def test_batches_go_to_the_devices_that_the_mesh_names(records_nbytes: int) -> None:
     stream = cachelayer.wrap([np.full(records_nbytes, n, np.uint8) for n in range(16)], identity="rows").stream(8)

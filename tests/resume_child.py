@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from forks import FORKS
 
 import cachelayer
 
 RECORDS = 8000
 SHARD_BYTES = 100_000
 LEASE_SECONDS = 0.4
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["resume_child", "s3fs", "gcsfs", "obstore"])
 
 
 def row(number: int) -> dict[str, Any]:

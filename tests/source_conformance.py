@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from cachelayer import Ragged, Storage
-from cachelayer.building.source import Batch, Elements, Seekable, Skippable, Source, as_source, from_record, metadata_of
+from cachelayer.building.batches import Batch, Elements
+from cachelayer.building.source import Seekable, Skippable, Source, as_source, from_record, metadata_of
 from cachelayer.codec import codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.infer import from_elements

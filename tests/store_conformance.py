@@ -166,6 +166,14 @@ class StoreConformance:
         with pytest.raises(CorruptionError, match=r"a/b: it has 3000 bytes, expected 6000"):
             store.read_ranges([("a/b", 0, 10), ("a/b", start, 6000)])
 
+    @pytest.mark.parametrize("nbytes", [2**40, 2**62])
+    def test_a_size_that_lies_takes_no_memory(self, store: ObjectStore, tmp_path: Path, nbytes: int) -> None:
+        store.put("a/b", TEXT)
+        with pytest.raises(CorruptionError, match=rf"a/b: it has {len(TEXT)} bytes, expected {nbytes}"):
+            store.read_ranges([("a/b", 0, nbytes)])
+        with pytest.raises(CorruptionError, match=rf"a/b: it has {len(TEXT)} bytes, expected {nbytes}"):
+            store.download("a/b", tmp_path / "target", nbytes)
+
     def test_an_object_that_is_missing_is_corrupt(self, store: ObjectStore) -> None:
         with pytest.raises(CorruptionError, match=r"a/b: there is no such object"):
             store.read_ranges([("a/b", 0, 10)])

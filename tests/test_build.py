@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import Storage, StorageError
+from cachelayer.building.batches import Batch, Elements
 from cachelayer.building.build import build
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.source import Batch, Elements
 from cachelayer.elements.tree import Tree
 from cachelayer.objects.local import LocalStore
 from cachelayer.progress import Progress
@@ -119,7 +119,7 @@ def test_a_failure_after_the_commit_point_leaves_the_version_whole(tmp_path: Pat
     with pytest.raises(type(error)):
         storage.submit(range(100), "d", "v1")
     assert Storage(tmp_path).verify("d", "v1")
-    assert Storage(tmp_path).cache([0], "d", "v1").read([99]).tolist() == [99]
+    assert Storage(tmp_path).cache(iter([0]), "d", "v1").read([99]).tolist() == [99]
 
 
 def test_a_build_whose_attempt_was_revoked_and_deleted_says_so(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import subprocess
 import sys
@@ -74,17 +73,40 @@ def test_what_json_cannot_hold_is_not_compared(storage: cachelayer.Storage) -> N
             rows(object(), 3)
 
 
-def test_secrets_are_hashed(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    @storage.cacheable("rows", "v1")
-    def rows(api_key: str, options: dict[str, str]) -> list[int]:
+def test_arguments_are_stored_in_clear_only_if_they_are_numbers_or_named(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    @storage.cacheable("rows", "v1", record=("split",))
+    def rows(url: str, split: str, size: int, headers: dict[str, str]) -> list[int]:
         return [1]
 
-    arguments = rows("hunter2", {"password": "hunter3", "user": "me"}).provenance["arguments"]
-    assert "hunter" not in json.dumps(arguments)
-    assert arguments["options"]["user"] == "me"
+    secret = ("postgresql://me:hunter2@host/db", "train", 3, {"Authorization": "Bearer hunter3"})
+    arguments = rows(*secret).provenance["arguments"]
+    assert (arguments["split"], arguments["size"]) == ("train", 3)
     assert not any(b"hunter" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    with pytest.raises(cachelayer.ArgumentsMismatchError):
-        rows("hunter4", {"password": "hunter3", "user": "me"})
+    assert list(rows(*secret)) == [1]
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match="url is another one") as caught:
+        rows(secret[0].replace("2", "4"), *secret[1:])
+    assert "hunter" not in str(caught.value)
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match="split was 'train' and is 'test'"):
+        rows(secret[0], "test", *secret[2:])
+
+
+def test_what_cannot_be_recorded_is_refused_with_what_can(storage: cachelayer.Storage) -> None:
+    def rows(split: Any) -> list[int]:
+        return [1]
+
+    with pytest.raises(cachelayer.InvalidArgumentError, match="no argument 'spilt': it has split"):
+        storage.cacheable("rows", "v1", record=("spilt",))(rows)
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"record=\(\"split\",\)"):
+        storage.cacheable("rows", "v1", record="split")
+    with (
+        pytest.raises(cachelayer.InvalidTypeError, match="JSON cannot hold argument 'split'"),
+        pytest.warns(cachelayer.CacheLayerWarning, match="split"),
+    ):
+        storage.cacheable("rows", "v1", record=["split"])(rows)(object())
+    with pytest.raises(cachelayer.InvalidArgumentError, match="a list has none"):
+        storage.cache([1], "rows", "v1", record=["split"])
 
 
 Load = Callable[..., dict[str, Any]]
@@ -137,7 +159,7 @@ def test_code_that_changed_is_one_warning_that_says_what_and_what_to_do(
     (warning,) = first
     assert (warning.category, warning.filename) == (cachelayer.StaleVersionWarning, __file__)
     assert re.fullmatch(
-        r"rows@v1 was built by other code: scaled changed; SIZE was 32 and is 64\. .* another version.*=\"auto\".*",
+        r"rows@v1 was built by other code: scaled changed; SIZE was 32 and is 64\. .* another version.*\"auto\".*",
         str(warning.message),
     )
     assert list(new(3)) == [0, 32, 64]

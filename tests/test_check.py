@@ -230,5 +230,5 @@ def test_records_of_all_sizes_are_checked(tmp_path: Path) -> None:
     for version, compression in (("v1", None), ("v2", "zstd")):
         Storage(tmp_path).submit(records, "d", version, compression=compression)
         assert Storage(tmp_path).verify("d", version).records == len(records)
-    Storage(tmp_path).submit([], "d", "v3", element_spec=bytes)
+    Storage(tmp_path).submit([], "d", "v3", element_spec=bytes, allow_empty=True)
     assert Storage(tmp_path).verify("d", "v3").ok

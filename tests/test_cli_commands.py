@@ -57,7 +57,7 @@ def test_ls_of_an_empty_storage_and_an_empty_dataset_is_empty(storage: cachelaye
     assert "no dataset in" in invoke("ls", tmp_path / "empty").stdout
     storage.delete("e", "only")
     assert document("ls", f"{storage.url}/e") == []
-    assert document("ls", storage.url)[1] == {"dataset_id": "e", "versions": 0, "newest": None}
+    assert [each["dataset_id"] for each in document("ls", storage.url)] == ["d"]
 
 
 def test_log_tells_who_did_what(storage: cachelayer.Storage) -> None:
@@ -152,8 +152,13 @@ def test_rm_deletes_what_is_named(storage: cachelayer.Storage) -> None:
     assert "pass --yes" in refused("rm", f"{storage.url}/d@v1")
     assert "say which version" in refused("rm", f"{storage.url}/d", "--yes")
     assert "d@v2 has the tag best: move it first, or pass --force" in refused("rm", f"{storage.url}/d@v2", "--yes")
-    assert document("rm", f"{storage.url}/d@v1", "--yes") == {"dataset_id": "d", "deleted": "v1"}
-    invoke("rm", f"{storage.url}/d@v2", "--yes", "--force")
+    deleted = {"dataset_id": "d", "deleted": "v1"}
+    assert document("rm", f"{storage.url}/d@v1", "--yes") == {**deleted, "grace_seconds": 86400.0}
+    assert document("gc", storage.url, "--grace", "0") == {"deleted": []}
+    assert document("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0") == {**deleted, "grace_seconds": 0.0}
+    refused("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0")
+    assert "--grace 'soon'" in refused("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "soon")
+    assert "freed by gc after 2h" in invoke("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "2h").stdout
     assert (storage.versions("d"), storage.tags("d")) == ({}, {})
     refused("rm", f"{storage.url}/d@v1", "--yes")
     refused("rm", f"{storage.url}/nothing@v1", "--yes")
@@ -269,3 +274,13 @@ def test_doctor_measures_local_copies(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (found["groups"], found["nbytes"]) == (1, 1000)
     assert 0 < found["limit"] < found["free"] + 1000
     assert document("doctor", "--local-cache", tmp_path / "none")["local_cache"]["folder"] == str(tmp_path / "none")
+
+
+def test_what_others_stored_does_not_command_the_terminal(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    said = "\x1b]0;title\x07\x1b[2J\x9b31mred\rover"
+    storage.submit([1], "d", "v1", description=said, metadata={said: said})
+    shown = invoke("show", f"{storage.url}/d@v1").stdout
+    assert "title" in shown
+    assert not {"\x1b", "\x07", "\x9b", "\r"} & set(shown)
+    assert document("show", f"{storage.url}/d@v1")["provenance"]["description"] == said

@@ -120,7 +120,7 @@ def test_stats_of_a_sample_says_so(ref: cachelayer.DataRef[Any], tmp_path: Path)
 
 def test_a_version_without_records_is_looked_at_too(tmp_path: Path) -> None:
     cachelayer.Storage(tmp_path / "cache").submit(
-        [], "none", "v1", element_spec={"x": ArraySpec("float32", nullable=True)}
+        [], "none", "v1", element_spec={"x": ArraySpec("float32", nullable=True)}, allow_empty=True
     )
     place = tmp_path / "cache/none"
     assert invoke("head", place).stdout == invoke("sample", place).stdout == "no records\n"

@@ -51,7 +51,8 @@ def test_options_of_a_build_are_kept() -> None:
 
 def test_arguments_have_the_types_that_the_function_says() -> None:
     typed = ("--arg", "size=3", "--arg", "name=7", "--arg", "scale=2", "--arg", "flag=yes", "--arg", "limit=null")
-    document("build", "pipeline.py:rows", "cache", *BUILD, *typed)
+    recorded = ("--record", "name")
+    document("build", "pipeline.py:rows", "cache", *BUILD, *typed, *recorded)
     ref = fetched()
     assert ref.provenance["arguments"] == {"size": 3, "name": "7", "scale": 2.0, "flag": True, "limit": None}
     assert ref[2] == {"number": 4.0, "name": "7", "flag": True}
@@ -90,6 +91,11 @@ def test_the_parts_of_a_source_are_built_where_it_is_asked_for(
 def test_arguments_named_like_secrets_are_not_kept() -> None:
     document("build", "pipeline:secret", "cache", *BUILD, "--arg", "api_token=hunter2")
     assert "hunter2" not in "".join(path.read_text(errors="replace") for path in Path("cache").rglob("*.json"))
+
+
+def test_a_source_without_elements_is_refused_unless_it_is_allowed() -> None:
+    assert "allow_empty=True" in refused("build", "pipeline:nothing", "cache", *BUILD)
+    assert document("build", "pipeline:nothing", "cache", *BUILD, "--allow-empty")["records"] == 0
 
 
 def test_a_file_finds_the_modules_beside_it(here: Path) -> None:

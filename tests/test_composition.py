@@ -91,12 +91,12 @@ def test_no_record_moves_to_another_part_of_a_split_when_more_are_appended(stora
 
 def test_appending_nothing_gives_the_same_data(storage: Storage) -> None:
     base = submit(storage)
-    assert storage.append("d", "v1", "v2", rows(5, 5)).digest == base.digest
-    assert storage.append("d", "v1", "v3", iter([])).digest == base.digest
+    assert storage.append("d", "v1", "v2", rows(5, 5), allow_empty=True).digest == base.digest
+    assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
 
 
 def test_what_is_appended_to_an_empty_version_is_all(storage: Storage) -> None:
-    storage.submit([], "d", "v1")
+    storage.submit([], "d", "v1", allow_empty=True)
     assert values(storage.append("d", "v1", "v2", rows(0, 5))) == [0, 1, 2, 3, 4]
 
 
@@ -187,7 +187,7 @@ def test_a_derived_version_has_the_records_that_were_kept_in_their_order(
 ) -> None:
     base = submit(storage)
     before = files(tmp_path)
-    ref = storage.derive("d", "v1", "v2", keep=keep, description="some")
+    ref = storage.derive("d", "v1", "v2", keep=keep, description="some", allow_empty=not expected)
     assert values(ref) == expected
     assert [element["x"] for element in storage.fetch("d", "v2")] == expected
     assert ref.digest == base.select(np.array(expected, np.int64)).digest
@@ -241,11 +241,11 @@ def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
             fresh += step
             model = model + more
             source = {"x": np.array(more, np.int64)}
-            storage.append("d", f"v{number}", f"v{number + 1}", source, shard_bytes=200)
+            storage.append("d", f"v{number}", f"v{number + 1}", source, shard_bytes=200, allow_empty=True)
         else:
             keep = [index % len(model) for index in step] if model else []
             model = [model[index] for index in keep]
-            storage.derive("d", f"v{number}", f"v{number + 1}", keep=keep)
+            storage.derive("d", f"v{number}", f"v{number + 1}", keep=keep, allow_empty=True)
     ref = storage.fetch("d", f"v{len(steps)}")
     assert values(ref) == model
     assert storage.verify("d", f"v{len(steps)}")
@@ -273,13 +273,13 @@ def test_shared_shards_live_until_the_last_version_that_names_them_is_deleted(st
     submit(storage)
     storage.append("d", "v1", "v2", rows(100, 130))
     storage.derive("d", "v2", "v3", keep=[129, 0])
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     storage.gc(grace=0)
-    storage.delete("d", "v2")
+    storage.delete("d", "v2", grace=0)
     storage.gc(grace=0)
     assert values(storage.fetch("d", "v3")) == [129, 0]
     assert storage.verify("d", "v3")
-    storage.delete("d", "v3")
+    storage.delete("d", "v3", grace=0)
     assert not list(tmp_path.rglob("shard-*"))
     assert not list(tmp_path.rglob("kept.i64"))
 
@@ -323,7 +323,7 @@ def test_a_base_that_is_deleted_meanwhile_ends_the_append_and_nothing_is_left(st
 
     def more() -> Iterator[dict[str, Any]]:
         yield {"x": 1, "image": np.zeros(7, np.uint8)}
-        storage.delete("d", "v1")
+        storage.delete("d", "v1", grace=0)
 
     with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1 was deleted while 'v2' was made of it"):
         storage.append("d", "v1", "v2", more())
@@ -403,7 +403,7 @@ def test_everything_works_in_an_object_store(server: Server, tmp_path: Path) -> 
     assert values(other.fetch("d", "v3")) == [105, 3, 3]
     assert other.fetch("d", "v3").digest == derived.digest
     assert other.verify("d", "v3", progress=False)
-    storage.delete("d", "v1")
-    storage.delete("d", "v2")
+    storage.delete("d", "v1", grace=0)
+    storage.delete("d", "v2", grace=0)
     assert values(Storage(url, storage_options=options, local_cache_bytes=0).fetch("d", "v3")) == [105, 3, 3]
     assert base.digest

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from copies_child import total
 
+import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects.copies import CacheFolder, CopyGroup, folder_of
 
@@ -288,3 +290,105 @@ def test_a_folder_is_a_path_of_this_host(path: str) -> None:
         folder_of(path)
     with pytest.raises(InvalidTypeError, match="local_cache: expected the path of a folder, got a bytes"):
         folder_of(path.encode())  # type: ignore[arg-type]
+
+
+def modes(folder: Path) -> set[tuple[bool, str]]:
+    return {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in [folder, *folder.rglob("*")]}
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o002])
+def test_copies_are_for_their_owner_alone(tmp_path: Path, mask: int) -> None:
+    folder = CacheFolder(tmp_path / "a" / "cache", 10_000)
+    before = os.umask(mask)
+    try:
+        group = folder.group("g")
+        assert put(group, "x", 100)
+        assert modes(folder.path) == {(True, "0o700"), (False, "0o600")}
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("level", ["the folder", "the group"])
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777, 0o702])
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, level: str, mode: int) -> None:
+    folder = CacheFolder(tmp_path / "cache", 10_000)
+    put(folder.group("g"), "x", 100)
+    path = folder.path if level == "the folder" else folder.group("g").path("")
+    path.chmod(mode)
+    with pytest.raises(StorageError, match=r"are not used: other users may write to it.*chmod -R go-w .*cache"):
+        folder.group("g")
+    path.chmod(0o755)
+    assert folder.group("g").has("x", 100)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("level", ["the folder", "the group"])
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, level: str) -> None:
+    folder = CacheFolder(tmp_path / "cache", 10_000)
+    put(folder.group("g"), "x", 100)
+    path = folder.path if level == "the folder" else folder.group("g").path("")
+    os.chown(path, 12345, -1)
+    with pytest.raises(StorageError, match=r"it belongs to user 12345, not to 0.*CACHELAYER_LOCAL_CACHE"):
+        folder.group("g")
+
+
+@pytest.mark.parametrize("what", ["of another user", "writable by others", "a link", "a folder"])
+def test_a_copy_that_somebody_else_may_have_put_there_is_made_anew(tmp_path: Path, what: str) -> None:
+    group = CacheFolder(tmp_path / "cache", 10_000).group("g")
+    path, elsewhere = group.path("x"), tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"y" * 100)
+    path.write_bytes(b"y" * 100)
+    if what == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files to others")
+        os.chown(path, 12345, -1)
+    elif what == "writable by others":
+        path.chmod(0o622)
+    else:
+        path.unlink()
+        path.symlink_to(elsewhere) if what == "a link" else path.mkdir()
+    assert not group.has("x", 100)
+    if what == "a folder":
+        with pytest.raises(StorageError, match="cannot write local copy"):
+            put(group, "x", 100)
+        return
+    assert put(group, "x", 100)
+    assert path.read_bytes() == b"x" * 100
+    assert (path.is_symlink(), path.stat().st_uid, path.stat().st_mode & 0o777) == (False, os.geteuid(), 0o600)
+    assert elsewhere.read_bytes() == b"y" * 100
+
+
+def test_no_link_in_the_folder_of_copies_is_followed(tmp_path: Path) -> None:
+    folder, victim = CacheFolder(tmp_path / "cache", 150), tmp_path / "victim"
+    group = folder.group("g")
+    victim.mkdir()
+    for name in ("in-use", "precious"):
+        (victim / name).write_bytes(b"z" * 100)
+    (folder.path / ("0" * 32)).symlink_to(victim)
+    (group.path("x.part")).symlink_to(victim / "precious")
+    with pytest.raises(StorageError, match="cannot write local copy"):
+        put(group, "x", 100)
+    assert put(group, "y", 100)
+    assert folder.sizes().keys() == {group.path("")}
+    (folder.path / "lock").unlink()
+    (folder.path / "lock").symlink_to(victim / "precious")
+    with pytest.raises(StorageError):
+        put(group, "z", 10)
+    other = folder.path / CacheFolder(tmp_path / "other").group("h").path("").name
+    other.symlink_to(victim)
+    with pytest.raises(StorageError, match="it is a link"):
+        folder.group("h")
+    assert {path.name for path in victim.iterdir()} == {"in-use", "precious"}
+    assert {path.read_bytes() for path in victim.iterdir()} == {b"z" * 100}
+    (folder.path / "lock").unlink()
+    assert put(folder.group("g"), "x", 10)
+
+
+def test_a_version_of_many_appends_holds_few_locks_of_its_copies(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path)
+    storage.submit([0], "d", "v0")
+    for number in range(1, 24):
+        ref = storage.append("d", f"v{number - 1}", f"v{number}", [number])
+    assert ref.read(range(24)).tolist() == list(range(24))
+    held = [path for path in Path("/dev/fd").iterdir() if path.is_symlink() and path.readlink().name == "in-use"]
+    assert len(held) <= 16

@@ -126,10 +126,10 @@ def test_a_copy_within_a_dataset_is_another_name_for_the_same_files(here: Storag
     before = objects(here)
     ref = here.copy("d", "v1", here, new_version="v2")
     assert objects(here) == before
-    here.delete("d", "v1")
+    here.delete("d", "v1", grace=0)
     assert objects(here) == before
     check(ref, here)
-    here.delete("d", "v2")
+    here.delete("d", "v2", grace=0)
     assert objects(here) == {}
 
 
@@ -174,13 +174,13 @@ def test_versions_that_share_shards_share_them_at_the_destination(here: Storage,
     for version in ("v1", "v2"):
         here.copy("d", version, there)
     assert objects(there) == objects(here)
-    there.delete("d", "v2")
+    there.delete("d", "v2", grace=0)
     # Its own attempt was revoked; that of the shards is in use.
     check(here.copy("d", "v2", there), there)
     (renamed,) = set(attempts(there)) - set(attempts(here))
     assert renamed.startswith("sharing.")
     assert there._store.names(f"d/_builds/{renamed}") == ["manifest.json"]
-    there.delete("d", "v1")
+    there.delete("d", "v1", grace=0)
     check(there.fetch("d", "v2"), there)
 
 
@@ -196,9 +196,9 @@ def test_what_was_deleted_there_can_be_copied_again_and_again(here: Storage, the
         again = here.copy("d", "v1", there, new_version="other")
         assert seen.issuperset(attempts(there))
         assert again.digest == digest
-        there.delete("d", "v1")
+        there.delete("d", "v1", grace=0)
         check(there.fetch("d", "other"), there)
-        there.delete("d", "other")
+        there.delete("d", "other", grace=0)
         assert attempts(there) == []
     # A copy of a renamed copy.
     here.copy("d", "v1", there)
@@ -254,7 +254,7 @@ def test_gc_leaves_a_copy_that_runs_alone(here: Storage, there: Storage) -> None
 
 def test_a_source_that_is_deleted_meanwhile_is_named(here: Storage, there: Storage) -> None:
     with pytest.raises(cachelayer.VersionNotFoundError, match=r"d@v1 in .*here was deleted while it was copied"):
-        copy_while(here, there._store, lambda: here.delete("d", "v1"))
+        copy_while(here, there._store, lambda: here.delete("d", "v1", grace=0))
     assert there.datasets() == []
     assert len(there.gc(grace=0.0)) == 1
     assert attempts(there) == []
@@ -417,7 +417,7 @@ def test_stores_without_conditional_puts_are_refused_before_anything_is_written(
 
 def test_an_empty_version_and_a_compressed_one_are_copied(there: Storage, tmp_path: Path) -> None:
     here = Storage(tmp_path / "other")
-    here.submit([], "empty", "v1", element_spec={"n": cachelayer.ArraySpec("int64", ())})
+    here.submit([], "empty", "v1", element_spec={"n": cachelayer.ArraySpec("int64", ())}, allow_empty=True)
     here.submit(ROWS, "zstd", "v1", compression="zstd")
     assert len(here.copy("empty", "v1", there)) == 0
     check(here.copy("zstd", "v1", there), there)
@@ -437,12 +437,12 @@ def test_versions_made_from_others_are_copied_with_all_that_they_need(
         assert [row["n"] for row in to.fetch("d", "v3")] == [3, 1, 6]
         assert objects(to) == objects(here)
     # The numbers of the records, too, go under another name where theirs was revoked.
-    there.delete("d", "v3")
+    there.delete("d", "v3", grace=0)
     ref = here.copy("d", "v3", there)
     assert [row["n"] for row in ref] == [3, 1, 6]
     assert ref.digest == here.fetch("d", "v3").digest
     for version in ("v1", "v2"):
-        there.delete("d", version)
+        there.delete("d", version, grace=0)
     assert there.gc(grace=0.0) == []
     assert [row["n"] for row in there.fetch("d", "v3")] == [3, 1, 6]
     assert there.verify("d", "v3")

@@ -60,7 +60,7 @@ def test_batches_of_images_are_ragged(images: cachelayer.DataRef[Any]) -> None:
     batch = images.read([3, 0, 7])["image"]
     assert isinstance(batch, Ragged)
     for row, number in zip(batch, [3, 0, 7], strict=True):
-        assert row.to_list() == PIXELS[number].tolist()
+        assert row.tolist() == PIXELS[number].tolist()
     assert batch.flat_values.dtype == np.uint8
     assert images.raw().read([3])["image"].tolist() == [png(PIXELS[3])]
     assert len(images.read([])["image"]) == 0
@@ -75,7 +75,7 @@ def test_streams_and_views_hand_out_pixels(images: cachelayer.DataRef[Any]) -> N
     stream = images[4:].stream(8, shuffle=True, seed=1)
     for step, batch in enumerate(stream):
         for row, label in zip(batch["image"], batch["label"], strict=True):
-            assert row.to_list() == PIXELS[label].tolist()
+            assert row.tolist() == PIXELS[label].tolist()
         assert batch["label"].tolist() == images[4:].raw().stream(8, shuffle=True, seed=1)[step]["label"].tolist()
 
 
@@ -146,7 +146,7 @@ def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
     batch = ref.read([0, 1])["image"]
     assert isinstance(batch, Nullable)
     assert batch.valid.tolist() == [True, False]
-    assert batch.values[0].to_list() == PIXELS[0].tolist()
+    assert batch.values[0].tolist() == PIXELS[0].tolist()
 
 
 def test_what_is_no_bytes_is_refused_by_the_build(storage: cachelayer.Storage) -> None:

@@ -418,7 +418,7 @@ def test_a_mixture_is_shared_out_by_turns(ref: Any) -> None:
     found = labels(itertools.islice(in_threads(iter_dataset(stream), 2), 20))
     assert found == labels(stream[step] for step in range(20))
     for refused in (lambda: batches(mixture, 6), lambda: Sampler(mixture)):
-        with pytest.raises(TypeError, match=r"a Mixture has no length: pass its stream to iter_dataset"):
+        with pytest.raises(TypeError, match=r"a Mixture has no length: pass its stream\(\.\.\.\)"):
             refused()
 
 

@@ -122,6 +122,26 @@ def test_an_error_in_a_function_names_its_record(tmp_path: Path, lazily: bool) -
     assert isinstance(caught.value.__cause__, ArithmeticError)
 
 
+@pytest.mark.parametrize("error", [IndexError, StopIteration])
+def test_an_item_that_raises_an_index_error_is_no_end(tmp_path: Path, error: type[Exception]) -> None:
+    def fail(number: int) -> int:
+        if number == 17:
+            raise error
+        return number
+
+    storage = Storage(tmp_path)
+    for options in ({}, {"workers": 2}):
+        with pytest.raises(SourceError, match="17"):
+            storage.cache(grain.MapDataset.range(30).map(fail), "d", "v1", **options)
+    assert storage.datasets() == []
+
+
+def test_an_element_that_is_none_and_was_not_filtered_out_is_refused(tmp_path: Path) -> None:
+    dataset = grain.MapDataset.range(30).map(lambda number: number or None)
+    with pytest.raises(SourceError, match=r"element 0 of the MapDataset is None: leave elements out with .filter\(\)"):
+        Storage(tmp_path).cache(dataset, "d", "v1")
+
+
 def test_worker_processes_of_a_dataset_end_with_the_build(tmp_path: Path) -> None:
     dataset = grain.MapDataset.range(40).to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
     ref = Storage(tmp_path).cache(dataset, "d", "v1", max_records=12)

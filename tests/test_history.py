@@ -32,7 +32,7 @@ def lived(storage: cachelayer.Storage) -> list[LogEvent]:
     storage.submit([1, 2, 3], "d", "v2")
     storage.tag("d", "v1", "best")
     storage.tag("d", "v2", "best")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     return storage.history("d")
 
 

@@ -33,6 +33,7 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[DataRef[Any]]:
             "d",
             f"v{place}",
             element_spec=SPEC,
+            allow_empty=True,
             shard_bytes=900,
             compression=[None, "zstd"][place % 2],
         )
@@ -143,3 +144,16 @@ def test_what_is_no_list_of_refs_is_refused(refs: list[DataRef[Any]]) -> None:
     for wrong in (refs[0], 5):
         with pytest.raises(InvalidTypeError, match="no list of DataRefs"):
             cachelayer.concat(wrong)  # type: ignore[arg-type]
+
+
+def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: list[DataRef[Any]]) -> None:
+    nothing: Any = Storage(tmp_path).submit([], "none", "v1", allow_empty=True)
+    assert nothing.element_spec is None
+    for parts in ([refs[1], nothing], [nothing, refs[1]], [nothing, refs[1], nothing[:], nothing.select([])]):
+        joined = cachelayer.concat(parts)
+        assert numbers_of([joined]) == numbers_of([refs[1]])
+        assert (joined.digest, joined.element_spec) == (refs[1].digest, refs[1].element_spec)
+        assert sum(map(len, joined.split({"a": 0.5, "b": 0.5}, seed=1).values())) == len(refs[1])
+    for empty in (cachelayer.concat([nothing]), cachelayer.concat([nothing, nothing])):
+        assert (len(empty), list(empty), empty.element_spec) == (0, [], None)
+    assert numbers_of([cachelayer.concat([refs[1][:0], refs[0], refs[1].select([])])]) == numbers_of([refs[0]])

@@ -49,6 +49,17 @@ class Failing(Batches):
         return super().__getitem__(index)
 
 
+class Ending(Batches):
+    """Its batch 3 raises what ends an iteration."""
+
+    error: type[Exception] = IndexError
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise self.error
+        return super().__getitem__(index)
+
+
 class Processes(Batches):
     def __getitem__(self, index: int) -> Any:
         return np.full(8, os.getpid())
@@ -115,6 +126,18 @@ def test_the_worker_processes_that_it_asks_for_make_the_batches(storage: Storage
 def test_a_failure_names_the_record_at_which_its_batch_begins(storage: Storage, options: dict[str, Any]) -> None:
     with pytest.raises(cachelayer.SourceError, match="batch that begins at record 24: ValueError: no batch today"):
         storage.cache(Failing(80, **options), "d", "v1")
+
+
+@pytest.mark.parametrize("error", [IndexError, StopIteration])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["plain", "threads"])
+def test_a_batch_that_raises_an_index_error_is_no_end(
+    storage: Storage, options: dict[str, Any], error: type[Exception]
+) -> None:
+    source = Ending(80, **options)
+    source.error = error
+    with pytest.raises(cachelayer.SourceError, match="batch that begins at record 24"):
+        storage.cache(source, "d", "v1")
+    assert storage.datasets() == []
 
 
 def test_an_endless_dataset_needs_a_number_of_records(storage: Storage) -> None:
@@ -294,7 +317,7 @@ def test_batches_that_keras_cannot_take_are_refused_with_their_leaf(ref: Any, fn
 
 
 def test_what_is_no_stream_is_refused(ref: Any) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"no stream: pass ref\.stream"):
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"no stream: pass its stream\(\.\.\.\)"):
         to_keras(ref)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -108,3 +110,92 @@ def test_who_waited_for_a_lease_that_was_removed_holds_one_that_others_see(tmp_p
             assert waiting.wait(60)
         assert waiter.result()
     assert not path.exists()
+
+
+FORK_AND_BE_KILLED = """
+import ctypes, os, sys, time
+from pathlib import Path
+from cachelayer.versions import lease
+
+forks = {"python": os.fork, "c": ctypes.CDLL(None).fork}
+with lease.hold(Path(sys.argv[1])):
+    child = forks[sys.argv[2]]()
+    if child == 0:
+        # A daemon that does nothing, as a data loader's worker whose parent is gone.
+        sys.stdin.read()
+        os._exit(0)
+    print(child, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["python", "c"])
+def test_the_lease_of_a_process_that_was_killed_is_free_though_a_forked_child_lives(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "lease"
+    command = [sys.executable, "-c", FORK_AND_BE_KILLED, str(path), how]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert lease.is_held(path)
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        os.kill(child, 0)
+        assert not lease.is_held(path)
+        with lease.hold(path, on_wait=pytest.fail):
+            assert lease.is_held(path)
+            with lease.try_hold(path, "late") as holder:
+                assert holder == ""
+        with lease.try_hold(path, "next") as holder:
+            assert holder == "next"
+        os.kill(child, 0)
+    assert not lease.is_held(path)
+
+
+def test_many_that_find_a_dead_holder_with_a_living_child_hold_it_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    command = [sys.executable, "-c", FORK_AND_BE_KILLED, str(path), "c"]
+    inside: list[int] = []
+
+    def hold(number: int) -> None:
+        with lease.hold(path):
+            inside.append(number)
+            assert inside == [number]
+            inside.remove(number)
+
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(hold, range(8)))
+
+
+def test_a_child_that_is_forked_in_the_block_leaves_the_lease_to_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    with lease.hold(path, remove=True):
+        child = os.fork()
+        if child == 0:
+            # It unwinds the block, as an exception in the child does.
+            try:
+                raise SystemExit
+            except SystemExit:
+                pass
+        if child:
+            os.waitpid(child, 0)
+            assert lease.is_held(path)
+    if child == 0:
+        os._exit(0)
+    assert not path.exists()
+
+
+def descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_a_lease_costs_no_descriptor_once_it_is_let_go(tmp_path: Path) -> None:
+    before = descriptors()
+    for number in range(20):
+        with lease.hold(tmp_path / str(number)), lease.try_hold(tmp_path / str(number), "late"):
+            assert lease.is_held(tmp_path / str(number))
+    assert descriptors() == before

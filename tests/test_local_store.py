@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_conformance import TEXT, StoreConformance
@@ -54,6 +57,7 @@ def test_a_file_in_the_way_of_a_folder_is_no_object(store: LocalStore) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
+from typing import Any
 from cachelayer import StorageError
 from cachelayer.objects.local import LocalStore
 
@@ -139,3 +143,112 @@ def test_a_folder_without_permissions_is_read_or_is_a_storage_error() -> None:
     first, *refused = found.stdout.splitlines()
     assert first == "[1, 2]", found.stderr
     assert [line.split(":")[0] for line in refused] == ["refused"] * 8, found.stdout + found.stderr
+
+
+USES = {
+    "read": lambda store, name: store.read(name),
+    "exists": lambda store, name: store.exists(name),
+    "size": lambda store, name: store.size(name),
+    "modified": lambda store, name: store.modified(name),
+    "put": lambda store, name: store.put(name, b"ours"),
+    "put if absent": lambda store, name: store.put_if_absent(name, b"ours"),
+    "upload": lambda store, name: store.upload(Path(__file__), name),
+    "receive": lambda store, name: store.receive(name, lambda path: path.touch()),
+    "download": lambda store, name: store.download(name, Path("/nowhere/file"), 5),
+    "read ranges": lambda store, name: store.read_ranges([(name, 0, 1)]),
+    "make a folder": lambda store, name: store.make_folder(name),
+    "names": lambda store, name: store.names(name),
+    "sync": lambda store, name: store.sync(name),
+    "delete": lambda store, name: store.delete(name),
+    "delete a folder": lambda store, name: store.delete_folder(name),
+    "path": lambda store, name: store.path(name),
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_no_link_and_no_name_leads_out_of_the_folder(tmp_path: Path, use: str) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    (outside / "below").mkdir(parents=True)
+    (outside / "file").write_bytes(b"12345")
+    (root / "d" / "_builds").mkdir(parents=True)
+    store = LocalStore(root)
+    for name, to in {"x": outside, "inside": root / "d", "f": outside / "file", "gone": outside / "new"}.items():
+        (root / "d" / "_builds" / name).symlink_to(to)
+    before = contents(tmp_path)
+    links = ["d/_builds/x", "d/_builds/x/file", "d/_builds/x/below", "d/_builds/x/new/file", "d/_builds/f"]
+    names = ["../outside/file", "/etc/passwd", "d/../../outside/file", "..", "d/./x", "d//x", "d/\0"]
+    for name in [*links, "d/_builds/gone", "d/_builds/inside/_builds", *names]:
+        with pytest.raises(cachelayer.StorageError, match=r"is a link|is not the name"):
+            USES[use](store, name)
+    assert contents(tmp_path) == before
+    assert store.names("d/_builds") == []
+
+
+def test_the_folder_itself_and_that_of_a_dataset_may_be_links(tmp_path: Path) -> None:
+    disk, other = tmp_path / "disk", tmp_path / "other"
+    (other / "numbers").mkdir(parents=True)
+    disk.mkdir()
+    (tmp_path / "link").symlink_to(disk)
+    (disk / "numbers").symlink_to(other / "numbers")
+    storage = cachelayer.Storage(tmp_path / "link")
+    storage.submit([1, 2, 3], "numbers", "v1")
+    assert storage.fetch("numbers", "v1").read([2, 0]).tolist() == [3, 1]
+    assert storage.datasets() == ["numbers"]
+    assert (other / "numbers" / "_log").is_dir()
+    assert storage.gc(grace=0) == []
+    storage.delete("numbers", "v1", grace=0)
+    assert list((other / "numbers" / "_builds").iterdir()) == []
+    assert (disk / "numbers").is_symlink()
+
+
+def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for use in ("read", "read ranges"):
+        with pytest.raises(cachelayer.StorageError, match="it is no file"):
+            USES[use](store, "pipe")
+
+
+@pytest.mark.parametrize("how", ["submit", "cache", "copy"])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_an_error_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, number: int
+) -> None:
+    other = cachelayer.Storage(tmp_path / "other")
+    other.submit([1], "d", "v1")
+
+    def link(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    # No file system without links can be mounted everywhere that tests run.
+    monkeypatch.setattr(os, "link", link)
+    storage = cachelayer.Storage(tmp_path / "storage")
+
+    def never(*_: Any) -> Any:
+        pytest.fail("the source was asked")
+
+    calls = {
+        "submit": lambda: storage.submit(never, "d", "v1"),
+        "cache": lambda: storage.cache(never, "d", "v1"),
+        "copy": lambda: other.copy("d", "v1", storage),
+    }
+    with pytest.raises(cachelayer.StorageError, match=r"no hard links .*: keep the storage on one that has them"):
+        calls[how]()
+    assert [path.name for path in (tmp_path / "storage").rglob("*") if path.is_file()] in ([], ["v1"])
+
+
+def test_a_tag_that_cannot_be_published_names_the_missing_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d", "v1")
+
+    def link(*_: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(cachelayer.StorageError, match="no hard links"):
+        storage.tag("d", "v1", "best")

@@ -1,13 +1,19 @@
-"""Locks in forked children and in pickles."""
+"""Locks, and values that are found once, in threads, forked children and pickles."""
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from cachelayer.locks import ProcessLock
+import pytest
+
+import cachelayer
+from cachelayer.locks import ProcessLock, cached_property
 
 
 def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
@@ -36,3 +42,75 @@ def test_a_pickle_of_a_held_lock_is_free() -> None:
     lock = ProcessLock()
     with lock, pickle.loads(pickle.dumps(lock)):
         pass
+
+
+class Slow:
+    """Has a property that takes as long as its test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.done, self.times = threading.Event(), threading.Event(), 0
+
+    @cached_property
+    def value(self) -> int:
+        self.begun.set()
+        assert self.done.wait(60)
+        self.times += 1
+        return self.times
+
+
+def test_an_object_that_is_slow_to_find_its_value_blocks_no_other_of_its_class() -> None:
+    slow, quick = Slow(), Slow()
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(lambda: slow.value)
+        slow.begun.wait(60)
+        second = pool.submit(lambda: slow.value)
+        quick.done.set()
+        assert quick.value == 1
+        assert not first.done()
+        slow.done.set()
+        assert (first.result(), second.result(), slow.value, slow.times) == (1, 1, 1, 1)
+
+
+def test_a_child_of_a_fork_finds_the_value_that_another_thread_was_about_to_find() -> None:
+    slow = Slow()
+    thread = threading.Thread(target=lambda: slow.value)
+    thread.start()
+    slow.begun.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        slow.done = threading.Event()
+        slow.done.set()
+        os._exit(4 + slow.value)
+    slow.done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+
+
+def test_a_value_that_cannot_be_found_is_looked_for_again_and_pickles_without_locks() -> None:
+    class Fails:
+        times = 0
+
+        @cached_property
+        def value(self) -> int:
+            self.times += 1
+            if self.times == 1:
+                raise OSError("not yet")
+            return self.times
+
+    fails = Fails()
+    with pytest.raises(OSError, match="not yet"):
+        _ = fails.value
+    assert (fails.value, fails.value) == (2, 2)
+    assert vars(fails) == {"times": 2, "value": 2}
+
+
+def test_no_class_here_locks_all_of_its_objects_for_one_value() -> None:
+    root = Path(cachelayer.__file__).parent
+    for path in [*root.rglob("*.py"), *root.joinpath("adapters").resolve().rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "functools":
+                assert "cached_property" not in [each.name for each in node.names], path
+            decorators = getattr(node, "decorator_list", [])
+            assert not any(ast.unparse(each) == "functools.cached_property" for each in decorators), path

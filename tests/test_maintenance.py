@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -53,11 +54,11 @@ def test_deleting_keeps_the_shards_that_another_version_names(storage: Storage, 
     storage.submit(range(100), "d", "v1")
     base = attempt_of(storage, "v1")
     share(storage, tmp_path, "v2", "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     assert attempts(tmp_path) == {base, "sharing"}
     assert storage.verify("d", "v2")
     assert storage.fetch("d", "v2").read([0, 99]).tolist() == [0, 99]
-    storage.delete("d", "v2")
+    storage.delete("d", "v2", grace=0)
     assert attempts(tmp_path) == set()
     assert storage.versions("d") == {}
 
@@ -66,7 +67,7 @@ def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: St
     ref = storage.submit(rows(500), "d", "v1")
     batches = iter(ref.stream(50, shuffle=True, seed=1))
     first = next(batches)
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     seen = [*first["number"].tolist(), *(n for batch in batches for n in batch["number"].tolist())]
     assert sorted(seen) == list(range(500))
     with pytest.raises(cachelayer.VersionNotFoundError):
@@ -75,7 +76,7 @@ def test_a_reader_that_is_open_goes_on_after_its_version_was_deleted(storage: St
 
 def test_a_name_that_was_deleted_can_be_built_again(storage: Storage) -> None:
     old = storage.submit([1], "d", "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     assert storage.cache([2], "d", "v1").read([0]).tolist() == [2]
     with pytest.raises(cachelayer.CorruptionError, match="pinned"):
         cachelayer.open(old.reference)
@@ -86,7 +87,7 @@ def test_deleting_a_version_leaves_builds_that_run_alone(storage: Storage, tmp_p
 
     def source() -> Iterator[int]:
         yield 1
-        storage.delete("d", "v0")
+        storage.delete("d", "v0", grace=0)
         assert storage.gc(grace=0.0) == []
         yield 2
 
@@ -169,6 +170,56 @@ def test_foreign_files_are_left_alone(storage: Storage, tmp_path: Path) -> None:
     assert all(path.read_text() == "mine" for path in foreign)
 
 
+def foreign_files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and path.read_bytes() == b"mine"}
+
+
+def test_what_is_no_dataset_is_neither_listed_nor_collected(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    (tmp_path / "d" / "_builds" / "dead").mkdir()
+    kept = tmp_path / "elsewhere" / "kept"
+    for name in (
+        "webapp/_builds/release-1.4/app.js",
+        "webapp/_builds/20260101T000000-0123456789ab/app.js",
+        "webapp/_running/app.pid",
+        "webapp/_log/.half.tmp",
+        "elsewhere/kept",
+        "latest/_log/0000000001.json",
+        "lost+found/_log/0000000001.json",
+        "stray",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        os.utime(path, (0, 0))
+    (tmp_path / "d" / "_builds" / "x").symlink_to(kept.parent)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    before = foreign_files(tmp_path)
+    assert len(before) == 8
+    assert storage.datasets() == ["d"]
+    assert storage.gc(grace=0.0) == ["d/dead"]
+    assert foreign_files(tmp_path) == before
+
+
+def test_a_log_that_is_not_ours_stops_neither_the_list_nor_the_rest(storage: Storage, tmp_path: Path) -> None:
+    for name in ("a", "z"):
+        storage.submit([1], name, "v1")
+        (tmp_path / name / "_builds" / "dead").mkdir()
+    (tmp_path / "app" / "_log").mkdir(parents=True)
+    (tmp_path / "app" / "_log" / "0000000001.json").write_text('{"level": "info"}')
+    (tmp_path / "app" / "_builds" / "release").mkdir(parents=True)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'app' is collected"):
+        assert storage.gc(grace=0.0) == ["a/dead", "z/dead"]
+    assert (tmp_path / "app" / "_builds" / "release").is_dir()
+    assert storage.datasets() == ["a", "app", "z"]
+
+
+def test_what_a_first_build_left_that_was_killed_is_collected(storage: Storage, tmp_path: Path) -> None:
+    attempt = "20260101T000000-0123456789ab"
+    (tmp_path / "first" / "_builds" / attempt).mkdir(parents=True)
+    assert storage.gc(grace=0.0) == [f"first/{attempt}"]
+
+
 def damage(storage: Storage, folder: Path, version: str) -> Path:
     path = folder / "d" / storage.versions("d")[version].manifest
     document = json.loads(path.read_text())
@@ -180,7 +231,7 @@ def test_a_damaged_version_can_be_deleted(storage: Storage, tmp_path: Path) -> N
     storage.submit([1], "d", "v1")
     storage.submit([2], "d", "v2")
     damage(storage, tmp_path, "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     assert attempts(tmp_path) == {attempt_of(storage, "v2")}
     assert list(storage.versions("d")) == ["v2"]
 
@@ -195,9 +246,9 @@ def test_nothing_is_collected_while_a_damaged_manifest_hides_what_is_needed(stor
     with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
         assert storage.gc(grace=0.0) == ["other/dead"]
     with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
-        storage.delete("d", "v2")
+        storage.delete("d", "v2", grace=0)
     assert list(storage.versions("d")) == ["v1"]
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
     storage.gc(grace=0.0)
     assert attempts(tmp_path) == set()
 
@@ -225,7 +276,7 @@ def test_names_are_checked_before_anything_is_done(storage: Storage, name: Any) 
 def test_a_tag_is_no_version(storage: Storage) -> None:
     storage.submit([1], "d", "v1")
     storage.tag("d", "v1", "best")
-    for call in (lambda: storage.delete("d", "best"), lambda: storage.tag("d", "best", "better")):
+    for call in (lambda: storage.delete("d", "best", grace=0), lambda: storage.tag("d", "best", "better")):
         with pytest.raises(cachelayer.VersionNotFoundError, match="'best' is a tag"):
             call()
     with pytest.raises(cachelayer.AlreadyExistsError, match="d@best is a tag"):
@@ -253,10 +304,10 @@ def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage:
     for version, tag in (("v1", "best"), ("v1", "paper"), ("v2", "new")):
         storage.tag("d", version, tag)
     with pytest.raises(cachelayer.InvalidArgumentError, match=r"the tag 'best', 'paper': .*force=True"):
-        storage.delete("d", "v1")
+        storage.delete("d", "v1", grace=0)
     assert list(storage.versions("d")) == ["v1", "v2"]
     before = Log(LocalStore(tmp_path), "d").head().sequence
-    storage.delete("d", "v1", force=True)
+    storage.delete("d", "v1", force=True, grace=0)
     assert (storage.tags("d"), list(storage.versions("d"))) == ({"new": "v2"}, ["v2"])
     entry = json.loads((tmp_path / paths.log_entry("d", before + 1)).read_text())
     assert (entry["tags"], entry["event"]["tags"]) == ({"new": "v2"}, ["best", "paper"])
@@ -265,12 +316,13 @@ def test_a_tagged_version_is_deleted_with_its_tags_where_that_is_forced(storage:
 
 CHURN = """
 import sys
+import time
 import cachelayer
 
 storage = cachelayer.Storage(sys.argv[1])
 for number in range(25):
     storage.cache(range(number % 7 + 1), "d", "v1")
-    storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
 """
 
 
@@ -288,3 +340,139 @@ def test_who_reads_while_others_delete_and_build_sees_a_whole_version_or_none(st
     assert missed
     assert all(1 <= len(ref) <= 7 for ref in found)
     assert attempts(tmp_path) == {attempt_of(storage, "v0")}
+
+
+def age(path: Path, seconds: float) -> None:
+    past = time.time() - seconds
+    os.utime(path, (past, past))
+
+
+READ_LATER = """
+import sys
+import time
+import cachelayer
+
+ref = cachelayer.open(sys.argv[1])
+print(ref[0], flush=True)
+for line in sys.stdin:
+    try:
+        print(ref.read([-1])[0], flush=True)
+    except cachelayer.CacheLayerError as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+def test_a_reader_in_another_process_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(
+    storage: Storage, tmp_path: Path
+) -> None:
+    # Shards that it has not opened when the version is deleted.
+    ref = storage.submit(range(100), "d", "v1", shard_bytes=500)
+    storage.submit([1], "d", "v2")
+    command = [sys.executable, "-c", READ_LATER, ref.reference]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "0\n"
+        storage.delete("d", "v1", grace=3600)
+        assert storage.gc(grace=0) == []
+        gone = attempts(tmp_path) - {attempt_of(storage, "v2")}
+        entry = tmp_path / paths.log_entry("d", Log(LocalStore(tmp_path), "d").head().sequence)
+        age(entry, 3601)
+        assert {name.removeprefix("d/") for name in storage.gc()} == gone
+        reader.stdin.write("read\n")
+        reader.stdin.flush()
+        assert reader.stdout.readline().startswith("VersionNotFoundError d@v1 was deleted")
+    assert attempts(tmp_path) == {attempt_of(storage, "v2")}
+    assert Log(LocalStore(tmp_path), "d").head().deleted == ()
+    with pytest.raises(cachelayer.VersionNotFoundError, match="was deleted"):
+        ref.read([50])
+
+
+def test_a_reader_that_opens_its_shards_after_the_deletion_reads_them_for_the_grace(storage: Storage) -> None:
+    ref = storage.submit(range(100), "d", "v1", shard_bytes=500)
+    storage.delete("d", "v1")
+    assert storage.gc(grace=0) == []
+    assert ref.read(range(100)).tolist() == list(range(100))
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.fetch("d", "v1")
+
+
+def test_a_name_can_be_built_again_within_the_grace_and_the_old_files_go_after_it(
+    storage: Storage, tmp_path: Path
+) -> None:
+    old = storage.submit([1], "d", "v1")
+    gone = attempt_of(storage, "v1")
+    storage.delete("d", "v1", grace=60)
+    assert storage.cache([2], "d", "v1").read([0]).tolist() == [2]
+    assert old.read([0]).tolist() == [1]
+    age(tmp_path / paths.log_entry("d", 2), 61)
+    assert storage.gc() == [f"d/{gone}"]
+    assert storage.verify("d", "v1")
+    assert storage.gc() == []
+
+
+def test_what_is_deleted_again_without_a_grace_goes_at_once(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    storage.delete("d", "v1")
+    assert len(attempts(tmp_path)) == 1
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.delete("d", "v1")
+    storage.delete("d", "v1", grace=0)
+    assert attempts(tmp_path) == set()
+    with pytest.raises(cachelayer.VersionNotFoundError):
+        storage.delete("d", "v1", grace=0)
+
+
+def test_what_a_killed_deletion_without_a_grace_left_goes_with_the_next_collection(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.submit([1], "d", "v1")
+    with monkeypatch.context() as killed:
+        killed.setattr("cachelayer.maintenance.collect_deleted", lambda *_: [])
+        storage.delete("d", "v1", grace=0)
+    assert len(storage.gc()) == 1
+    assert attempts(tmp_path) == set()
+
+
+@pytest.mark.parametrize("grace", [-1, float("nan"), float("inf"), True, "1h", None])
+def test_a_grace_is_a_number_of_seconds(storage: Storage, grace: Any) -> None:
+    storage.submit([1], "d", "v1")
+    for call in (lambda: storage.delete("d", "v1", grace=grace), lambda: storage.gc(grace=grace)):
+        with pytest.raises(cachelayer.InvalidArgumentError, match="grace"):
+            call()
+    assert list(storage.versions("d")) == ["v1"]
+
+
+def test_a_dataset_without_versions_is_not_listed_and_keeps_its_history(storage: Storage) -> None:
+    storage.submit([1], "d", "v1")
+    storage.submit([1], "e", "v1")
+    storage.delete("d", "v1")
+    assert storage.datasets() == ["e"]
+    assert (storage.versions("d"), storage.history("d")[0].kind) == ({}, "publish")
+    storage.submit([1], "d", "v2")
+    assert storage.datasets() == ["d", "e"]
+
+
+def test_a_dataset_whose_log_is_damaged_is_listed(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    (tmp_path / paths.log_entry("d", 1)).write_bytes(b"{")
+    assert storage.datasets() == ["d"]
+
+
+def test_no_stray_file_or_folder_stops_a_collection(storage: Storage, tmp_path: Path) -> None:
+    storage.submit([1], "d", "v1")
+    dead = "20200101T000000-000000000001"
+    (tmp_path / "d" / "_builds" / dead).mkdir()
+    for number, folder in enumerate(("_builds", "_running", "_unfinished", "_leases", "_log")):
+        (tmp_path / "d" / folder).mkdir(exist_ok=True)
+        file, empty, link = (tmp_path / "d" / folder / f"20200101T000000-00000000{number}00{kind}" for kind in "abc")
+        file.write_text("mine")
+        empty.mkdir()
+        link.symlink_to("nowhere")
+        for path in (file, empty, link):
+            os.utime(path, (0, 0), follow_symlinks=False)
+    (tmp_path / "d" / "_running" / f"{dead}.tmp").mkdir()
+    (tmp_path / "file").write_text("mine")
+    storage.gc(grace=0)
+    assert not (tmp_path / "d" / "_builds" / dead).exists()
+    assert storage.verify("d", "v1")

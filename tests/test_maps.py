@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,17 @@ from hypothesis import strategies as st
 from reference import Case, cases
 
 import cachelayer
-from cachelayer import ArraySpec, ElementError, InvalidArgumentError, InvalidTypeError, Nullable, Ragged
+from cachelayer import (
+    ArraySpec,
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    Nullable,
+    Ragged,
+    RaggedSpec,
+    Sparse,
+    SparseSpec,
+)
 
 THREADS = pytest.mark.parametrize("threads", [0, 3])
 
@@ -300,6 +311,180 @@ def test_leaves_of_unknown_shape_stay_what_they_are_in_unmapped_batches(tmp_path
         assert after["twice"].shape == (2,)
     padded = ref.stream(2).map(lambda row: {"v": np.resize(row["v"], (5, 1)), "n": row["n"] or 0})
     assert padded[0]["v"].shape == (2, 5, 1)
+
+
+SPEC = {
+    "v": ArraySpec("int32", (None,)),
+    "image": ArraySpec("uint8", (None, None, 3)),
+    "n": ArraySpec("int64", nullable=True),
+    "s": ArraySpec(str, nullable=True),
+    "ragged": RaggedSpec("int64", (None, None)),
+    "sparse": SparseSpec("int64", (None,)),
+    "code": ArraySpec("S3"),
+    "tags": ArraySpec(str, (2,)),
+}
+
+
+def varied(n: int, length: int | None = None) -> dict[str, Any]:
+    """An element whose leaves vary in every way that they can; of one length if that is given."""
+    size = n % 3 + 1 if length is None else length
+    return {
+        "v": np.arange(size, dtype=np.int32),
+        "image": np.full((size, 2, 3), n, np.uint8),
+        "n": None if n % 4 == 3 else n,
+        "s": None if n % 4 == 1 else "a",
+        "ragged": Ragged(np.arange(size), np.array([0, 1, size])),
+        "sparse": Sparse(np.array([[0]]), np.array([n]), np.array([size])),
+        "code": b"abc",
+        "tags": np.array(["x", "y"], object),
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.tolist() == other.tolist()
+    return one is other or all(same(value, vars(other)[name]) for name, value in vars(one).items())
+
+
+@pytest.fixture(scope="module")
+def varying(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("varying"))
+    return storage.submit([varied(n) for n in range(12)], "d", "v1", element_spec=SPEC)
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("alike"))
+    return storage.submit([varied(n, 2) for n in range(12)], "d", "v1", element_spec=SPEC)
+
+
+def doubled(element: dict[str, Any]) -> dict[str, Any]:
+    return {**element, "twice": element["v"].sum() * 2}
+
+
+@pytest.mark.parametrize("batch", [1, 4, 5])
+def test_a_leaf_that_is_passed_on_is_in_every_batch_what_it_is_in_the_dataset(
+    varying: Any, alike: Any, batch: int
+) -> None:
+    for ref in (varying, alike):
+        for plain, mapped in zip(ref.stream(batch), ref.stream(batch).map(doubled).map(dict), strict=True):
+            assert mapped.pop("twice").shape == plain["code"].shape
+            assert same(plain, mapped)
+
+
+def test_a_leaf_that_is_passed_on_under_another_name_stays_what_it_is(alike: Any) -> None:
+    stream = alike.stream(4).map(lambda element: (element["image"], {"tokens": element["v"]}))
+    for batch, plain in zip(stream, alike.stream(4), strict=True):
+        assert same(batch[0], plain["image"])
+        assert same(batch[1]["tokens"], plain["v"])
+
+
+FIXED: dict[str, Any] = {
+    "pad": lambda e: {"v": np.pad(e["v"], (0, 5 - len(e["v"])))},
+    "resize": lambda e: {"image": np.resize(e["image"], (4, 4, 3))},
+    "fill": lambda e: {"n": np.int64(-1 if e["n"] is None else e["n"])},
+    "text": lambda e: {"s": f"<{e['s']}>"},
+    "ragged": lambda e: {"ragged": np.resize(e["ragged"].to_dense(), (2, 2))},
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_leaf_that_a_function_gives_one_shape_is_a_plain_array(varying: Any, name: str, batch: int) -> None:
+    fn = FIXED[name]
+    stream = varying.stream(batch, shuffle=True, seed=1).map(fn)
+    for step, found in enumerate(stream):
+        ((leaf, value),) = found.items()
+        expected = [fn(varying[int(number)])[leaf] for number in stream.records(step)]
+        assert isinstance(value, np.ndarray)
+        assert value.tolist() == [np.asarray(row).tolist() for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda e: {"v": e["v"] + 1}, r"leaf \['v'\]: .*int32\[1\] and int32\[2\]"),
+        (lambda e: {"image": e["image"][:, :1]}, r"leaf \['image'\]: .*uint8\[1, 1, 3\] and"),
+        (lambda e: {"n": e["n"] and np.int64(e["n"] + 1)}, r"leaf \['n'\]: .*NoneType"),
+        (lambda e: {"s": e["s"] and "b" + e["s"]}, r"leaf \['s'\]: .*NoneType"),
+        (lambda e: {"v": e["v"] if len(e["v"]) == 1 else np.zeros(2)}, r"leaf \['v'\]: .*float64\[2\] and int32\[1\]"),
+    ],
+)
+def test_what_a_function_makes_of_several_shapes_is_named_with_what_to_do(varying: Any, fn: Any, message: str) -> None:
+    with pytest.raises(ElementError, match=message + r".*Pad them to one shape, or .*map\(fn, element_spec=\.\.\.\)"):
+        varying.stream(4).map(fn)[0]
+
+
+def test_a_leaf_is_not_one_thing_in_one_batch_and_another_in_the_next(varying: Any) -> None:
+    def at_most(length: int) -> Any:
+        return lambda e: {"v": e["v"] if len(e["v"]) <= length else e["v"][:length]}
+
+    iterator = iter(varying.stream(1, prefetch=0).map(at_most(2)))
+    assert [isinstance(next(iterator)["v"], Ragged) for _ in range(2)] == [True, True]
+    with pytest.raises(
+        ElementError, match=r"\['v'\]: .*replaced in this batch and passed on in an earlier.*element_spec"
+    ):
+        next(iterator)
+    # Another function of the same stream is another matter, and so is one that is declared.
+    assert varying.stream(1).map(at_most(0))[0]["v"].shape == (1, 0)
+    declared = varying.stream(1).map(at_most(2), element_spec={"v": ArraySpec("int32", (None,))})
+    assert all(isinstance(batch["v"], Ragged) for batch in declared)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 5])
+def test_declared_outputs_are_in_every_batch_what_was_declared(varying: Any, alike: Any, batch: int) -> None:
+    def cut(element: dict[str, Any]) -> dict[str, Any]:
+        return {**element, "v": element["v"][:2], "image": element["image"][:1], "code": b"zz"}
+
+    for ref in (varying, alike):
+        rows = [cut(element) for element in ref]
+        expected = cachelayer.wrap(rows, identity="rows", element_spec=SPEC)
+        mapped = ref.stream(batch).map(cut, element_spec=SPEC)
+        for found, again, wanted in zip(mapped, mapped.map(dict), expected.stream(batch), strict=True):
+            assert same(found, wanted)
+            assert same(again, wanted)
+
+
+def test_declared_outputs_are_checked_one_by_one_and_take_the_declared_dtype() -> None:
+    stream = numbers(6).stream(2, shuffle=True, seed=1)
+    assert stream.map(float, element_spec=np.float32)[0].dtype == np.float32
+    assert {type(x) for x in numbers(6).stream().map(lambda n: n, element_spec=np.int16)} == {np.int16}
+    position = [int(n) for n in numbers(6).stream(6, shuffle=True, seed=1)[0]].index(3)
+    for wrong, got in ((2.5, "float 2.5"), (2**40, f"int {2**40}"), (np.zeros(2), r"float64\[2\]"), ("x", "str 'x'")):
+        for made in (stream, numbers(6).stream(shuffle=True, seed=1, prefetch=0)):
+            with pytest.raises(ElementError, match=rf"record 3: .*int32.*{got}.*global position {position}\b"):
+                list(made.map(lambda n, wrong=wrong: wrong if n == 3 else n, element_spec=np.int32))
+
+
+def test_functions_after_a_declared_one_see_what_was_declared(varying: Any) -> None:
+    spec = {"v": ArraySpec("int64", (None,))}
+    stream = varying.stream(4).map(lambda e: {"v": e["v"][:2].astype(np.int64)}, element_spec=spec)
+    assert isinstance(stream.map(lambda e: {**e, "sum": e["v"].sum()})[0]["v"], Ragged)
+    assert stream.map(lambda e: {"v": np.resize(e["v"], 3)})[0]["v"].shape == (4, 3)
+
+
+@pytest.mark.parametrize("spec", [5, {"v": "no dtype"}, {"v": object}])
+def test_what_is_no_element_spec_is_refused_before_anything_is_read(spec: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="element_spec"):
+        numbers(4).stream(2).map(str, element_spec=spec)
+
+
+def test_a_shard_with_no_rows_gets_leaves_of_every_kind(varying: Any) -> None:
+    for declared in (None, {**SPEC, "twice": np.int64}):
+        for plain in (varying[:5].stream(4, shard=(3, 4), remainder="keep"),):
+            none = plain.map(doubled, element_spec=declared)[1]
+            assert none.pop("twice").shape == (0,)
+            assert same(none, varying.read([]))
+
+
+def test_mapped_streams_are_pickled_with_what_was_declared(varying: Any) -> None:
+    stream = varying.stream(4).map(dict, element_spec=SPEC)
+    assert same(pickle.loads(pickle.dumps(stream))[1], varying.stream(4)[1])
+    assert same(pickle.loads(pickle.dumps(varying.stream(4).map(dict)))[1], varying.stream(4)[1])
 
 
 def test_things_that_are_no_arrays_are_refused() -> None:

@@ -81,6 +81,11 @@ def test_urls_are_shown_without_a_slash_at_the_end(url: str, shown: str) -> None
         ("sftp://user:secret@host/x", "storage_options"),
         ("simplecache::gs://bucket/x", "chained"),
         ("filecache::s3://user:secret@bucket/x", "storage_options"),
+        ("https://secret@host/x", "storage_options"),
+        ("https://host/x?X-Amz-Signature=secret", "no query"),
+        ("https://host/x#secret", "no query"),
+        ("simplecache::https://host/x?sig=secret", "chained"),
+        ("s3://user:secret@[bad/x", "no URL"),
     ],
 )
 def test_what_is_no_place_is_refused(url: Any, reason: str) -> None:

@@ -102,7 +102,7 @@ def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
 
 
 def test_empty_parts_are_none(storage: Storage) -> None:
-    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1")) == 0
+    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1", allow_empty=True)) == 0
     assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
 
 
@@ -259,6 +259,23 @@ def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: P
     assert len(storage.cache(sharded(part, 3), "d", "v1", resume=False)) == 2700
 
 
+@pytest.mark.parametrize("mended", [0, 1, 2])
+def test_parts_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, tmp_path: Path, mended: int) -> None:
+    def part(index: int, count: int) -> list[int]:
+        if not (tmp_path / "again").exists() and index == 3:
+            raise OSError
+        return [number + 7 * ((tmp_path / "again").exists() and index == mended) for number in range(100)]
+
+    source = sharded(lambda index, count: [(index, number) for number in part(index, count)], 4)
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(source, "d", "v1")
+    (tmp_path / "again").touch()
+    message = f"part {mended} of 4: .*not what"
+    with pytest.raises(cachelayer.SourceError, match=message):
+        storage.cache(source, "d", "v1")
+    assert storage.cache(source, "d", "v1", resume=False)[100 * mended][1] == 7
+
+
 def test_a_source_that_changed_is_found_out_where_the_last_part_is_empty(storage: Storage, tmp_path: Path) -> None:
     def part(index: int, count: int) -> Iterator[int]:
         if index == 1 and not (tmp_path / "changed").exists():
@@ -330,7 +347,8 @@ def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monke
 def test_hosts_with_sources_of_other_lengths_are_refused(storage: Storage) -> None:
     def slow(number: int) -> dict[str, Any]:
         if number == 500:
-            with pytest.raises(cachelayer.InvalidArgumentError, match="another host builds it otherwise"):
+            differs = "another host builds it otherwise: .*number of elements is 1030 here and 1000 there"
+            with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
                 storage.cache(Listed(1030, slow), "d", "v1", hosts=(1, 2), shard_bytes=20_000)
         return {"x": np.full(100, number, np.int32)}
 
@@ -461,6 +479,26 @@ def test_hosts_with_other_sources_are_refused(storage: Storage, tmp_path: Path) 
     assert list(storage.cache(sharded(slow, 2), "d", "v1", hosts=(0, 2))) == [0, 1]
 
 
+RANK = 0
+
+
+def test_a_global_that_holds_the_rank_is_named_whichever_host_comes_first(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(index: int, count: int) -> Iterator[int]:
+        if index == 1 and first == RANK:
+            with monkeypatch.context() as other:
+                other.setitem(globals(), "RANK", 1 - first)
+                differs = f'otherwise: the constant RANK is "{1 - first}" here and "{first}" there'
+                with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
+                    storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(1, 2))
+        yield index
+
+    for first in (0, 1):
+        monkeypatch.setitem(globals(), "RANK", first)
+        assert list(storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(0, 2))) == [0, 1]
+
+
 def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) -> None:
     with pytest.warns(cachelayer.CacheLayerWarning, match="hosts: a source of generator cannot be divided"):
         ref = storage.cache(lambda: (n for n in range(3)), "d", "v1", hosts=(0, 2))
@@ -536,9 +574,11 @@ def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, t
     (tmp_path / "fails").touch()
     with pytest.raises(cachelayer.SourceError):
         storage.cache(sharded(partial(part, 10, tmp_path / "fails"), 2), "d", "v1")
-    ref = storage.cache(sharded(partial(part, 20, tmp_path / "gone"), 2), "d", "v1")
+    source = sharded(partial(part, 20, tmp_path / "gone"), 2)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="argument offset was 10 and is 20; argument folder is anoth"):
+        ref = storage.cache(source, "d", "v1", record=("folder",))
     assert list(ref) == [20, 21]
-    assert ref.provenance["bound"] == {"0": 20, "1": str(tmp_path / "gone")}
+    assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
 
 
 def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:

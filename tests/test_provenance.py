@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 import cachelayer
-from cachelayer import ArgumentsMismatchError, CacheLayerWarning, InvalidArgumentError
+from cachelayer import CacheLayerWarning, InvalidArgumentError, demo
 from cachelayer.versions.calls import Call, name_of
-from cachelayer.versions.provenance import checked_metadata, checkout, environment, origin
+from cachelayer.versions.origin import Origin
+from cachelayer.versions.provenance import checked_metadata, checkout, commit_of, environment
+from cachelayer.versions.secrecy import hidden, shown
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
@@ -55,34 +57,59 @@ def test_what_json_cannot_hold_is_left_out(value: Any) -> None:
     assert call.recorded == {"first": 1, "rest": [], "others": {}}
 
 
+@pytest.mark.parametrize("value", [0, -3, 0.5, True, None, [1, [2.5, None]], []])
+def test_numbers_are_stored_as_they_are(value: Any) -> None:
+    assert hidden(value, "salt") == value
+
+
+@pytest.mark.parametrize("value", ["hunter2", "", ["hunter2"], {"a": 1}, {"hunter2": 1}, [1, {"a": "hunter2"}]])
+def test_of_any_other_value_a_salted_hash_is_stored(value: Any) -> None:
+    found = hidden(value, "salt")
+    assert re.fullmatch("salted:[0-9a-f]{6}", found)
+    assert found == hidden(value, "salt") != hidden(value, "pepper")
+    assert found != hidden([value], "salt")
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("url", "expected"),
     [
-        *("password", "PASSWD", "pwd", "passphrase", "api_key", "apikey", "x-api-key", "access_key_id", "private-key"),
-        *("secret", "auth_token", "credentials", "Authorization", "bearer"),
+        ("s3://user:hunter2@host/x?sig=hunter2", "s3://host/x"),
+        ("postgresql://etl:hun/ter2@host:5432/db", "postgresql://host:5432/db"),
+        ("postgresql://etl:hun ter2@host/db?password=hun ter2", "postgresql://host/db"),
+        ("https://hunter2@github.com/a/b.git#x", "https://github.com/a/b.git"),
+        ("simplecache::https://u:hunter2@host/a?x", "simplecache::https://host/a"),
+        ("gs://bucket/digits@v1", "gs://bucket/digits@v1"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("me@home?", "me@home?"),
     ],
 )
-def test_what_is_named_like_a_secret_is_hashed(name: str) -> None:
-    found = recorded(1, **{name: "hunter2", "nested": [{name: ["hunter2"]}]})
-    assert "hunter2" not in repr(found)
-    assert found["others"][name].startswith("sha256:")
-    assert recorded(1, **{name: "hunter3"})["others"][name] != found["others"][name]
+def test_what_is_recorded_in_clear_loses_users_passwords_and_queries_of_urls(url: str, expected: str) -> None:
+    assert shown({"a": [url]}) == {"a": [expected]}
 
 
-def test_a_tokenizer_is_no_secret() -> None:
-    assert recorded(1, tokenizer="bpe", tokenise=True, author="me")["others"] == {
-        "tokenizer": "bpe",
-        "tokenise": True,
-        "author": "me",
-    }
+def test_changes_name_both_values_if_both_are_known() -> None:
+    def rows(a: int, b: Any = None, c: int = 4, name: str = "x") -> None: ...
+
+    def changes(built: dict[str, Any], *args: Any, record: tuple[str, ...] = ()) -> list[str]:
+        return Origin.of_call(Call.of(rows, args, {}), None, record).argument_changes(built)
+
+    assert changes({}, 2) == changes({"arguments": {"a": 2, "old": 2}}, 2) == []
+    assert changes({"arguments": {"a": 1, "b": None}}, 2, [3]) == ["a was 1 and is 2", "b was None and is [3]"]
+    built = Origin.of_call(Call.of(rows, (1,), {"name": "y"}), None).to_json()
+    assert changes(built, 1) == ["name is another one"]
+    clear = Origin.of_call(Call.of(rows, (1,), {"name": "y"}), None, ["name"]).to_json()
+    assert changes(clear, 1) == ["name was 'y' and is 'x'"]
+    assert changes(clear, 1, None, 4, "y") == changes(built, 1, None, 4, "y", record=("name",)) == []
 
 
-def test_a_mismatch_shows_both_and_only_what_is_known_of_both() -> None:
-    call = Call.of(lambda a, b=None, c=4: None, (2, [3]), {})
-    call.check("d@v1", None)
-    call.check("d@v1", {"a": 2, "old": 2})
-    with pytest.raises(ArgumentsMismatchError, match=r"d@v1 .*'?a'? was 1 and is 2; b was None and is \[3\]"):
-        call.check("d@v1", {"a": 1, "b": None, "c": 4})
+def test_what_an_earlier_release_recorded_is_compared_but_for_hashes() -> None:
+    def rows(name: str, api_key: str) -> None: ...
+
+    built = {"arguments": {"name": "y", "api_key": "sha256:0"}}
+    assert Origin.of_call(Call.of(rows, ("y", "hunter2"), {}), None).argument_changes(built) == []
+    assert Origin.of_call(Call.of(rows, ("x", "hunter2"), {}), None).argument_changes(built) == [
+        "name was 'y' and is 'x'"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -170,10 +197,26 @@ def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Pat
     assert called["arguments"] == {}
 
 
-def test_the_origin_of_what_is_no_function_is_the_main_program() -> None:
-    program = getattr(sys.modules["__main__"], "__file__", None) or "program"
-    assert origin([1, 2]) == checkout(Path(program))
-    assert origin(len).keys() == {"git_commit", "git_dirty"}
+def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = {"git_commit": None, "git_dirty": None}
+    head = git(repository, "rev-parse", "HEAD")
+    library, program = Path(cachelayer.__file__), repository / "inner" / "code.py"
+    for source in ([1, 2], len, demo.digits, functools.partial(demo.digits, 3)):
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(library))
+        assert commit_of(source) == nothing
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(program))
+        assert commit_of(source) == {"git_commit": head, "git_dirty": False}
+
+
+def test_an_import_by_the_command_line_records_no_commit_of_the_library(repository: Path) -> None:
+    (repository / "rows.jsonl").write_text('{"a": 1}\n')
+    line = [sys.executable, "-m", "cachelayer.cli", "import", "rows.jsonl", "cache", "--id", "d", "--version", "v1"]
+    subprocess.run(line, check=True, capture_output=True, cwd=repository)
+    made = cachelayer.Storage(repository / "cache").fetch("d", "v1").provenance
+    assert (made["git_commit"], made["git_dirty"], made["code"]) == (None, None, None)
+    assert made["arguments"] == {"kind": "jsonl", "files": ["rows.jsonl"]}
 
 
 def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None:
@@ -184,7 +227,15 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
     page = (Path(__file__).parents[1] / "docs" / "format.md").read_text()
     table = page.split("### Provenance")[1].split("\n\n")[2]
     documented = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert set(make(3).provenance) == documented - {"base", "left_out"}
+    assert set(make(3).provenance) == documented - {
+        "base",
+        "left_out",
+        "bound",
+        "state",
+        "length",
+        "sample",
+        "identity",
+    }
 
 
 def test_the_warning_points_at_the_call(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from cachelayer.objects.opening import open_store
 from cachelayer.objects.store import ObjectStore
 from cachelayer.publishing import Publisher
 from cachelayer.versions.log import Log
+from cachelayer.versions.origin import Origin
 
 ENTRY = "0000000001.json"
 
@@ -166,7 +167,7 @@ class ArrivesLate(LocalStore):
 
 def test_an_entry_that_arrives_after_its_builder_has_given_up_publishes_nothing(tmp_path: Path) -> None:
     store = ArrivesLate(tmp_path)
-    publisher = Publisher(Log(store, "d"), None, "v1", [1, 2], {}, BuildOptions.checked())
+    publisher = Publisher(Log(store, "d"), None, "v1", [1, 2], Origin(), BuildOptions.checked())
     with pytest.raises(StorageError, match="no answer"):
         publisher.submit()
     storage = Storage(tmp_path)

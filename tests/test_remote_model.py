@@ -23,6 +23,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.remote import FsspecStore
 from cachelayer.publishing import Publisher
 from cachelayer.versions.log import Log
+from cachelayer.versions.origin import Origin
 
 T = TypeVar("T")
 
@@ -161,7 +162,7 @@ class Machine(RuleBasedStateMachine):
         if self.taken(version):
             return
         store = Dying("memory", self.root, steps=steps, hears=hears)
-        publisher = Publisher(Log(store, "d"), None, version, numbers, {}, BuildOptions.checked())
+        publisher = Publisher(Log(store, "d"), None, version, numbers, Origin(), BuildOptions.checked())
         try:
             if how == "submit":
                 publisher.submit()
@@ -198,12 +199,12 @@ class Machine(RuleBasedStateMachine):
         storage = self.clients[client]
         if version not in self.versions:
             with pytest.raises(cachelayer.NotFoundError):
-                storage.delete("d", version)
+                storage.delete("d", version, grace=0)
         elif version in self.tags.values():
             with pytest.raises(cachelayer.InvalidArgumentError, match="has the tag"):
-                storage.delete("d", version)
+                storage.delete("d", version, grace=0)
         else:
-            storage.delete("d", version)
+            storage.delete("d", version, grace=0)
             del self.versions[version]
 
     @rule(client=CLIENTS, version=VERSIONS, tag=TAGS)

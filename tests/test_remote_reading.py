@@ -415,6 +415,17 @@ def test_a_folder_that_cannot_be_written_is_done_without_with_one_warning(
     assert len(caught) == 1
 
 
+def test_a_folder_that_is_not_trusted_is_done_without_with_one_warning(memory: Any, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    ref = cachelayer.open(memory.reference, local_cache=shared)
+    with pytest.warns(CacheLayerWarning, match="other users may write to it.*chmod") as caught:
+        epoch(ref)
+    assert len(caught) == 1
+    assert list(shared.iterdir()) == []
+
+
 def test_a_full_folder_is_done_without_with_one_warning(seen_on_gcs: Seen, tmp_path: Path) -> None:
     order = seen_on_gcs.order(options={"local_cache": str(tmp_path)}, file_limit=SHARD_BYTES // 2, epochs=4)
     found = outcome(order)

@@ -6,8 +6,11 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,16 +22,19 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage
 from cachelayer.building.options import BuildOptions
+from cachelayer.building.repeating import spread
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.publishing import Publisher
 from cachelayer.resuming import Resumption
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
+from cachelayer.versions.origin import Origin
 from cachelayer.versions.unfinished import Unfinished
 
 ROUNDS = 30
 ROUNDS_IN_A_STORE = 4
+INTERRUPTS = 12
 
 
 @pytest.fixture(scope="module")
@@ -158,19 +164,81 @@ def cache(storage: Storage, source: Any, **options: Any) -> cachelayer.DataRef[A
     return storage.cache(source, "rows", "v1", **{"shard_bytes": SHARD_BYTES, **options})
 
 
-def test_a_source_that_can_seek_is_asked_for_no_more_than_the_last_finished_shard_and_what_follows(
+def went_on_at(source: Listed) -> int:
+    """Return about where the last run of records begins that a source was asked for."""
+    asked = source.asked
+    return next((asked[i] for i in range(len(asked) - 1, 0, -1) if asked[i - 1] != asked[i] - 1), asked[0])
+
+
+def test_a_source_that_can_seek_is_asked_for_some_records_of_each_finished_shard_and_goes_on_with_the_last(
     storage: Storage, expected: cachelayer.DataRef[Any]
 ) -> None:
     fail(storage, Listed(7200))
     done = len(finished(storage))
-    records = np.cumsum(expected._base.manifest.shards.records)
+    ends = np.cumsum(expected._base.manifest.shards.records).tolist()
     again = Listed(None)
     ref = cache(storage, again)
     assert done > 3
-    assert min(again.asked) == records[done - 2]
-    assert len(again.asked) == RECORDS - records[done - 2]
+    compared = [
+        record for begin, end in zip([0, *ends], ends[: done - 1], strict=False) for record in spread_over(begin, end)
+    ]
+    assert again.asked == [*compared, *range(ends[done - 2], RECORDS)]
     assert ref.digest == expected.digest
     check(storage, expected)
+
+
+def spread_over(begin: int, end: int) -> list[int]:
+    return [begin + number for number in spread(end - begin)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 17, 18, 19, 1000, 10**12])
+def test_records_are_compared_from_the_first_to_the_last(count: int) -> None:
+    numbers = spread(count)
+    assert len(numbers) == len(set(numbers)) == min(count, 18)
+    assert numbers == sorted(numbers)
+    if count:
+        assert (numbers[0], numbers[-1]) == (0, count - 1)
+
+
+def mended(at: int) -> Callable[[int], int]:
+    return lambda number: number + (number >= at) * 7
+
+
+@pytest.mark.parametrize("at", [1, 1900, 3900])
+def test_records_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, at: int) -> None:
+    fail(storage, Listed(6400))
+    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not what it was.*resume=False"):
+        cache(storage, Listed(None, order=mended(at)))
+    ref = cache(storage, Listed(None, order=mended(at)), resume=False)
+    assert ref[at]["number"] == at + 7
+
+
+def test_a_source_of_other_code_begins_anew_and_says_so(storage: Storage, tmp_path: Path) -> None:
+    code = (
+        "from collections.abc import Sequence\n"
+        "class Rows(Sequence):\n"
+        "    def __init__(self, fails_at): self.fails_at = fails_at\n"
+        "    def __len__(self): return 3000\n"
+        "    def __getitem__(self, number):\n"
+        "        if number == 3000: raise IndexError\n"
+        "        if number == self.fails_at: raise OSError\n"
+        "        return {'text': mend(number) * 30}\n"
+        "def mend(number): return f'row {number}'\n"
+    )
+
+    def rows(source: str) -> Any:
+        path = tmp_path / f"rows{len(source)}.py"
+        path.write_text(source)
+        names: dict[str, Any] = {"__name__": "rows"}
+        exec(compile(source, str(path), "exec"), names)
+        return names["Rows"]
+
+    fail(storage, rows(code)(2900))
+    changed = rows(code.replace("'row {number}'", "'row {number:04}'"))(None)
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"rows@v1 is built from its beginning.*: mend changed$"):
+        ref = cache(storage, changed)
+    assert ref[1] == {"text": "row 0001" * 30}
+    assert len(ref._base.manifest.attempts) == 1
 
 
 @pytest.mark.parametrize("kind", ["generator", "sequence"])
@@ -219,7 +287,7 @@ def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: i
 
 def test_a_sequence_in_another_order_is_refused(storage: Storage) -> None:
     fail(storage, Listed(5600))
-    with pytest.raises(cachelayer.SourceError, match="not what they were"):
+    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not what it was"):
         cache(storage, Listed(None, order=lambda number: (number * 7 + 3) % RECORDS))
 
 
@@ -241,9 +309,9 @@ def test_a_sequence_of_another_length_is_refused(storage: Storage, length: int) 
 )
 def test_a_build_with_other_options_begins_anew(storage: Storage, other: dict[str, Any]) -> None:
     fail(storage, Listed(6400))
-    source = Listed(None)
-    ref = cache(storage, source, **other)
-    assert source.asked[0] == 0
+    [name] = other
+    with pytest.warns(cachelayer.CacheLayerWarning, match=f"rows@v1 is built from its beginning.*{name} was"):
+        ref = cache(storage, Listed(None), **other)
     assert len(ref._base.manifest.attempts) == 1
 
 
@@ -273,8 +341,23 @@ def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.Dat
         storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
     source = Listed(None)
     storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
-    assert source.asked[0] > 0
+    assert went_on_at(source) > 0
     check(storage, expected)
+
+
+def test_what_an_interrupted_build_went_on_with_waits_as_long_as_its_own_shards(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Listed(3200))
+    (first,) = (tmp_path / "rows" / "_builds").iterdir()
+    fail(storage, Listed(6400))
+    for path in (*first.iterdir(), first):
+        os.utime(path, (0, 0))
+    assert storage.gc(grace=3600) == []
+    source = Listed(None)
+    assert cache(storage, source).digest == expected.digest
+    assert went_on_at(source) > 3200
+    assert first.name in storage.fetch("rows", "v1")._base.manifest.attempts
 
 
 def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_path: Path) -> None:
@@ -314,12 +397,68 @@ def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: St
 
 def test_an_interrupt_keeps_what_was_finished(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     with pytest.raises(KeyboardInterrupt):
-        cache(storage, Listed(None, at=(5600, lambda: os.kill(os.getpid(), signal.SIGINT))))
+        # In this thread, and before it returns.
+        cache(storage, Listed(None, at=(5600, lambda: signal.raise_signal(signal.SIGINT))))
     assert storage._store.exists("rows/_log/0000000001.json") is False
     source = Listed(None)
     cache(storage, source)
-    assert source.asked[0] > 1000
+    assert went_on_at(source) > 1000
     check(storage, expected)
+
+
+class InterruptAt:
+    """Has an interrupt arrive in this thread before a line of the package, as if Ctrl-C came just then.
+
+    Args:
+        line: which of the lines that it runs; None for none.
+    """
+
+    PACKAGE = str(Path(cachelayer.__file__).parent)
+
+    def __init__(self, line: int | None) -> None:
+        self.line = line
+        self.lines = 0
+        self.place = ""
+
+    def __enter__(self) -> InterruptAt:
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        return self._ran if frame.f_code.co_filename.startswith(self.PACKAGE) else None
+
+    def _ran(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.line:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._ran
+
+
+def few() -> list[dict[str, Any]]:
+    return [row(number) for number in range(120)]
+
+
+@pytest.mark.parametrize("interrupts", [INTERRUPTS, pytest.param(150, marks=pytest.mark.soak)])
+def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_path: Path, interrupts: int) -> None:
+    source, options = few(), {"shard_bytes": 4_000, "progress": False}
+    with InterruptAt(None) as all_of_it:
+        whole = Storage(tmp_path / "whole").cache(source, "rows", "v1", **options)
+    draw = random.Random(7)
+    for line in sorted(draw.sample(range(1, all_of_it.lines), interrupts)):
+        storage = Storage(tmp_path / str(line))
+        interrupt = InterruptAt(line)
+        with pytest.raises(KeyboardInterrupt), interrupt:
+            storage.cache(source, "rows", "v1", **options)
+        kept = finished(storage) if not storage.datasets() else {}
+        ref = storage.cache(source, "rows", "v1", **options)
+        assert ref.digest == whole.digest, interrupt.place
+        names = shards(ref)
+        assert all(names[number] == name for number, name in kept.items()), interrupt.place
 
 
 def test_appending_goes_on_too(storage: Storage) -> None:
@@ -328,7 +467,7 @@ def test_appending_goes_on_too(storage: Storage) -> None:
         storage.append("rows", "v0", "v1", Listed(6400), shard_bytes=SHARD_BYTES, resume=True)
     source = Listed(None)
     ref = storage.append("rows", "v0", "v1", source, shard_bytes=SHARD_BYTES, resume=True)
-    assert source.asked[0] > 0
+    assert went_on_at(source) > 0
     assert ref.read([0, RECORDS, 2 * RECORDS - 1])["number"].tolist() == [0, 0, RECORDS - 1]
     assert storage.verify("rows", "v1")
 
@@ -365,22 +504,19 @@ class Interleaved(LocalStore):
 def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbed(storage: Storage) -> None:
     fail(storage, Listed(6400))
     store, attempts = storage._store, attempts_of(storage._store, "rows")
-    plan = next(
-        found.plan
-        for name in Unfinished(store, "rows", "v1").attempts()
-        if (found := Unfinished(store, "rows", "v1").read(name)) is not None
-    )
+    options = BuildOptions.checked(shard_bytes=SHARD_BYTES, resume=True)
+    plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options)._work().plan
     first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False)
     taken: list[Any] = []
 
     def take() -> None:
         if not taken:
-            taken.append(first.take_over(None))
+            taken.append(first.take_over(None, pytest.fail))
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
         second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, is_divided=False)
-        assert second.take_over(None) is None
+        assert second.take_over(None, pytest.fail) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
     assert "first" not in head.revoked
@@ -402,13 +538,13 @@ def test_gc_leaves_the_notes_of_a_running_build_whose_version_was_published_and_
         storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
         assert storage.gc(grace=0.0) == []
         assert len(finished(storage)) > 3
-        storage.delete("rows", "v1")
+        storage.delete("rows", "v1", grace=0)
 
     fail(storage, Listed(7200, at=(4000, publish)))
     assert len(finished(storage)) > 5
     source = Listed(None)
     cache(storage, source)
-    assert source.asked[0] > 4000
+    assert went_on_at(source) > 4000
     assert storage.verify("rows", "v1")
 
 
@@ -444,11 +580,11 @@ def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage
     shutil.rmtree(kept)
     storage.copy("rows", "v1", storage, new_version="v2")
     storage.append("rows", "v1", "v3", [row(0)])
-    storage.delete("rows", "v1")
+    storage.delete("rows", "v1", grace=0)
     cache(storage, Listed(None))
     assert [bool(storage.verify("rows", version, progress=False)) for version in ("v1", "v2", "v3")] == [True] * 3
-    storage.delete("rows", "v2")
-    storage.delete("rows", "v3")
+    storage.delete("rows", "v2", grace=0)
+    storage.delete("rows", "v3", grace=0)
     assert storage.verify("rows", "v1", progress=False)
 
 
@@ -458,7 +594,7 @@ def test_a_note_that_was_being_written_is_left_out(storage: Storage, tmp_path: P
     (notes / ".00099.json.0123.tmp").write_bytes(b'{"shards"')
     source = Listed(None)
     cache(storage, source)
-    assert source.asked[0] > 0
+    assert went_on_at(source) > 0
 
 
 def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
@@ -470,7 +606,7 @@ def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: c
     storage = Storage(url, storage_options=s3.storage_options(), local_cache_bytes=0)
     source = Listed(None)
     cache(storage, source)
-    assert source.asked[0] > 7000
+    assert went_on_at(source) > 7000
     check(storage, expected)
 
 
@@ -482,6 +618,41 @@ def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
             wrote.append(name)
             super().put(name, data)
 
-    Publisher(Log(Seen(tmp_path), "rows"), None, "v1", range(10), {}, BuildOptions.checked(resume=True)).submit()
+    Publisher(Log(Seen(tmp_path), "rows"), None, "v1", range(10), Origin(), BuildOptions.checked(resume=True)).submit()
     assert len(wrote) == 2
     assert not [name for name in wrote if "_unfinished" in name]
+
+
+WITH_WORKERS = """
+import multiprocessing, os, signal, sys, time
+import cachelayer
+import resume_child
+
+def source():
+    worker = multiprocessing.get_context("fork").Process(target=sys.stdin.read)
+    worker.start()
+    print(worker.pid, flush=True)
+    for number in range(6000):
+        yield resume_child.row(number)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cachelayer.Storage(sys.argv[1]).cache(source, "rows", "v1", shard_bytes=resume_child.SHARD_BYTES)
+"""
+
+
+def test_a_worker_that_outlives_its_killed_builder_keeps_nobody_waiting(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITH_WORKERS, str(tmp_path)]
+    folder = str(Path(__file__).parent)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder}
+    ) as builder:
+        assert builder.stdout is not None
+        worker = int(builder.stdout.readline())
+        assert builder.wait() == -signal.SIGKILL
+        storage = Storage(tmp_path)
+        (dead,) = (tmp_path / "rows" / "_builds").iterdir()
+        with pytest.warns(cachelayer.CacheLayerWarning, match="rows@v1 is built from its beginning"):
+            assert len(storage.cache([1, 2], "rows", "v1")) == 2
+        os.kill(worker, 0)
+        assert f"rows/{dead.name}" in storage.gc(grace=0)
+        os.kill(worker, 0)

@@ -86,18 +86,6 @@ def test_indices_that_no_word_holds_are_refused(selection: Selection, index: int
             selection.take(np.array([index], np.uint64))
 
 
-@pytest.mark.parametrize("indices", [5, None, "12", b"12", [1.0], [True, False], ["1"], [None], np.array([1.5])])
-def test_what_are_no_indices_is_refused(indices: Any) -> None:
-    with pytest.raises(InvalidTypeError, match="integers"):
-        Selection.all(10).take(indices)
-
-
-@pytest.mark.parametrize("indices", [[[1, 2], [3, 4]], np.array(3), np.zeros((0, 2), int)])
-def test_indices_have_one_dimension(indices: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="one dimension"):
-        Selection.all(10).take(indices)
-
-
 @pytest.mark.parametrize("index", ["1", 1.0, None, [1], (1, 2)])
 def test_what_is_no_index_is_refused(index: Any) -> None:
     with pytest.raises(InvalidTypeError, match="pass an integer or a slice"):

@@ -14,7 +14,10 @@ import pytest
 
 import cachelayer
 from cachelayer import ArraySpec
-from cachelayer.building.source import MAX_BATCH_RECORDS, ArraySource, IterableSource, as_source, batch_records
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.batches import MAX_BATCH_RECORDS, batch_records
+from cachelayer.building.iterables import IterableSource
+from cachelayer.building.source import as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, SourceError
 
 Point = namedtuple("Point", ["x", "y"])
@@ -33,7 +36,7 @@ def test_arrays_give_their_rows(storage: cachelayer.Storage) -> None:
     np.testing.assert_array_equal(read["a"], arrays["a"])
     np.testing.assert_array_equal(read["b"]["c"], arrays["b"]["c"])  # type: ignore[call-overload]
     assert len(storage.submit(np.zeros((5, 2)), "array", "v1", max_records=3)) == 3
-    assert len(storage.submit(np.zeros((0, 2)), "array", "v2")) == 0
+    assert len(storage.submit(np.zeros((0, 2)), "array", "v2", allow_empty=True)) == 0
 
 
 def test_arrays_take_a_declared_spec(storage: cachelayer.Storage) -> None:
@@ -127,7 +130,7 @@ def test_batches_are_taken_apart(storage: cachelayer.Storage) -> None:
     assert [row["a"] for row in ref] == [0, 1, 2, 3, 4]
     assert ref.element_spec["b"] == ArraySpec("float64", (2,))
     uneven = as_source([{"a": np.zeros(2), "b": np.zeros(3)}], unbatch=True)
-    with pytest.raises(SourceError, match="different lengths"):
+    with pytest.raises(ElementError, match="as many rows"):
         next(uneven.batches(None))
 
 

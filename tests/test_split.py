@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from itertools import pairwise
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError, Storage
-from cachelayer.access.split import split_rows
+from cachelayer.access.selection import Selection
+from cachelayer.access.split import split
+from cachelayer.sequential.order import permuted
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -29,15 +31,16 @@ def shares(draw: st.DrawFn) -> dict[str, float]:
     return {f"part{number}": weight / sum(weights) for number, weight in enumerate(weights)}
 
 
-def segments(sizes: list[int]) -> list[Any]:
-    splits = np.cumsum([0, *sizes])
-    return [np.arange(start, stop) for start, stop in pairwise(splits)]
+def split_rows(sizes: list[int], parts: dict[str, float], seed: int) -> dict[str, Any]:
+    """The rows of each part of records that came in segments of these sizes."""
+    found = split(Selection.all(sum(sizes)), sizes, parts, seed)
+    return {name: np.concatenate(list(part.pieces())) for name, part in found.items()}
 
 
 @given(st.lists(st.integers(0, 200), max_size=6), shares(), SEEDS)
 @settings(deadline=None)
 def test_every_row_is_in_one_part_and_the_shares_come_out(sizes: list[int], parts: dict[str, float], seed: int) -> None:
-    found = split_rows(segments(sizes), parts, seed)
+    found = split_rows(sizes, parts, seed)
     assert list(found) == list(parts)
     assert sorted(np.concatenate(list(found.values())).tolist()) == list(range(sum(sizes)))
     for name, share in parts.items():
@@ -49,15 +52,89 @@ def test_every_row_is_in_one_part_and_the_shares_come_out(sizes: list[int], part
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), shares(), SEEDS)
 @settings(deadline=None)
 def test_no_row_moves_when_a_segment_is_appended(sizes: list[int], parts: dict[str, float], seed: int) -> None:
-    before = split_rows(segments(sizes[:-1]), parts, seed)
-    after = split_rows(segments(sizes), parts, seed)
+    before = split_rows(sizes[:-1], parts, seed)
+    after = split_rows(sizes, parts, seed)
     old = sum(sizes[:-1])
     for name in parts:
         assert after[name][after[name] < old].tolist() == before[name].tolist()
 
 
+@st.composite
+def views(draw: st.DrawFn) -> tuple[Selection, list[int], list[int]]:
+    """A view of records that came in segments, their sizes, and the numbers that the view shows."""
+    sizes = draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
+    view, numbers = Selection.all(sum(sizes)), list(range(sum(sizes)))
+    for _ in range(draw(st.integers(0, 3))):
+        if draw(st.booleans()):
+            rows = draw(st.builds(slice, st.none(), st.none(), st.sampled_from([2, -1, -3])))
+            view, numbers = view.slice(rows), numbers[rows]
+        elif draw(st.booleans()):
+            keep = draw(st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers)))
+            view, numbers = view.select(np.array(keep, bool)), np.array(numbers, int)[np.array(keep, bool)].tolist()
+        else:
+            numbers = draw(st.permutations(numbers))
+            view = Selection(np.array(numbers, np.int64))
+    return view, sizes, numbers
+
+
+def dealt(numbers: list[int], sizes: list[int], parts: dict[str, float], seed: int) -> dict[str, list[int]]:
+    """The parts of a view, as docs/order.md says, with everything in memory."""
+    segment_of = np.searchsorted(np.cumsum(sizes), numbers, side="right")
+    rows: dict[str, list[int]] = {name: [] for name in parts}
+    for segment in range(len(sizes)):
+        own = np.flatnonzero(segment_of == segment)
+        exact, before = [], sum(map(len, rows.values()))
+        wanted = [max(0.0, share * (before + len(own)) - len(rows[name])) for name, share in parts.items()]
+        exact = [want * (len(own) / sum(wanted)) if len(own) else 0.0 for want in wanted]
+        counts = [min(len(own), int(value)) for value in exact]
+        ranked = sorted(range(len(parts)), key=lambda part: (counts[part] - exact[part], part))
+        for part in ranked[: len(own) - sum(counts)]:
+            counts[part] += 1
+        places = iter(permuted(len(own), seed, 2**63 + segment, 0, len(own)))
+        for name, count in zip(parts, counts, strict=True):
+            rows[name] += [int(own[next(places)]) for _ in range(count)]
+    return {name: [numbers[row] for row in sorted(found)] for name, found in rows.items()}
+
+
+@given(views(), shares(), SEEDS)
+@settings(deadline=None)
+def test_parts_of_any_view_are_those_of_the_specification(
+    case: tuple[Selection, list[int], list[int]], parts: dict[str, float], seed: int
+) -> None:
+    view, sizes, shown = case
+    expected = dealt(shown, sizes, parts, seed)
+    for name, part in pickle.loads(pickle.dumps(split(view, sizes, parts, seed))).items():
+        listed = Selection(np.array(expected[name], np.int64))
+        places = list(range(-len(part), len(part)))
+        assert len(part) == len(listed)
+        assert part.take(places).tolist() == listed.take(places).tolist()
+        assert [part.number(place) for place in places] == listed.take(places).tolist()
+        assert part.digest("ab" * 32, sum(sizes)) == listed.digest("ab" * 32, sum(sizes))
+        assert part.slice(slice(None, None, -2)).take(slice(None)).tolist() == expected[name][::-2]
+        assert not part.has_repeats
+
+
+def test_parts_of_many_records_are_the_same_as_ever() -> None:
+    found = numbers(1_000_000).split({"train": 0.9, "val": 0.1}, seed=0)
+    assert found["val"].digest == "9408b4afbecd93b54ac242bd655ad3b6d5af90e07908928f249d19fe7d4884fb"
+    assert found["train"].digest == "43ac2130b85d2ba45c727a687614c2723b7ff1c9ccc658bee317d336aa2f8b9b"
+
+
+def test_a_part_weighs_little_over_a_bit_a_record_and_its_pickle_nothing() -> None:
+    big = cachelayer.wrap(range(2_000_000), identity="big")
+    tracemalloc.start()
+    part = big.split({"train": 0.8, "val": 0.2}, seed=0)["train"]
+    assert len(part) == 1_600_000
+    assert len(pickle.dumps(part)) < 1000
+    before = tracemalloc.get_traced_memory()[0]
+    assert part[0] >= 0
+    assert tracemalloc.get_traced_memory()[0] - before < 2_000_000 * 0.2
+    tracemalloc.stop()
+    assert len(pickle.dumps(part[::-1][5:])) < 1000
+
+
 def test_many_small_segments_keep_the_shares() -> None:
-    found = split_rows(segments([1] * 1000), {"train": 0.9, "val": 0.1}, 7)
+    found = split_rows([1] * 1000, {"train": 0.9, "val": 0.1}, 7)
     assert {name: len(rows) for name, rows in found.items()} == {"train": 900, "val": 100}
 
 
@@ -73,7 +150,7 @@ def test_the_parts_are_these_for_ever() -> None:
 def test_every_record_is_as_likely_in_each_part() -> None:
     hits = np.zeros(20)
     for seed in range(3000):
-        hits[split_rows(segments([20]), {"train": 0.75, "val": 0.25}, seed)["val"]] += 1
+        hits[split_rows([20], {"train": 0.75, "val": 0.25}, seed)["val"]] += 1
     assert abs(hits / 3000 - 0.25).max() < 0.04
 
 

@@ -16,6 +16,7 @@ from source_conformance import SourceConformance
 from cachelayer import Storage
 from cachelayer.adapters.tensorpack import as_source
 from cachelayer.building.source import as_source as any_source
+from cachelayer.building.source import expected_length
 from cachelayer.errors import InvalidArgumentError, SourceError
 
 with warnings.catch_warnings():
@@ -115,11 +116,17 @@ def test_a_flow_is_reset_once_and_not_before_it_is_read(tmp_path: Path) -> None:
     assert flow.resets == 1
 
 
-def test_lengths_are_those_that_flows_tell() -> None:
-    assert any_source(Numbers(7)).length == 7
-    assert any_source(Form(7)).length is None
-    assert any_source(dataflow.DataFromGenerator(lambda: iter([point(1)]))).length is None
-    assert any_source(dataflow.BatchData(Numbers(8), 2), unbatch=True).length is None
+def test_lengths_that_flows_tell_are_hints() -> None:
+    assert expected_length(any_source(Numbers(7))) == 7
+    assert any_source(Numbers(7)).length is None
+    assert expected_length(any_source(Form(7))) is None
+    assert expected_length(any_source(dataflow.DataFromGenerator(lambda: iter([point(1)])))) is None
+    assert expected_length(any_source(dataflow.BatchData(Numbers(8), 2), unbatch=True)) is None
+
+
+def test_a_flow_may_give_fewer_datapoints_than_it_says(tmp_path: Path) -> None:
+    flow = dataflow.MapData(Numbers(5), lambda dp: dp if dp[1] else None)
+    assert (len(flow), len(Storage(tmp_path).cache(flow, "d", "v1"))) == (5, 4)
 
 
 def test_a_flow_without_end_needs_a_limit(tmp_path: Path) -> None:

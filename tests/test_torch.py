@@ -83,6 +83,46 @@ class FailingMany(Failing):
         return [self[number] for number in numbers]
 
 
+class Ending(Items):
+    """Its item 17 raises what ends an iteration."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__(40)
+        self.error = error
+
+    def __getitem__(self, number: int) -> Any:
+        if number == 17:
+            raise self.error
+        return item(number)
+
+
+class EndingMany(Ending):
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        return [self[number] for number in numbers]
+
+
+class TooFew(Items):
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        return [item(number) for number in numbers if number != 17]
+
+
+class Reused(Items):
+    """Its items are one tensor, which it writes into again and again."""
+
+    tensor = torch.zeros(3)
+
+    def __getitem__(self, number: int) -> Any:
+        return {"x": self.tensor.fill_(number)}
+
+
+class SaidStream(data.IterableDataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(range(30))
+
+
 class Processes(Items):
     def __getitem__(self, number: int) -> Any:
         return os.getpid()
@@ -244,6 +284,42 @@ def test_a_leaf_that_is_no_array_is_refused_with_its_leaf(storage: Storage) -> N
 def test_a_failure_names_the_record(storage: Storage, source: Any) -> None:
     with pytest.raises(cachelayer.SourceError, match="record 17: ValueError: no item today"):
         storage.cache(source, "d", "v1")
+
+
+ENDING: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dataset": (Ending, {}),
+    "many at once": (EndingMany, {}),
+    "two workers": (Ending, {"workers": 2}),
+    "iterable dataset": (lambda error: Stream(Ending(error)), {}),
+    "loader": (lambda error: data.DataLoader(Ending(error), batch_size=None), {}),
+    "batches": (lambda error: data.DataLoader(Ending(error), batch_size=4), {}),
+    "rows": (lambda error: data.DataLoader(Ending(error), batch_size=4), {"unbatch": True}),
+    "shuffled rows": (lambda error: data.DataLoader(Ending(error), batch_size=4, shuffle=True), {"unbatch": True}),
+}
+
+
+@pytest.mark.parametrize("error", [IndexError, StopIteration])
+@pytest.mark.parametrize("case", ENDING)
+def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: str, error: type[Exception]) -> None:
+    make, options = ENDING[case]
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(make(error), "d", "v1", **options)
+    assert storage.datasets() == []
+
+
+def test_other_items_than_the_length_says_are_refused(storage: Storage) -> None:
+    with pytest.raises(cachelayer.SourceError, match=r"__getitems__ of the TooFew gave \d+ items for \d+"):
+        storage.cache(TooFew(40), "d", "v1")
+    with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, and its length is 40"):
+        storage.cache(SaidStream(), "d", "v1")
+    # PyTorch takes the length of a loader of an IterableDataset for a hint.
+    assert len(storage.cache(data.DataLoader(SaidStream(), batch_size=None), "d", "v1")) == 30
+
+
+def test_a_tensor_that_is_used_again_is_stored_as_it_was(storage: Storage) -> None:
+    for version, source in enumerate((Reused(9), data.DataLoader(Reused(9), batch_size=None), Stream(Reused(9)))):
+        ref = storage.cache(source, "d", f"v{version}")
+        assert [row["x"].tolist() for row in ref] == [[number] * 3 for number in range(9)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

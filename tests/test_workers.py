@@ -61,7 +61,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def submit(storage: Storage, source: Any, version: str = "v1", **options: Any) -> cachelayer.DataRef[Any]:
-    own = {"shard_bytes": SHARD_BYTES, "progress": False, "element_spec": SPEC}
+    own = {"shard_bytes": SHARD_BYTES, "progress": False, "element_spec": SPEC, "allow_empty": True}
     return storage.submit(source, "d", version, **{**own, **options})
 
 

@@ -117,10 +117,22 @@ def test_what_has_no_length_or_items_is_refused(obj: Any) -> None:
         cachelayer.wrap(obj, identity="x")
 
 
-@pytest.mark.parametrize("identity", ["", None, 5, b"x"])
+@pytest.mark.parametrize("identity", ["", None, 5, b"x", "\ud800"])
 def test_an_identity_is_a_text(identity: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"identity .* pass a text that names the contents"):
         cachelayer.wrap([1], identity=identity)
+
+
+def test_mapping_reads_each_item_once() -> None:
+    asked: list[int] = []
+
+    def item(index: int) -> dict[str, Any]:
+        asked.append(index)
+        return {"code": np.bytes_(b"abc"), "n": None if index == 0 else float(index)}
+
+    ref = cachelayer.wrap(Odd(4, item), identity="odd")
+    assert [batch["n"] for batch in ref.stream(1).map(dict)] == [None, 1.0, 2.0, 3.0]
+    assert asked == [0, 1, 2, 3]
 
 
 def test_a_declared_spec_holds_for_every_batch() -> None:
@@ -131,3 +143,113 @@ def test_a_declared_spec_holds_for_every_batch() -> None:
         assert isinstance(batch["v"], cachelayer.Ragged)
         assert isinstance(batch["n"], cachelayer.Nullable)
     assert ref.element_spec == spec
+
+
+class Odd:
+    """An object that is not what it says."""
+
+    def __init__(self, length: Any, item: Any) -> None:
+        self.length, self.item = length, item
+
+    def __len__(self) -> int:
+        if isinstance(self.length, Exception):
+            raise self.length
+        return int(self.length) if isinstance(self.length, int) else self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.item(index)
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("fault", [IndexError, StopIteration])
+def test_an_object_with_fewer_items_than_it_said_does_not_end_the_stream(
+    batch: int | None, fault: type[Exception]
+) -> None:
+    def item(index: int) -> int:
+        if index >= 3:
+            raise fault("no more")
+        return index
+
+    ref = cachelayer.wrap(Odd(5, item), identity="odd")
+    message = r"item 3 of the Odd wrapped as 'odd', which had 5 items, is not there: \w+: no more"
+    with pytest.raises(cachelayer.SourceError, match=message) as caught:
+        list(ref.stream(batch))
+    assert isinstance(caught.value.__cause__, fault)
+    with pytest.raises(cachelayer.SourceError, match=message):
+        ref[-2]
+
+
+def test_an_object_that_shrinks_or_grows_later_keeps_its_numbers() -> None:
+    items = [0, 1, 2, 3]
+    ref = cachelayer.wrap(items, identity="items")
+    items.append(4)
+    assert (len(ref), ref[-1], list(ref)) == (4, 3, [0, 1, 2, 3])
+    del items[2:]
+    with pytest.raises(cachelayer.SourceError, match="item 3"):
+        ref.read([1, 3])
+
+
+def test_an_error_of_an_item_stays_what_it_is_and_says_which_item() -> None:
+    def item(index: int) -> int:
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError) as caught:
+        cachelayer.wrap(Odd(5, item), identity="odd")[4]
+    assert "item 4 of the Odd wrapped as 'odd'" in caught.value.__notes__[0]
+
+
+def test_items_in_memory_that_is_used_again_are_kept_apart() -> None:
+    import torch
+
+    array, tensor = np.zeros(2), torch.zeros(2)
+
+    def item(index: int) -> dict[str, Any]:
+        array[:] = index
+        tensor[:] = index
+        return {"a": array, "t": tensor, "r": cachelayer.Ragged(array, np.array([0, 1, 2]))}
+
+    ref = cachelayer.wrap(Odd(3, item), identity="odd")
+    found = ref.__getitems__([0, 1, 2])
+    for leaf in ("a", "t"):
+        assert [element[leaf].tolist() for element in found] == [[0, 0], [1, 1], [2, 2]]
+    assert [element["r"].to_list() for element in found] == [[[0], [0]], [[1], [1]], [[2], [2]]]
+    assert ref.read([0, 1, 2])["t"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("length", [-1, 1.5, "3", NotImplementedError("no length"), TypeError("endless")])
+def test_a_length_that_is_none_is_refused(length: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="the length of a Odd is not known"):
+        cachelayer.wrap(Odd(length, int), identity="odd")
+
+
+@pytest.mark.parametrize("obj", [list, np.array(3)])
+def test_what_only_looks_as_if_it_had_items_is_refused(obj: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"the length of a .* is not known"):
+        cachelayer.wrap(obj, identity="x")
+
+
+def test_a_dict_is_no_sequence_of_items() -> None:
+    with pytest.raises(InvalidTypeError, match=r"a dict has keys and no items 0, 1, \.\.\.: wrap a list"):
+        cachelayer.wrap({"x": [1, 2], "y": [3, 4]}, identity="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (5, InvalidArgumentError),
+        ("x", InvalidArgumentError),
+        (b"x", InvalidArgumentError),
+        ([["x"]], InvalidTypeError),
+        ([None], InvalidTypeError),
+        (["x", "y"], InvalidArgumentError),
+    ],
+)
+def test_fields_are_keys(fields: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="field"):
+        cachelayer.wrap(ELEMENTS, identity="elements").read([0], fields)
+
+
+def test_fields_may_come_from_an_iterator() -> None:
+    ref = cachelayer.wrap(ELEMENTS, identity="elements")
+    assert list(ref.read([0], iter(["x"]))) == ["x"]  # type: ignore[arg-type]
+    assert list(ref.read([0], ("name", "x", "name"))) == ["x", "name"]

@@ -22,6 +22,7 @@ from cachelayer.arrayrecord.ranged_file import RangedFile, RangedRecordFile
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import ProcessLock
+from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.opening import open_store
 
 _PART = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
@@ -81,7 +82,7 @@ class ArrayRecordDataSource:
         if not isinstance(paths, Sequence) or len(paths) == 0:
             raise InvalidArgumentError(f"paths {paths!r}: pass a path, a glob or a list of paths")
         self._verify: Verify = verify
-        self._options = dict(storage_options or {})
+        self._options = StorageOptions(storage_options or {})
         self._parts = [part for path in paths for part in _parts(path, self._options)]
         self._open()
 

@@ -11,6 +11,7 @@ from typing import Any
 from cachelayer.access.published import Published
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree, leaves
+from cachelayer.versions.secrecy import without_hidden
 
 _SHOWN = 60
 
@@ -105,7 +106,7 @@ def compare(one: Published, other: Published) -> Diff:
         CorruptionError: where a manifest is not what was published.
     """
     mine, theirs = _ShardsOf(one), _ShardsOf(other)
-    first, second = dict(one.manifest.provenance), dict(other.manifest.provenance)
+    first, second = _told(one.manifest.provenance, other), _told(other.manifest.provenance, one)
     metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
     return Diff(
         one=_reference(one),
@@ -124,6 +125,13 @@ def compare(one: Published, other: Published) -> Diff:
 
 def _reference(version: Published) -> str:
     return f"{version.store.url}/{version.name}@sha256:{version.info.digest}"
+
+
+def _told(provenance: Mapping[str, Any], beside: Published) -> dict[str, Any]:
+    """Return a provenance without what tells nothing beside another's: values that are hidden by another salt."""
+    is_alike = provenance.get("salt") == beside.manifest.provenance.get("salt")
+    told = provenance if is_alike else without_hidden(provenance)
+    return {name: value for name, value in told.items() if name not in ("salt", "sample")}
 
 
 class _ShardsOf:

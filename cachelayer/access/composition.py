@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,7 +55,7 @@ def appended(base: Published, added: Manifest, attempt: str) -> Composition:
     if before.kept is None:
         return Composition(whole, {})
     more = np.arange(before.shard_records, whole.shard_records)
-    return _keeping(whole, Selection(np.concatenate([np.asarray(base.kept.numbers, np.int64), more])), attempt)
+    return _keeping(whole, Selection(np.concatenate([*base.kept.pieces(), more])), attempt)
 
 
 def subset(base: Published, kept: Selection, attempt: str, provenance: dict[str, Any], token: str) -> Composition:
@@ -79,26 +79,18 @@ def _keeping(whole: Manifest, kept: Selection, attempt: str) -> Composition:
         start, step, records = progression
         return Composition(replace(whole, kept=Kept(records, digest, start, step)), {})
     name = paths.kept(attempt)
-    objects = {name: np.asarray(kept.numbers, "<i8").tobytes()}
+    objects = {name: b"".join(piece.astype("<i8").tobytes() for piece in kept.pieces())}
     return Composition(replace(whole, kept=Kept(len(kept), digest, file=name)), objects)
 
 
 def chosen(base: DataRef[Any], keep: Any) -> Selection:
-    """The records of a version that a slice, a mask or their indices tell, as their numbers in its shards.
+    """Return the records of a version that a slice, a mask or their indices tell, as their numbers in its shards.
 
     Raises:
-        RecordIndexError: where there is no such record.
-        InvalidArgumentError, InvalidTypeError: where it is nothing of that, or a mask of another length.
+        RecordIndexError: if there is no such record.
+        InvalidArgumentError, InvalidTypeError: if it is nothing of that, or a mask of another length.
     """
-    if isinstance(keep, slice):
-        return base[keep]._selection
-    if not isinstance(keep, np.ndarray) and isinstance(keep, Sequence) and keep and isinstance(keep[0], bool):
-        keep = np.asarray(keep)
-    if isinstance(keep, np.ndarray) and keep.dtype == np.bool_:
-        if keep.shape != (len(base),):
-            raise InvalidArgumentError(f"a mask of shape {list(keep.shape)}: pass one bool a record, [{len(base)}]")
-        keep = np.flatnonzero(keep)
-    return base.select(keep)._selection
+    return base._selection.select(keep)
 
 
 def check_fits(name: str, spec: Tree, added: Tree | None) -> None:

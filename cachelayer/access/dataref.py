@@ -90,7 +90,8 @@ class DataRef(View[T], Generic[T]):
         """Have local copies of all shards of the version made, and wait for them: before training starts.
 
         Args:
-            progress: None shows a line where stderr is a terminal.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+                so from the start; False shows nothing.
 
         Returns:
             How many are here: all of them at once where the storage is local, fewer where there is no room for more.
@@ -102,8 +103,12 @@ class DataRef(View[T], Generic[T]):
         return mirror(self._base, progress)
 
     def raw(self) -> DataRef[Any]:
-        """The same records without decode hints: encoded images and sounds as their bytes."""
+        """Return the same records without decode hints: encoded images and sounds as their bytes."""
         return DataRef(replace(self._base, decodes=False), self._selection)
+
+    def stored(self) -> DataRef[Any]:
+        """Return the records as they are stored: :meth:`raw`."""
+        return self.raw()
 
     def __repr__(self) -> str:
         name = f"{self.dataset_id}@{self.dataset_version}"

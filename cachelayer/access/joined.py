@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
+from itertools import pairwise
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -19,7 +20,9 @@ from cachelayer.access.view import View
 from cachelayer.codec import Codec, Records, codec_named
 from cachelayer.elements.merge import common_spec
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 from cachelayer.protocols import T
+from cachelayer.sequential.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +46,8 @@ class Part:
     def segments(self) -> tuple[int, ...]:
         """Numbers of records in each segment of the dataset; one where the selection mixes them."""
         rows = self.selection.segments(self.base.segments)
-        in_order = (np.diff(np.concatenate(rows)) > 0).all()
+        filled = [part for part in rows if len(part)]
+        in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
         return tuple(map(len, rows)) if in_order else (len(self),)
 
 
@@ -52,13 +56,15 @@ class JoinedBase(RecordBase):
 
     Args:
         parts: one or more, of one codec and specs that go together.
+        raw: hand encoded images and sounds out as their bytes.
 
     Raises:
         InvalidArgumentError: where they do not; the message names the leaf.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], *, raw: bool = False) -> None:
         self.parts = tuple(parts)
+        self._raw = raw
         self._splits = np.cumsum([0, *map(len, parts)])
         common_spec([(part.base.name, part.base.element_spec) for part in parts])
         spec = common_spec([(part.base.name, part.base.codec.spec) for part in parts])
@@ -67,8 +73,8 @@ class JoinedBase(RecordBase):
             raise InvalidArgumentError(f"{' and '.join(kinds.values())} are encoded as {' and '.join(kinds)}")
         self._codec = codec_named(next(iter(kinds)), spec)
 
-    def __reduce__(self) -> tuple[type[JoinedBase], tuple[tuple[Part, ...]]]:
-        return JoinedBase, (self.parts,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(JoinedBase, raw=self._raw), (self.parts,)
 
     @property
     def codec(self) -> Codec:
@@ -76,7 +82,7 @@ class JoinedBase(RecordBase):
 
     @property
     def decodes(self) -> bool:
-        return all(part.base.decodes for part in self.parts)
+        return not self._raw and all(part.base.decodes for part in self.parts)
 
     @property
     def name(self) -> str:
@@ -128,6 +134,10 @@ class JoinedRef(View[T], Generic[T]):
     def _with_selection(self, selection: Selection) -> Self:
         return type(self)(self._base, selection)
 
+    def stored(self) -> JoinedRef[Any]:
+        """Return the records as they are stored: encoded images and sounds as their bytes."""
+        return JoinedRef(JoinedBase(self._base.parts, raw=True), self._selection)
+
     def __repr__(self) -> str:
         return f"JoinedRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
@@ -142,12 +152,14 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
         InvalidArgumentError: where there is none, or their specs differ; the message names the leaf.
         InvalidTypeError: for other objects.
     """
-    if isinstance(refs, View) or not isinstance(refs, Iterable):
+    if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
         raise InvalidTypeError(f"a {type(refs).__name__} is no list of DataRefs: pass concat([a, b])")
     refs = list(refs)
     if not refs:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")
-    return JoinedRef(JoinedBase([part for ref in refs for part in _parts(ref)]))
+    parts = [part for ref in refs for part in _parts(ref)]
+    # A version that was built of nothing has no element spec that could differ from those of others.
+    return JoinedRef(JoinedBase([part for part in parts if part.base.element_spec is not None] or parts[:1]))
 
 
 def _parts(ref: View[Any]) -> Sequence[Part]:

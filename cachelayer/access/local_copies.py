@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from cachelayer.arrayrecord.mapping import MappedFile
@@ -14,6 +14,8 @@ from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder, CopyGroup
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.shard_table import ShardFile
+
+_GROUPS_HELD = 16
 
 
 class LocalCopies:
@@ -35,7 +37,8 @@ class LocalCopies:
         self._dataset_id = dataset_id
         self._shards = shards
         self._verify: Verify = verify
-        self._group = cache(self._open_group)
+        # Each holds a descriptor, and a version that was appended to day by day has a group for each day.
+        self._group = lru_cache(_GROUPS_HELD)(self._open_group)
 
     def _open_group(self, attempt: str) -> CopyGroup:
         return copy_group(self._folder, self._store, self._dataset_id, attempt)
@@ -60,8 +63,8 @@ class LocalCopies:
         group, _, index_name = self._names(number)
         return MappedFile.open(group.path(index_name), nbytes=self._shards[number].stats.index_nbytes).buffer
 
-    def open(self, number: int) -> ShardReader:
-        """A reader of the copy of a shard.
+    def open(self, number: int, since: int) -> ShardReader:
+        """A reader of the copy of a shard, for a read that began at a time of the monotonic clock.
 
         Raises:
             CorruptionError: where it is not what was published; it is removed then.
@@ -69,7 +72,7 @@ class LocalCopies:
         group, name, index_name = self._names(number)
         try:
             stats = self._shards[number].stats
-            return ShardReader(group.path(name), group.path(index_name), stats, self._verify)
+            return ShardReader(group.path(name), group.path(index_name), stats, self._verify, since)
         except CorruptionError:
             self.drop(number)
             raise

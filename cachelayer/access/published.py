@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,13 @@ from cachelayer.access.shards import ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.codec import Codec, Records, codec_named
-from cachelayer.errors import CorruptionError
+from cachelayer.errors import CorruptionError, VersionNotFoundError
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.log import VersionInfo
+from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile
 
@@ -118,13 +118,19 @@ class Published(RecordBase):
         if kept is None:
             return Selection.all(len(self))
         if kept.file is None:
-            selection = Selection(range(kept.start, kept.start + kept.step * kept.records, kept.step))
+            name = f"{self.dataset_id}/{self.info.manifest}"
+            if kept.step == 0 or kept.records < 0:
+                raise CorruptionError(f"{self.store.url}/{name}: {kept.records} records with step {kept.step}")
+            numbers: range | NDArray[np.int64] = range(kept.start, kept.start + kept.step * kept.records, kept.step)
         else:
             name = f"{self.dataset_id}/{kept.file}"
             raw = self.store.read(name)
             if raw is None or len(raw) != 8 * kept.records:
                 raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
-            selection = Selection(np.frombuffer(raw, "<i8").astype(np.int64, copy=False))
+            numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
+        if not _are_below(numbers, len(self)):
+            raise CorruptionError(f"{self.store.url}/{name}: it names records that the {len(self)} here are not")
+        selection = Selection(numbers)
         if selection.digest(self.digest, len(self)) != kept.digest:
             raise CorruptionError(f"{self.store.url}/{self.dataset_id}: {self.name} does not keep what was published")
         return selection
@@ -138,16 +144,39 @@ class Published(RecordBase):
         copies = None
         if self.copies is not None:
             copies = LocalCopies(self.copies, self.store, self.dataset_id, shards, self.verify)
-        return RemoteShards(records, RangedShards(self.store.read_ranges, _Objects(self.dataset_id, shards)), copies)
+        return RemoteShards(records, RangedShards(self._read_ranges, _Objects(self.dataset_id, shards)), copies)
 
-    def open_shard(self, number: int) -> ShardReader:
-        """A reader of a shard in a local store.
+    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        with self.told_of_deletion():
+            return self.store.read_ranges(ranges)
+
+    @contextmanager
+    def told_of_deletion(self) -> Iterator[None]:
+        """Say of files that are missing or damaged that the version was deleted, if it was.
+
+        Raises:
+            VersionNotFoundError: instead of a CorruptionError.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            if Log(self.store, self.dataset_id).head().versions.get(self.info.version) != self.info:
+                raise VersionNotFoundError(
+                    f"{self.name} was deleted, and its files are gone: fetch another version; "
+                    "delete(..., grace=...) says how long those of readers stay"
+                ) from error
+            raise
+
+    def open_shard(self, number: int, since: int) -> ShardReader:
+        """A reader of a shard in a local store, for a read that began at a time of the monotonic clock.
 
         Raises:
             CorruptionError: where its files are not what was published.
+            VersionNotFoundError: if the version was deleted meanwhile.
         """
-        with self.shard_file(number) as path:
-            return ShardReader(path, Path(paths.index_of(str(path))), self.manifest.shards[number].stats, self.verify)
+        with self.told_of_deletion(), self.shard_file(number) as path:
+            stats = self.manifest.shards[number].stats
+            return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
 
     @contextmanager
     def shard_file(self, number: int) -> Iterator[Path]:
@@ -173,6 +202,17 @@ class Published(RecordBase):
     def stored_nbytes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The bytes that these records take in their shards, from the indices alone."""
         return self.shards.stored_nbytes(numbers)
+
+
+def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
+    """Return whether all numbers lie in [0, records)."""
+    if len(numbers) == 0:
+        return True
+    if isinstance(numbers, range):
+        ends = sorted((numbers[0], numbers[-1]))
+    else:
+        ends = [int(numbers.min()), int(numbers.max())]
+    return ends[0] >= 0 and ends[1] < records
 
 
 class _Objects(dict[int, ShardObject]):

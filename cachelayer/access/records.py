@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -17,6 +16,7 @@ from cachelayer.decoding import decoding
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
+from cachelayer.locks import cached_property
 from cachelayer.protocols import ReadingCost
 
 
@@ -83,7 +83,7 @@ class RecordBase(ABC):
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         try:
-            return self.shown.elements(self.shown.decode(self.records(numbers)), len(numbers))
+            return self.shown.elements(self.shown.decode(self.records(numbers), apart=True), len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
 

@@ -3,45 +3,106 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.marks import Marks
+from cachelayer.access.selection import Selection
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 from cachelayer.sequential.options import check_seed
-from cachelayer.sequential.order import permuted
-
-Rows = NDArray[np.int64]
+from cachelayer.sequential.order import permuted_pieces
 
 # Segment s is drawn in the order of epoch 2**63 + s, which no stream comes to.
 _FIRST_EPOCH = 1 << 63
 
 
-def split_rows(segments: Sequence[Rows], shares: Mapping[str, float], seed: int) -> dict[str, Rows]:
-    """The rows of each part, ascending; every row is in one of them.
+def split(view: Selection, sizes: Sequence[int], shares: Mapping[str, float], seed: int) -> dict[str, Selection]:
+    """The parts of a view; each of its rows is in one of them, and rows keep their order.
 
     Args:
-        segments: the rows of each segment. What is drawn of one depends on it and on the sizes of those before.
+        view: the records that are shared out.
+        sizes: numbers of records of each segment of its base. What is drawn of one depends on it and on the sizes of
+            those before.
         shares: the share of each part.
         seed: key of the drawing.
 
     Raises:
         InvalidArgumentError, InvalidTypeError: where shares or seed cannot be.
     """
-    check_seed(seed)
-    portions = _checked(shares)
-    taken = [0] * len(portions)
-    drawn: list[list[Rows]] = [[np.empty(0, np.int64)] for _ in portions]
-    for number, rows in enumerate(segments):
-        sizes = _sizes(len(rows), portions, taken)
-        order = permuted(len(rows), seed, _FIRST_EPOCH + number, 0, len(rows))
-        for part, places in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
-            drawn[part].append(rows[places])
-        taken = [had + more for had, more in zip(taken, sizes, strict=True)]
-    return {name: np.sort(np.concatenate(rows)) for name, rows in zip(shares, drawn, strict=True)}
+    drawing = Drawing(view, tuple(sizes), tuple(_checked(shares)), check_seed(seed))
+    return {name: view.picked(Part(drawing, number)) for number, name in enumerate(shares)}
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """How the rows of a view are dealt out to parts. See :func:`split`."""
+
+    view: Selection
+    sizes: tuple[int, ...]
+    shares: tuple[float, ...]
+    seed: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Drawing, (self.view, self.sizes, self.shares, self.seed)
+
+    @cached_property
+    def segments(self) -> list[range | NDArray[np.int64]]:
+        """The rows of each segment."""
+        return self.view.segments(self.sizes)
+
+    @cached_property
+    def dealt(self) -> list[list[int]]:
+        """How many rows of each segment each part gets."""
+        taken = [0] * len(self.shares)
+        dealt = []
+        for rows in self.segments:
+            dealt.append(_sizes(len(rows), self.shares, taken))
+            taken = [had + more for had, more in zip(taken, dealt[-1], strict=True)]
+        return dealt
+
+    def drawn(self, part: int) -> Iterator[NDArray[np.int64]]:
+        """The rows of a part, in no order, some at a time."""
+        for number, (rows, sizes) in enumerate(zip(self.segments, self.dealt, strict=True)):
+            start, stop = list(accumulate(sizes, initial=0))[part : part + 2]
+            for places in permuted_pieces(len(rows), self.seed, _FIRST_EPOCH + number, start, stop):
+                yield places + rows.start if isinstance(rows, range) else rows[places]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The rows of one part, worked out at first use, and in every process anew: pickles hold how they are drawn."""
+
+    drawing: Drawing
+    number: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Part, (self.drawing, self.number)
+
+    @cached_property
+    def _length(self) -> int:
+        return sum(sizes[self.number] for sizes in self.drawing.dealt)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @cached_property
+    def _marks(self) -> Marks:
+        return Marks.of_rows(len(self.drawing.view), self.drawing.drawn(self.number))
+
+    def row(self, rank: int) -> int:
+        """The row of one rank."""
+        return self._marks.row(rank)
+
+    def take(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of these ranks."""
+        return self._marks.take(ranks)
 
 
 def _sizes(size: int, shares: Sequence[float], taken: Sequence[int]) -> list[int]:

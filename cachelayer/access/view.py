@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.selection import Selection
-from cachelayer.access.split import split_rows
-from cachelayer.access.stacking import collate_like
+from cachelayer.access.split import split
+from cachelayer.access.stacking import Stacking
+from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
 from cachelayer.protocols import ReadingCost, T
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.step_reader import StepReader
@@ -79,6 +80,15 @@ class View(ABC, Generic[T]):
         """The structure of an element, with :class:`cachelayer.ArraySpec` and the like as leaves."""
         return self._base.element_spec
 
+    @property
+    def declared_spec(self) -> Tree | None:
+        """The element spec that all records are known to have; None if only the first of them tells."""
+        return self.element_spec
+
+    def stored(self) -> View[Any] | None:
+        """Return the records as they are stored, images and sounds as their files; None if they are not stored."""
+        return None
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their numbers, in hexadecimal."""
@@ -116,14 +126,17 @@ class View(ABC, Generic[T]):
             return self._with_selection(self._selection.slice(index))
         return self._base.element(self._selection.number(index))
 
-    def select(self, indices: Sequence[int] | NDArray[Any]) -> Self:
+    def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
         """A view of some records, in the order of their indices.
 
         Args:
-            indices: integers; negative ones count from the end, and one may stand there more than once.
+            indices: integers, of which negative ones count from the end, and one may stand there more than once; or a
+                mask of one bool a record; or a slice.
 
         Raises:
             RecordIndexError: where there is no such record.
+            InvalidArgumentError: where a mask has another length.
+            InvalidTypeError: where they are neither integers nor bools.
         """
         return self._with_selection(self._selection.select(indices))
 
@@ -142,8 +155,8 @@ class View(ABC, Generic[T]):
         """
         if self._selection.has_repeats:
             raise InvalidArgumentError("this view has records more than once, which would come into several parts")
-        parts = split_rows(self._selection.segments(self._base.segments), shares, seed)
-        return {name: self._with_selection(self._selection.select(rows)) for name, rows in parts.items()}
+        parts = split(self._selection, self._base.segments, shares, seed)
+        return {name: self._with_selection(part) for name, part in parts.items()}
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
@@ -152,15 +165,15 @@ class View(ABC, Generic[T]):
         """The elements of these indices, in a list. Each is the caller's own.
 
         Args:
-            indices: integers; negative ones count from the end.
+            indices: integers, of which negative ones count from the end; or a mask of one bool a record.
         """
         return self._base.elements(self._selection.take(indices))
 
-    def read(self, indices: Sequence[int] | NDArray[Any], fields: Sequence[str] | None = None) -> Any:
+    def read(self, indices: Sequence[int] | NDArray[Any] | slice, fields: Sequence[str] | None = None) -> Any:
         """Many elements at once: the element's structure, with leaves stacked on a leading axis.
 
         Args:
-            indices: integers; negative ones count from the end.
+            indices: integers, of which negative ones count from the end; or a mask of one bool a record; or a slice.
             fields: keys of a dict element: the others are neither read nor returned.
 
         Returns:
@@ -170,20 +183,21 @@ class View(ABC, Generic[T]):
 
         Raises:
             RecordIndexError: where there is no such record.
-            InvalidArgumentError: where a field does not exist.
+            InvalidArgumentError: where a field does not exist, or a mask has another length.
+            InvalidTypeError: where the indices are neither integers nor bools.
         """
-        return self._base.batch(self._selection.take(indices), fields)
+        return self._base.batch(self._selection.take(indices), None if fields is None else _names(fields))
 
-    def collate(self, elements: Sequence[Any]) -> Any:
-        """A batch of elements that functions were applied to: the structure of the first, with stacked leaves.
+    def stacking(self, element_spec: Tree | None = None) -> Stacking:
+        """How elements that functions were applied to become batches: for streams.
 
-        Leaves that have unknown dimensions, or are None in some elements, of this dataset are stacked as :meth:`read`
-        does it, where functions left their paths, dtypes and ranks as they are.
+        Args:
+            element_spec: that of the elements, as a user wrote it, if it is not that of the records.
 
         Raises:
-            ElementError: where elements differ in structure, shape or dtype; it names the leaf.
+            InvalidArgumentError: if it is no element spec.
         """
-        return collate_like(self.element_spec, elements)
+        return Stacking(self, None if element_spec is None else declared(element_spec))
 
     def read_batches(self, batches: Sequence[NDArray[Any]]) -> Iterable[Any]:
         """What :meth:`read` gives for each of some batches of indices, in one go, which small batches gain by.
@@ -281,3 +295,16 @@ class View(ABC, Generic[T]):
             prefetch=prefetch,
         )
         return Stream(StepReader(self, options))
+
+
+def _names(fields: Any) -> Sequence[str]:
+    """Return the keys that a user handed in, of which an iterator is gone through once."""
+    if isinstance(fields, (str, bytes)) or not isinstance(fields, Iterable):
+        raise InvalidArgumentError(f"fields={fields!r}: pass a tuple of keys")
+    names = tuple(fields)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidTypeError(
+                f"fields={names!r} hold {name!r} of type {type(name).__name__}: pass a tuple of keys"
+            )
+    return names

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -41,7 +42,7 @@ class WrappedBase:
 
     def __init__(self, obj: Any, identity: str, declared: tree.Tree | None = None) -> None:
         self._obj = obj
-        self._declared = declared
+        self.declared = declared
         self._lock = ProcessLock()
         self.identity = identity
         self._records = len(obj)
@@ -62,29 +63,46 @@ class WrappedBase:
     @property
     def element_spec(self) -> tree.Tree:
         """The spec that was declared, else that of item 0."""
-        if self._declared is not None or not self._records:
-            return self._declared
+        if self.declared is not None or not self._records:
+            return self.declared
         return from_element(self.element(0))
 
     def element(self, number: int) -> Any:
-        with self._lock:
-            return _own(self._obj[number])
+        return self._asked(lambda: _own(self._obj[number]), [number])
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         if not hasattr(self._obj, "__getitems__"):
             return [self.element(number) for number in numbers.tolist()]
-        with self._lock:
-            items = list(self._obj.__getitems__(numbers.tolist()))
+        wanted = numbers.tolist()
+        items: list[Any] = self._asked(lambda: [_own(item) for item in self._obj.__getitems__(wanted)], wanted)
         if len(items) != len(numbers):
             raise SourceError(f"{type(self._obj).__name__}.__getitems__ gave {len(items)} items for {len(numbers)}")
-        return [_own(item) for item in items]
+        return items
+
+    def _asked(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
+        """What the object gives. An IndexError or a StopIteration of its own would end loops, so it becomes ours."""
+        try:
+            with self._lock:
+                return read()
+        except (IndexError, StopIteration) as error:
+            raise SourceError(f"{self._items(numbers)} is not there: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            error.add_note(f"raised for {self._items(numbers)}")
+            raise
+
+    def _items(self, numbers: Sequence[int]) -> str:
+        listed = ", ".join(map(str, numbers[:8])) + ", ..." * (len(numbers) > 8)
+        what = f"item {listed}" if len(numbers) == 1 else f"one of the items {listed}"
+        return (
+            f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
+        )
 
     def batches(self, parts: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
         return (self.batch(part, None) for part in parts)
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         elements = self.elements(numbers)
-        spec = self._declared or (from_elements(elements) if elements else self.element_spec)
+        spec = self.declared or (from_elements(elements) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))
         if names is None:
@@ -101,13 +119,25 @@ class WrappedRef(View[T], Generic[T]):
     def _with_selection(self, selection: Selection) -> Self:
         return type(self)(self._base, selection)
 
+    @property
+    def declared_spec(self) -> tree.Tree | None:
+        """The element spec that was declared; None if the items themselves tell."""
+        return self._base.declared
+
     def __repr__(self) -> str:
         return f"WrappedRef({self._base.identity!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
 
 def _own(item: Any) -> Any:
-    """An item that its receiver may change: the object may hand out the same one again."""
-    return tree.map_structure(item, lambda _, leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
+    """An item that its receiver may change: the object may hand out the same one again, or use its memory again."""
+    return tree.map_structure(item, _own_leaf)
+
+
+def _own_leaf(_path: str, leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    # Tensors, Ragged and the like.
+    return copy.deepcopy(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf
 
 
 def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None) -> WrappedRef[T]:
@@ -124,9 +154,24 @@ def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None)
         InvalidTypeError: where the object has no length or no items.
         InvalidArgumentError: where the identity is no text.
     """
+    name = type(obj).__name__
     if not hasattr(obj, "__len__") or not hasattr(obj, "__getitem__"):
-        raise InvalidTypeError(f"a {type(obj).__name__} has no __len__ and __getitem__: it cannot be wrapped")
-    if not isinstance(identity, str) or not identity:
+        raise InvalidTypeError(f"a {name} has no __len__ and __getitem__: it cannot be wrapped")
+    if isinstance(obj, Mapping):
+        raise InvalidTypeError(f"a {name} has keys and no items 0, 1, ...: wrap a list of its values, or of dicts")
+    if not isinstance(identity, str) or not identity or not _is_unicode(identity):
         raise InvalidArgumentError(f"identity {identity!r}: pass a text that names the contents")
+    try:
+        len(obj)
+    except Exception as error:
+        raise InvalidTypeError(f"the length of a {name} is not known: {type(error).__name__}: {error}") from error
     spec = None if element_spec is None else declared(element_spec)
     return WrappedRef(WrappedBase(obj, identity, spec))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.codec.memory import Ints, splits_of
 
@@ -33,6 +34,16 @@ def to_position(logical: Ints) -> Ints: ...
 def to_position(logical: Any) -> Any:
     """The position of the byte at a logical offset."""
     return logical + HEADER * (logical // PAYLOAD + 1)
+
+
+def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:
+    """Return which ranges do not lie in their files, whatever numbers they are; no sum of them overflows.
+
+    Args:
+        room: the bytes of each file without block headers: ``to_logical(nbytes)``.
+    """
+    wrong: NDArray[np.bool_] = (logical < 0) | (lengths < 0) | (lengths > room) | (logical > room - lengths)
+    return wrong
 
 
 def pieces(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
@@ -24,58 +24,75 @@ _THREADS = min(4, os.cpu_count() or 1)
 _PARALLEL_NBYTES = 1 << 18
 
 
-def decompressed(stored: RecordBuffer, name: Callable[[int], str]) -> RecordBuffer:
-    """The records, decompressed in one call that needs no GIL.
+Part = tuple[Ints, RecordBuffer]
+"""Rows of a batch, and what is stored of each."""
+
+
+def decompressed(parts: Sequence[Part], name: Callable[[int], str], holder: object = None) -> RecordBuffer:
+    """The records, decompressed in a few calls that need no GIL.
 
     Args:
+        parts: what is stored, with the rows that it comes to; each row stands in one of them.
         name: what an error calls the record of a row.
+        holder: keeps the memory of what is stored for as long as any thread reads it.
 
     Raises:
-        CorruptionError: where one does not decompress to its size.
+        CorruptionError: if one does not decompress to its size.
     """
     try:
-        return _at_once(stored)
+        return _at_once(parts, holder)
     except CorruptionError as error:
-        if len(stored) == 1:
-            raise CorruptionError(f"{name(0)} {error}") from error
-    for row in range(len(stored)):
-        each = slice(row, row + 1)
-        one = RecordBuffer(stored.buffer, stored.starts[each], stored.lengths[each])
-        decompressed(one, lambda _, row=row: name(row))  # type: ignore[misc]
+        if sum(len(rows) for rows, _ in parts) == 1:
+            raise CorruptionError(f"{name(int(parts[0][0][0]))} {error}") from error
+    only = np.zeros(1, np.int64)
+    for rows, stored in parts:
+        for place, row in enumerate(rows.tolist()):
+            each = slice(place, place + 1)
+            one = RecordBuffer(stored.buffer, stored.starts[each], stored.lengths[each])
+            decompressed([(only, one)], lambda _, row=row: name(row), holder)  # type: ignore[misc]
     raise CorruptionError(f"{name(0)} and others do not decompress together, but one by one")
 
 
-def _at_once(stored: RecordBuffer) -> RecordBuffer:
+def _at_once(parts: Sequence[Part], holder: object) -> RecordBuffer:
     import zstandard
 
-    sizes, frames = varints.decode_each(stored.buffer, stored.starts)
-    lengths = stored.starts + stored.lengths - frames
-    if len(sizes) and (int(sizes.max()) > _MAX_RECORD_NBYTES or int(sizes.min()) < 0 or int(lengths.min()) < 0):
-        raise CorruptionError("has an impossible size")
-    filled = np.flatnonzero(sizes)
-    if len(filled) == 0:
+    sizes = np.zeros(sum(len(rows) for rows, _ in parts), np.int64)
+    jobs: list[tuple[Ints, memoryview, NDArray[np.uint64], Ints]] = []
+    for rows, stored in parts:
+        ends = stored.starts + stored.lengths
+        mine, frames = varints.decode_each(stored.buffer, stored.starts, ends)
+        if len(mine) and (int(mine.max()) > _MAX_RECORD_NBYTES or int(mine.min()) < 0):
+            raise CorruptionError("has an impossible size")
+        sizes[rows] = mine
+        filled = np.flatnonzero(mine)
+        segments = np.column_stack([frames, ends - frames])[filled].astype("<u8")
+        count = _THREADS if int(mine.sum()) > _PARALLEL_NBYTES else 1
+        bounds = np.linspace(0, len(filled), count + 1).astype(np.int64)
+        jobs.extend(
+            (rows[filled[start:stop]], stored.memory(), segments[start:stop], mine[filled[start:stop]])
+            for start, stop in pairwise(bounds.tolist())
+            if start < stop
+        )
+    if not jobs:
         return RecordBuffer.packed(np.empty(0, np.uint8), sizes)
-    segments = np.column_stack([frames[filled], lengths[filled]]).astype("<u8")
-    parts = _THREADS if int(sizes.sum()) > _PARALLEL_NBYTES else 1
-    bounds = np.linspace(0, len(filled), parts + 1).astype(np.int64)
-    jobs = [
-        (stored.memory(), segments[start:stop], sizes[filled[start:stop]])
-        for start, stop in pairwise(bounds.tolist())
-        if start < stop
-    ]
-    others = [_pool(os.getpid()).submit(_frames, *job) for job in jobs[1:]]
+    others = [_pool(os.getpid()).submit(_frames, *job[1:], holder) for job in jobs[1:]]
     try:
-        done = [_frames(*jobs[0]), *(other.result() for other in others)]
+        done = [_frames(*jobs[0][1:], holder), *(other.result() for other in others)]
     except (zstandard.ZstdError, MemoryError, ValueError) as error:
         wait(others)
         raise CorruptionError(f"does not decompress: {error}") from error
-    values = np.frombuffer(b"".join(segment for part in done for segment in part), np.uint8)
+    segments_of: list[Any] = [b""] * len(sizes)
+    for (rows, *_), segments in zip(jobs, done, strict=True):
+        for row, segment in zip(rows.tolist(), segments, strict=True):
+            segments_of[row] = segment
+    values = np.frombuffer(b"".join(segments_of), np.uint8)
     if len(values) != int(splits_of(sizes)[-1]):
         raise CorruptionError("does not decompress to its size")
     return RecordBuffer.packed(values, sizes)
 
 
-def _frames(memory: memoryview, segments: NDArray[np.uint64], sizes: Ints) -> Any:
+def _frames(memory: memoryview, segments: NDArray[np.uint64], sizes: Ints, holder: object) -> Any:  # noqa: ARG001
+    # The thread holds the memory, also when the one that waits for it was interrupted.
     import zstandard
 
     return zstandard.ZstdDecompressor().multi_decompress_to_buffer(

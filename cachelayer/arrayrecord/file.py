@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,9 +14,10 @@ from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import to_logical
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, read_footer, read_postscript, simple_chunk
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.reader import Verify, read_places
+from cachelayer.arrayrecord.reader import Verify
 from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError, StorageError
+from cachelayer.locks import cached_property
 
 # A chunk header and enough of the chunk for its compression, the sizes of one record and the varints before its values.
 _HEAD = CHUNK_HEADER + 64
@@ -155,9 +155,9 @@ class ArrayRecordFile:
         lengths = data_nbytes - (begin - CHUNK_HEADER)
         if (lengths < 0).any() or (begin > _HEAD - 10).any():
             raise CorruptionError(f"{self._mapped.path}: a chunk is not as it was written")
-        places = self._mapped.places(chunks + begin)
         name = f"{self._mapped.path}: record"
-        return read_places(places, lengths, compression, lambda row: f"{name} {numbers[row]}").to_list()
+        found = self._mapped.records(chunks + begin, lengths, compression, lambda row: f"{name} {numbers[row]}")
+        return found.to_list()
 
     def _chunk(self, chunk: int) -> Sequence[bytes]:
         """All records of a chunk."""

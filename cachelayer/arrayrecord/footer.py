@@ -14,6 +14,7 @@ from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError
 
 CHUNK_HEADER = 40
+_MOST_RECORDS = 2**53
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
 
 
@@ -96,13 +97,20 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
     if len(numbers) % 2:
         raise CorruptionError("the footer does not consist of pairs of tag and value")
     tags, fields = numbers[0::2], numbers[1::2]
+    if (sizes < 0).any() or int(sizes.sum(dtype=np.float64)) != len(values):
+        raise CorruptionError("the records of the footer do not make up its bytes")
     record_of = np.searchsorted(splits_of(sizes), starts[0::2], side="right") - 1
     columns = []
     for tag in (0x08, 0x18):
         column = np.zeros(len(sizes), np.int64)
         column[record_of[tags == tag]] = fields[tags == tag]
         columns.append(column)
-    return Footer(columns[0], columns[1], footer_offset)
+    offsets, records = columns
+    if (offsets < 0).any() or (offsets > footer_offset).any():
+        raise CorruptionError("the footer has chunks outside of the file")
+    if (records < 0).any() or records.sum(dtype=np.float64) > _MOST_RECORDS:
+        raise CorruptionError("the footer has impossible numbers of records")
+    return Footer(offsets, records, footer_offset)
 
 
 def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:
@@ -143,7 +151,7 @@ def _decompressed_chunk(data: Bytes, file: ByteFile) -> tuple[Bytes, Ints]:
                 if nbytes
                 else b""
             )
-        except zstandard.ZstdError as error:
+        except (zstandard.ZstdError, MemoryError, OverflowError, ValueError) as error:
             raise CorruptionError(f"{file.path}: a chunk does not decompress: {error}") from error
         parts.append(np.frombuffer(raw, np.uint8))
     return parts[1], varints.decode_all(parts[0])[0]

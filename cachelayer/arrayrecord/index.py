@@ -67,6 +67,11 @@ class IndexHeader:
         return chunk_nbytes(self.record_nbytes)
 
 
+def nbytes_of(records: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of the index of a shard of so many records, for each."""
+    return HEADER_NBYTES + records * ROW.itemsize
+
+
 def chunk_nbytes(record_nbytes: int) -> int:
     """Logical bytes of an uncompressed chunk of one record."""
     return _CHUNK_OVERHEAD + int(varints.nbytes_of(np.array([record_nbytes]))[0]) + record_nbytes
@@ -133,3 +138,14 @@ def rows_checksum(raw_header: bytes) -> int:
 def record_checksums(raw: bytes) -> NDArray[np.uint32]:
     """The CRC32C of each record, of the bytes of an index."""
     return np.frombuffer(raw, ROW, offset=HEADER_NBYTES)["crc32c"]
+
+
+def row_range(row: int) -> tuple[int, int]:
+    """Return where the row of a record begins and ends in an index."""
+    start = HEADER_NBYTES + row * ROW.itemsize
+    return start, start + ROW.itemsize
+
+
+def record_checksum(raw: bytes, row: int, start: int) -> int:
+    """Return the CRC32C of a record, of a part of an index that begins at ``start``."""
+    return int(np.frombuffer(raw, ROW, count=1, offset=row_range(row)[0] - start)["crc32c"][0])

@@ -1,198 +1,28 @@
-"""Files in memory, read by logical ranges; ranges of many files in one go."""
+"""Files that are read by logical ranges: mapped into memory, or by system calls where that cannot be."""
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, pieces, to_position
-from cachelayer.codec.frames import RecordBuffer
-from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of, windows
-from cachelayer.errors import CorruptionError, StorageError
+from cachelayer.arrayrecord.address_space import NoRoomError, Slot, address_space
+from cachelayer.arrayrecord.blocks import pieces, to_logical
+from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
+from cachelayer.codec.frames import RecordBuffer, Records
+from cachelayer.codec.memory import Bytes, Ints, gather_rows, splits_of
+from cachelayer.errors import CacheLayerWarning, CorruptionError, StorageError
 
-# The memory of this process as one buffer, so that ranges of many mapped files are one gather. It is read only at
-# places that were checked against a mapped file, which the reader holds meanwhile.
-_ORIGIN = mmap.PAGESIZE
-
-
-class _Memory:
-    __array_interface__ = {"version": 3, "typestr": "|u1", "shape": ((1 << 47) - 2 * _ORIGIN,), "data": (_ORIGIN, True)}  # noqa: RUF012
-
-
-_MEMORY: Bytes = np.asarray(_Memory())
-_MEMORY_VIEW = memoryview(_MEMORY)  # type: ignore[arg-type]
-_memory_windows = lru_cache(maxsize=256)(partial(windows, _MEMORY))
-
-
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Ranges in mapped files.
-
-    Args:
-        files: the files, held while their memory is read.
-        base: where the file of each range begins in memory; one number for one file.
-        size: bytes of the file of each range.
-        logical: logical offset of each range in its file.
-    """
-
-    files: tuple[MappedFile, ...]
-    base: Ints | int
-    size: Ints | int
-    logical: Ints
-
-    def ranges(self, lengths: Ints) -> Bytes:
-        """A copy of ranges of these lengths, one after another.
-
-        Raises:
-            CorruptionError: where one reaches past the end of its file.
-        """
-        return self._copied(np.arange(len(lengths)), lengths)
-
-    @contextmanager
-    def unbroken(self, lengths: Ints) -> Iterator[RecordBuffer]:
-        """Ranges of these lengths where they lie; only those that a header cuts are copied. Valid within the context.
-
-        Raises:
-            CorruptionError: where one reaches past the end of its file.
-        """
-        places = self.logical % PAYLOAD
-        starts = to_position(self.logical)
-        if ((starts < 0) | (starts + lengths > self.size)).any():
-            raise self._past_the_end()
-        starts += self.base
-        cut = (places > PAYLOAD - lengths).nonzero()[0]
-        copies = self._copied(cut, lengths[cut])
-        starts[cut] = splits_of(lengths[cut])[:-1] + (copies.__array_interface__["data"][0] - _ORIGIN)
-        yield RecordBuffer(_MEMORY, starts, lengths)
-        del copies
-
-    def _past_the_end(self) -> CorruptionError:
-        names = ", ".join(str(file.path) for file in self.files[:3])
-        return CorruptionError(f"a record reaches past the end of its file, one of {names}")
-
-    def _copied(self, rows: Ints, lengths: Ints) -> Bytes:
-        """A copy of some of the ranges, one after another."""
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        owner, within, position, length = pieces(self.logical[rows], lengths)
-        base, size = (
-            np.broadcast_to(np.asarray(each), len(self.logical))[rows][owner] for each in (self.base, self.size)
-        )
-        if len(owner) and ((position < 0) | (position + length > size)).any():
-            raise self._past_the_end()
-        move_ranges(out, splits[owner] + within, _MEMORY, position + base, length)
-        return out
-
-
-def _mend(found: NDArray[Any], rows: Ints, starts: Ints, room: Ints) -> None:
-    """Take once more, without it, what lies behind the one header in some rows; ``room`` bytes lie before it."""
-    nbytes = found.dtype.itemsize
-    target = memoryview(found.view(np.uint8))  # type: ignore[arg-type]
-    splits = zip((rows * nbytes).tolist(), starts.tolist(), room.tolist(), strict=True)
-    for row, start, left in splits:
-        target[row + left : row + nbytes] = _MEMORY_VIEW[start + left + HEADER : start + nbytes + HEADER]
-
-
-@dataclass(frozen=True, eq=False)
-class UniformRecords:
-    """Records of one size in mapped files, read part by part straight from them.
-
-    Args:
-        holder: keeps the files mapped.
-        starts: where each record begins in memory.
-        places: where it begins in its block, without the header.
-        nbytes: bytes of each.
-        crossing: the rows of those that do not end in the block where they begin.
-        room: for each of these the bytes that are left in it.
-    """
-
-    holder: object
-    starts: Ints
-    places: Ints
-    nbytes: int
-    crossing: Ints
-    room: Ints
-
-    @classmethod
-    def at(cls, holder: object, base: Ints | int, logical: Ints, nbytes: int) -> UniformRecords:
-        """Records at logical offsets of files that begin at ``base``; they lie within their files."""
-        blocks, places = np.divmod(logical, PAYLOAD)
-        blocks *= HEADER
-        blocks += logical
-        blocks += base + HEADER
-        crossing = (places > PAYLOAD - nbytes).nonzero()[0]
-        return cls(holder, blocks, places, nbytes, crossing, PAYLOAD - places[crossing])
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def lengths(self) -> Ints:
-        return np.full(len(self.starts), self.nbytes)
-
-    @property
-    def uniform_nbytes(self) -> int:
-        return self.nbytes
-
-    def slab(self, offset: int, nbytes: int) -> Bytes:
-        if nbytes == 0 or len(self.starts) == 0:
-            return np.empty((len(self.starts), nbytes), np.uint8)
-        begin = self.starts + offset
-        if self.nbytes > PAYLOAD:
-            return self._pieced(begin, self.places + offset, nbytes)
-        # What a header cuts is gathered with it, and then mended: so few rows are not worth a second gather.
-        found = _memory_windows(nbytes)[begin]
-        crossing = self.crossing
-        if len(crossing):
-            room = self.room - offset
-            cut = (room < nbytes).nonzero()[0]
-            if len(cut):
-                rows = crossing[cut]
-                _mend(found, rows, begin[rows], np.maximum(room[cut], 0))
-        return np.ndarray((len(begin), nbytes), np.uint8, found)
-
-    @staticmethod
-    def _pieced(starts: Ints, places: Ints, nbytes: int) -> Bytes:
-        """Ranges of records that may cross several headers, piece by piece.
-
-        Args:
-            starts: for each where it would begin in memory, had its record not crossed a header.
-            places: its place in the block where its record begins; past the end where it begins in a later one.
-        """
-        out = np.empty((len(starts), nbytes), np.uint8)
-        target = memoryview(out.reshape(-1))  # type: ignore[arg-type]
-        done = 0
-        for start, place in zip(starts.tolist(), places.tolist(), strict=True):
-            position, end = start + place // PAYLOAD * HEADER, done + nbytes
-            stop = min(done + PAYLOAD - place % PAYLOAD, end)
-            while done < end:
-                after = position + stop - done
-                target[done:stop] = _MEMORY_VIEW[position:after]
-                done, stop, position = stop, min(stop + PAYLOAD, end), after + HEADER
-        return out
-
-    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        within = self.places + starts
-        owner, inside, position, length = pieces(within, lengths)
-        move_ranges(
-            out, splits[owner] + inside, _MEMORY, (self.starts - self.places - HEADER)[owner] + position, length
-        )
-        return out
-
-    def stored(self) -> RecordBuffer:
-        """The whole records, copied."""
-        return RecordBuffer.packed(self.slab(0, self.nbytes).reshape(-1), self.lengths)
+_PIECE = 1 << 30
+_WARNED: list[Path] = []
 
 
 def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
@@ -202,61 +32,136 @@ def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
     return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What a file is known by, so that another one at its path is found out."""
+
+    device: int
+    inode: int
+    nbytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Identity:
+        """The identity of an open file."""
+        stat = os.fstat(descriptor)
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+class _Window:
+    """The bytes of a mapped file as numpy takes them; holds the file mapped as long as an array of them lives."""
+
+    def __init__(self, slot: Slot, nbytes: int) -> None:
+        self._slot = slot
+        memory = slot.space.memory[slot.start : slot.start + nbytes]
+        self.__array_interface__ = memory.__array_interface__
+
+
 @dataclass(frozen=True, eq=False)
 class MappedFile:
-    """A file that is mapped into memory, without its block headers.
+    """A file that is read without its block headers. It takes no file descriptor.
 
     Args:
         path: the file.
-        buffer: its bytes, read-only.
+        identity: which file that was when it was opened.
+        slot: where it is mapped; None if it is read by system calls, from its path.
     """
 
     path: Path
-    buffer: Bytes
+    identity: Identity
+    slot: Slot | None
 
     @classmethod
-    def open(cls, path: Path, *, nbytes: int | None = None) -> MappedFile:
-        """Map a file.
+    def open(cls, path: Path, *, nbytes: int | None = None, since: int | None = None) -> MappedFile:
+        """Map a file, if it can be mapped.
 
         Args:
-            nbytes: the size that it must have; any where it is None.
+            nbytes: the size that it must have; any if it is None.
+            since: when the read began that it is mapped for: what is read since then stays mapped.
 
         Raises:
-            CorruptionError: where it is missing or has another size.
+            CorruptionError: if it is missing or has another size.
+            StorageError: if it cannot be read.
         """
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if nbytes is not None and size != nbytes:
-                    raise CorruptionError(f"{path}: expected {nbytes} bytes, found {size}: it was cut or replaced")
-                if size == 0:
-                    return cls(path, np.empty(0, np.uint8))
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError as error:
-            raise CorruptionError(f"{path}: the file is missing") from error
-        except CorruptionError:
-            raise
-        except OSError as error:
-            raise StorageError(f"cannot map {path}: {error}") from error
-        return cls(path, np.frombuffer(mapped, np.uint8))
+        with _opened(path) as descriptor:
+            found = Identity.of(descriptor)
+            if nbytes is not None and found.nbytes != nbytes:
+                raise CorruptionError(f"{path}: expected {nbytes} bytes, found {found.nbytes}: it was cut or replaced")
+            slot = _mapped(path, descriptor, found.nbytes, since) if found.nbytes else None
+            # What is cut after its size was asked for would end the process.
+            if os.fstat(descriptor).st_size < found.nbytes:
+                raise CorruptionError(f"{path}: it was cut while it was opened")
+        return cls(path, found, slot)
+
+    @classmethod
+    def unmapped(cls, path: Path, *, nbytes: int | None = None) -> MappedFile:
+        """A file that is read by system calls; see :meth:`open`."""
+        with _opened(path) as descriptor:
+            found = Identity.of(descriptor)
+            if nbytes is not None and found.nbytes != nbytes:
+                raise CorruptionError(f"{path}: expected {nbytes} bytes, found {found.nbytes}: it was cut or replaced")
+        return cls(path, found, None)
+
+    def mapped(self, since: int | None = None) -> MappedFile:
+        """The file, mapped if it can be.
+
+        Raises:
+            CorruptionError: if there is another file now, or it was cut.
+        """
+        found = MappedFile.open(self.path, since=since)
+        if found.identity != self.identity:
+            raise self._replaced()
+        return found
+
+    def without_mapping(self) -> MappedFile:
+        """The file, read by system calls."""
+        return replace(self, slot=None)
 
     @property
     def nbytes(self) -> int:
         """Its size."""
-        return len(self.buffer)
+        return self.identity.nbytes
+
+    @property
+    def room(self) -> int:
+        """Its bytes without block headers."""
+        return int(to_logical(self.nbytes))
+
+    @property
+    def buffer(self) -> Bytes:
+        """Its bytes, read-only, block headers and all; a copy if it is not mapped."""
+        return self.tail(0)
 
     def tail(self, position: int) -> Bytes:
         """All from a position on, block headers and all."""
-        return self.buffer[position:]
+        if self.slot is None:
+            with self._reading() as read:
+                out = np.empty(max(0, self.nbytes - position), np.uint8)
+                read(memoryview(out), position)  # type: ignore[arg-type]
+                return out
+        return np.asarray(_Window(self.slot, self.nbytes))[position:]
 
-    @property
-    def base(self) -> int:
-        """Where it begins in memory."""
-        address: int = self.buffer.__array_interface__["data"][0]
-        return address - _ORIGIN
+    def rows(self, positions: Ints, nbytes: int) -> Bytes:
+        """A copy of what lies at positions, block headers and all, as rows of ``nbytes``.
+
+        Raises:
+            CorruptionError: if a row reaches past the end of the file.
+        """
+        if len(positions) and (int(positions.min()) < 0 or int(positions.max()) > self.nbytes - nbytes):
+            raise CorruptionError(f"{self.path}: what is read lies outside of its {self.nbytes} bytes")
+        if self.slot is not None:
+            return gather_rows(self.slot.space.memory, positions + self.slot.start, nbytes)
+        out = np.empty((len(positions), nbytes), np.uint8)
+        with self._reading() as read:
+            for row, position in zip(out, positions.tolist(), strict=True):
+                read(row.data, position)
+        return out
+
+    def _replaced(self) -> CorruptionError:
+        return CorruptionError(f"{self.path}: it was replaced after it was opened: fetch the version again")
 
     def are_resident(self, positions: Ints) -> bool:
-        """Whether bytes are in the page cache; True where the system does not tell, or has no such file any more."""
+        """Whether bytes are in the page cache; True if the system does not tell, or has no such file any more."""
         if not hasattr(os, "RWF_NOWAIT"):
             return True
         byte = [bytearray(1)]
@@ -284,7 +189,7 @@ class MappedFile:
 
     @contextmanager
     def _descriptor(self) -> Iterator[int]:
-        """The file opened for a moment, or -1: descriptors that stay open would be half of those that shards need."""
+        """The file opened for a moment, or -1."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -295,25 +200,131 @@ class MappedFile:
         finally:
             os.close(descriptor)
 
-    def places(self, logical: Ints) -> Places:
-        """Ranges that begin at these logical offsets."""
-        return Places((self,), self.base, len(self.buffer), logical)
-
     def range(self, logical: int, length: int) -> Bytes:
         """A copy of one range.
 
         Raises:
-            CorruptionError: where it reaches past the end of the file.
+            CorruptionError: if it reaches past the end of the file.
         """
         return self.ranges(np.array([logical]), np.array([length]))
 
-    def ranges(self, logical: Ints, lengths: Ints) -> Bytes:
-        """A copy of ranges of any lengths, one after another."""
-        return self.places(logical).ranges(lengths)
+    def ranges(self, logical: Ints, lengths: Ints, name: Callable[[int], str] | None = None) -> Bytes:
+        """A copy of ranges of any lengths, one after another.
+
+        Args:
+            name: what an error calls a range; its file if it is None.
+
+        Raises:
+            CorruptionError: if one reaches past the end of the file.
+        """
+        call = name or (lambda _: f"{self.path}: a record")
+        if self.slot is not None:
+            return Places(self.slot.space, self.slot, self.slot.start, self.room, logical, lengths, call).ranges()
+        check_inside(logical, lengths, self.room, call)
+        return self._read(logical, lengths)
 
     def slab(self, logical: Ints, nbytes: int) -> Bytes:
         """A copy of ranges of one length, as rows."""
-        last = to_position(logical + max(0, nbytes - 1))
-        if len(logical) and (int(logical.min()) < 0 or int(last.max()) >= len(self.buffer)):
-            raise CorruptionError(f"{self.path}: a record reaches past the end of the file")
-        return UniformRecords.at(self, self.base, logical, nbytes).slab(0, nbytes)
+        return self.ranges(logical, np.full(len(logical), nbytes)).reshape(len(logical), nbytes)
+
+    def uniform(self, logical: Ints, nbytes: int, name: Callable[[int], str]) -> Records:
+        """Records of one size; of a mapped file they are read part by part.
+
+        Raises:
+            CorruptionError: if one reaches past the end of the file.
+        """
+        slot = self.slot
+        if slot is None:
+            lengths = np.full(len(logical), nbytes)
+            found = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
+            return replace(found, uniform_nbytes=nbytes)
+        return UniformRecords.at(slot.space, slot, slot.start, self.room, logical, nbytes, name)
+
+    def records(self, logical: Ints, lengths: Ints, compression: str, name: Callable[[int], str]) -> RecordBuffer:
+        """Records that are stored in ranges of these lengths.
+
+        Raises:
+            CorruptionError: if one reaches past the end of its file, or does not decompress.
+        """
+        if self.slot is not None:
+            slot = self.slot
+            return Places(slot.space, slot, slot.start, self.room, logical, lengths, name).records(compression)
+        found = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
+        return found if compression == "none" else decompressed([(np.arange(len(found)), found)], name)
+
+    def _read(self, logical: Ints, lengths: Ints) -> Bytes:
+        """A copy of ranges that lie in the file, by system calls."""
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        target = memoryview(out)  # type: ignore[arg-type]
+        owner, within, positions, counts = pieces(logical, lengths)
+        begins = splits[owner] + within
+        with self._reading() as read:
+            for begin, position, count in zip(begins.tolist(), positions.tolist(), counts.tolist(), strict=True):
+                read(target[begin : begin + count], position)
+        return out
+
+    @contextmanager
+    def _reading(self) -> Iterator[Callable[[memoryview, int], None]]:
+        """Fills memory from a position of the file on.
+
+        Raises:
+            CorruptionError: if there is another file now, or it was cut.
+        """
+        with _opened(self.path) as descriptor:
+            if Identity.of(descriptor) != self.identity:
+                raise self._replaced()
+
+            def read(target: memoryview, position: int) -> None:
+                done = 0
+                while done < len(target):
+                    count = os.preadv(descriptor, [target[done : done + _PIECE]], position + done)
+                    if count == 0:
+                        raise CorruptionError(f"{self.path}: it was cut after it was opened")
+                    done += count
+
+            try:
+                yield read
+            except OSError as error:
+                if isinstance(error, CorruptionError):
+                    raise
+                raise StorageError(f"cannot read {self.path}: {error}") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{path}: the file is missing") from error
+    except OSError as error:
+        hint = ""
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            hint = ": too many files are open at this moment, none of them a shard; see `ulimit -n`"
+        raise StorageError(f"cannot open {path}: {error}{hint}") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(path: Path, descriptor: int, nbytes: int, since: int | None) -> Slot | None:
+    space = address_space()
+    if space is None:
+        return None
+    try:
+        return space.map(descriptor, nbytes, since)
+    except (NoRoomError, OSError) as error:
+        _warn_once(path, error)
+        return None
+
+
+def _warn_once(path: Path, error: Exception) -> None:
+    if _WARNED:
+        return
+    _WARNED.append(path)
+    warnings.warn(
+        f"{path}, and others after it, cannot be mapped and are read by system calls, which is slower: {error}",
+        CacheLayerWarning,
+        stacklevel=2,
+    )

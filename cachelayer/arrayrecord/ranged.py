@@ -172,12 +172,13 @@ class RangedShards:
         found = _without_headers(places, bodies[len(first) :])
         compressed = np.array([self._headers[shard].compression != "none" for shard in shard_of.tolist()], np.bool_)
         if compressed.all():
-            found = decompressed(found, name)
+            found = decompressed([(np.arange(len(found)), found)], name)
         elif compressed.any():
             # Shards of one version that were built in different ways.
             records = found.to_list()
             for row in np.flatnonzero(compressed).tolist():
-                one = decompressed(RecordBuffer.of([records[row]]), lambda _, row=row: name(row))  # type: ignore[misc]
+                stored = [(np.zeros(1, np.int64), RecordBuffer.of([records[row]]))]
+                one = decompressed(stored, lambda _, row=row: name(row))  # type: ignore[misc]
                 records[row] = one.to_list()[0]
             found = RecordBuffer.of(records)
         _check(found, rows["crc32c"], name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to_position
-from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.footer import read_postscript
-from cachelayer.arrayrecord.mapping import MappedFile, Places, UniformRecords
+from cachelayer.arrayrecord.mapping import MappedFile
+from cachelayer.arrayrecord.places import UniformRecords
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.codec.frames import RecordBuffer, Records
 from cachelayer.codec.memory import Ints
@@ -28,19 +28,13 @@ _SAMPLED_NBYTES = 1 << 20
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
 
 
-def read_places(places: Places, lengths: Ints, compression: str, name: Callable[[int], str]) -> RecordBuffer:
-    """The records that are stored at places of these lengths.
-
-    Args:
-        name: what an error calls the record of a row.
-
-    Raises:
-        CorruptionError: where one reaches past the end of its file, or does not decompress.
-    """
-    if compression == "none":
-        return RecordBuffer.packed(places.ranges(lengths), lengths)
-    with places.unbroken(lengths) as stored:
-        return decompressed(stored, name)
+def whole(found: Records) -> RecordBuffer:
+    """Return records as memory of their own, one after another."""
+    if isinstance(found, UniformRecords):
+        return found.stored()
+    if isinstance(found, RecordBuffer):
+        return found
+    return RecordBuffer.packed(found.ranges(np.zeros(len(found), np.int64), found.lengths), found.lengths)
 
 
 class ShardReader:
@@ -52,29 +46,30 @@ class ShardReader:
         verify: ``"never"`` compares sizes, and the header of the index with the manifest; ``"open"`` also looks at the
             end of the shard and at a few records now; ``"always"`` also at the rows of the index now, and at each
             record when it is read.
+        since: when the read began that it is opened for; see :meth:`MappedFile.open`.
 
     Raises:
-        CorruptionError: where a file is missing or is not what was written.
+        CorruptionError: if a file is missing or is not what was written.
     """
 
-    def __init__(self, path: Path, index_path: Path, stats: ShardStats, verify: Verify) -> None:
-        self._mapped = MappedFile.open(path, nbytes=stats.nbytes)
-        mapped_index = MappedFile.open(index_path, nbytes=stats.index_nbytes).buffer
-        raw_header = mapped_index[: index.HEADER_NBYTES].tobytes()
-        self.header = index.decode_header(raw_header, len(mapped_index), str(index_path))
+    def __init__(
+        self, path: Path, index_path: Path, stats: ShardStats, verify: Verify, since: int | None = None
+    ) -> None:
+        self._mapped = MappedFile.open(path, nbytes=stats.nbytes, since=since)
+        self._index = MappedFile.unmapped(index_path, nbytes=stats.index_nbytes)
+        raw_header = self._index.rows(np.zeros(1, np.int64), min(index.HEADER_NBYTES, self._index.nbytes)).tobytes()
+        self.header = index.decode_header(raw_header, self._index.nbytes, str(index_path))
         if index.header_checksum(raw_header) != stats.index_crc32c or self.header.records != stats.records:
             raise CorruptionError(f"{index_path}: not the index that was published: it was replaced")
-        self._rows: Any = mapped_index[index.HEADER_NBYTES :].view(index.ROW)
-        self._index = memoryview(mapped_index.data)
-        self._memory = memoryview(self._mapped.buffer.data)
         self._length = self.header.record_nbytes or 0
-        uniform = self.header.record_nbytes is not None
-        self._stride = self.header.stride() if uniform else None
-        self._first = int(to_logical(self.header.first_position)) if uniform else 0
-        if uniform and len(self):
-            self._check_uniform(path)
+        self._stride: int | None = None
+        self._first = 0
+        if self.header.record_nbytes is not None and len(self):
+            self._stride, self._first = self._arithmetic(path)
         self._always = verify == "always"
         self._plain = self.header.compression == "none" and not self._always
+        if self._needs_index:
+            self._index = self._index.mapped(since)
         if self._always:
             self._check_rows(raw_header)
         if verify != "never":
@@ -84,21 +79,55 @@ class ShardReader:
     def __len__(self) -> int:
         return self.header.records
 
-    def _check_uniform(self, path: Path) -> None:
-        """Whether the last record, whose place follows by arithmetic, lies in the file; then all of them do."""
-        last = self._first + (len(self) - 1) * (self._stride or 0) + max(0, self._length - 1)
-        if int(to_position(last)) >= len(self._mapped.buffer):
+    @property
+    def _needs_index(self) -> bool:
+        """Whether each read takes rows of the index."""
+        return self._stride is None or self._always
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether no system call is needed to read."""
+        return self._mapped.slot is not None and (self._index.slot is not None or not self._needs_index)
+
+    def remapped(self, since: int) -> ShardReader:
+        """A reader of these files that is mapped, if they can be.
+
+        Raises:
+            CorruptionError: if there are other files now.
+        """
+        return self._with(self._mapped.mapped(since), self._index.mapped(since) if self._needs_index else self._index)
+
+    def without_mapping(self) -> ShardReader:
+        """A reader of these files that keeps nothing mapped: it reads by system calls."""
+        return self._with(self._mapped.without_mapping(), self._index.without_mapping())
+
+    def _with(self, mapped: MappedFile, mapped_index: MappedFile) -> ShardReader:
+        other = copy(self)
+        other._mapped, other._index = mapped, mapped_index
+        return other
+
+    def _arithmetic(self, path: Path) -> tuple[int, int]:
+        """The logical bytes from one record to the next, all of one size, and the logical offset of the first.
+
+        Raises:
+            CorruptionError: if the last does not lie in the file; if it does, all of them do.
+        """
+        stride, nbytes = self.header.stride(), self._mapped.nbytes
+        first = int(to_logical(min(self.header.first_position, nbytes)))
+        last = first + (len(self) - 1) * stride + max(0, self._length - 1)
+        if to_position(last) >= nbytes:
             raise CorruptionError(f"{path}: too short for {len(self)} records of {self._length} bytes")
+        return stride, first
 
     def _check_rows(self, raw_header: bytes) -> None:
-        """Whether the rows of the index match the checksum in its header."""
-        if google_crc32c.value(self._rows.tobytes()) != index.rows_checksum(raw_header):
+        """Raise unless the rows of the index match the checksum in its header."""
+        if google_crc32c.value(self._index.tail(index.HEADER_NBYTES).tobytes()) != index.rows_checksum(raw_header):
             raise CorruptionError(f"{self._mapped.path}: the rows of its index do not match their checksum")
 
     def _check_sample(self) -> None:
-        """Whether a few records are those of the index, so that another file of the same size is found out."""
+        """Read a few records, which must be those of the index, so that another file of the same size is found out."""
         numbers = np.unique(np.array([0, len(self) // 2, len(self) - 1])) if len(self) else np.empty(0, np.int64)
-        numbers = numbers[self._rows["length"][numbers] <= _SAMPLED_NBYTES]
+        numbers = numbers[self._rows(numbers)["length"] <= _SAMPLED_NBYTES]
         if len(numbers):
             self._check(self._found(numbers), numbers)
 
@@ -106,38 +135,46 @@ class ShardReader:
         """One record, the caller's own.
 
         Raises:
-            CorruptionError: where it is not what was written, as far as that is checked.
+            CorruptionError: if it is not what was written, as far as that is checked.
         """
-        if not self._plain:
-            found = self.records(np.array([number]))
-            return bytearray(found.ranges(np.zeros(1, np.int64), found.lengths).data)
+        mapped, rows = self._mapped.slot, self._index.slot
+        if not self._plain or mapped is None or not 0 <= number < len(self):
+            return bytearray(whole(self.records(np.array([number]))).memory())
+        memory, nbytes = mapped.space.view, self._mapped.nbytes
         if self._stride is not None:
             logical, length = self._first + number * self._stride, self._length
-        else:
-            position, length, _ = _ROW.unpack_from(self._index, index.HEADER_NBYTES + number * _ROW.size)
+        elif rows is not None:
+            position, length, _ = _ROW.unpack_from(memory, rows.start + index.HEADER_NBYTES + number * _ROW.size)
             logical = position - (position // BLOCK + 1) * HEADER
-            if logical < 0 or logical + length + HEADER * ((logical + length) // PAYLOAD + 1) > len(self._memory):
-                raise CorruptionError(f"{self._mapped.path}: record {number} reaches past the end of the file")
+            if logical < 0 or logical + length + HEADER * ((logical + length) // PAYLOAD + 1) > nbytes:
+                raise CorruptionError(f"{self._name(number)} reaches past the end of the file")
+        else:
+            return bytearray(whole(self.records(np.array([number]))).memory())
         block, place = divmod(logical, PAYLOAD)
-        start = block * BLOCK + HEADER + place
+        start = mapped.start + block * BLOCK + HEADER + place
         room = PAYLOAD - place
         if length <= room:
-            return bytearray(self._memory[start : start + length])
-        record = bytearray(self._memory[start : start + room])
+            return bytearray(memory[start : start + length])
+        record = bytearray(memory[start : start + room])
         while len(record) < length:
             start += room + HEADER
             room = min(PAYLOAD, length - len(record))
-            record += self._memory[start : start + room]
+            record += memory[start : start + room]
         return record
 
     @property
     def mapped(self) -> MappedFile:
-        """The shard in memory."""
+        """The shard."""
         return self._mapped
 
     @property
+    def mapped_index(self) -> MappedFile:
+        """Its index."""
+        return self._index
+
+    @property
     def stride(self) -> tuple[int, int] | None:
-        """The logical offset of record 0 and the logical bytes from one to the next, where all have one size."""
+        """The logical offset of record 0 and the logical bytes from one to the next, if all have one size."""
         return None if self._stride is None else (self._first, self._stride)
 
     @property
@@ -161,48 +198,54 @@ class ShardReader:
             return self.where(numbers)
         return self._first + numbers * self._stride, np.full(len(numbers), self._length)
 
+    def _rows(self, numbers: Ints) -> Any:
+        """The rows of the index of these records."""
+        wrong = (numbers < 0) | (numbers >= len(self))
+        if wrong.any():
+            raise CorruptionError(f"{self._name(numbers[wrong][0])} does not exist: it has {len(self)}")
+        return self._index.rows(index.HEADER_NBYTES + numbers * index.ROW.itemsize, index.ROW.itemsize).view(index.ROW)[
+            :, 0
+        ]
+
     def where(self, numbers: Ints) -> tuple[Ints, Ints]:
         """The logical offset of each record, and its stored bytes."""
-        rows = self._rows[numbers]
+        rows = self._rows(numbers)
         return to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
 
     def checksums(self, start: int, stop: int) -> NDArray[np.uint32]:
         """The CRC32C of each record from one number up to another, as the index has it."""
-        found: NDArray[np.uint32] = self._rows["crc32c"][start:stop]
+        found: NDArray[np.uint32] = self._rows(np.arange(start, stop))["crc32c"]
         return found
 
     def records(self, numbers: Ints) -> Records:
         """The records of these numbers, each within the shard.
 
         Raises:
-            CorruptionError: where a record is not what was written, as far as that is checked.
+            CorruptionError: if a record is not what was written, as far as that is checked.
         """
         found = self._found(numbers)
         if self._always:
             return self._check(found, numbers)
         return found
 
-    def _found(self, numbers: Ints) -> RecordBuffer | UniformRecords:
-        if self._stride is not None:
-            logical = self._first + numbers * self._stride
-            return UniformRecords.at(self._mapped, self._mapped.base, logical, self._length)
-        logical, lengths = self.where(numbers)
-        return read_places(
-            self._mapped.places(logical),
-            lengths,
-            self.header.compression,
-            lambda row: f"{self._mapped.path}: record {numbers[row]} of the shard",
-        )
+    def _found(self, numbers: Ints) -> Records:
+        def name(row: int) -> str:
+            return self._name(int(numbers[row]))
 
-    def _check(self, found: RecordBuffer | UniformRecords, numbers: Ints) -> RecordBuffer:
+        if self._stride is not None:
+            return self._mapped.uniform(self._first + numbers * self._stride, self._length, name)
+        return self._mapped.records(*self.where(numbers), self.header.compression, name)
+
+    def _name(self, number: int) -> str:
+        return f"{self._mapped.path}: record {number} of the shard"
+
+    def _check(self, found: Records, numbers: Ints) -> RecordBuffer:
         """The records, which match their checksums."""
-        records = found.stored() if isinstance(found, UniformRecords) else found
-        checksums = self._rows[numbers]["crc32c"]
+        records = whole(found)
+        checksums = self._rows(numbers)["crc32c"]
         memory = records.memory()
         spans = zip(records.starts.tolist(), records.lengths.tolist(), checksums.tolist(), strict=True)
         for row, (start, length, checksum) in enumerate(spans):
             if google_crc32c.value(bytes(memory[start : start + length])) != checksum:
-                raise CorruptionError(
-                    f"{self._mapped.path}: record {int(numbers[row])} of the shard does not match its checksum"
-                )
+                raise CorruptionError(f"{self._name(int(numbers[row]))} does not match its checksum")
         return records

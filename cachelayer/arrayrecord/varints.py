@@ -50,18 +50,22 @@ def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
     raise CorruptionError("a varint is cut short")
 
 
-def decode_each(buffer: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
+def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, Ints]:
     """One varint at each offset: the values, and the offsets after them.
 
+    Args:
+        ends: where the bytes end that each may take; nothing behind is read.
+
     Raises:
-        CorruptionError: where one is cut short or too long.
+        CorruptionError: if one is cut short or too long.
     """
+    stops = np.broadcast_to(ends, len(offsets))
     after = np.array(offsets, np.int64)
     values = np.zeros(len(after), np.int64)
     active = np.arange(len(after))
     for byte in range(_MAX_NBYTES):
         places = after[active]
-        if len(places) and int(places.max()) >= len(buffer):
+        if (places >= stops[active]).any():
             raise CorruptionError("a varint is cut short")
         item = buffer[places].astype(np.int64)
         values[active] |= (item & 0x7F) << (7 * byte)
@@ -75,5 +79,8 @@ def decode_each(buffer: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
 def decode_rows(rows: Bytes, offsets: Ints | int) -> tuple[Ints, Ints]:
     """One varint of each row of bytes, at each row's offset: the values, and the offsets after them."""
     starts = np.arange(len(rows)) * rows.shape[1]
-    values, after = decode_each(rows.reshape(-1), starts + offsets)
+    outside = (np.asarray(offsets) < 0) | (np.asarray(offsets) > rows.shape[1])
+    if np.any(outside):
+        raise CorruptionError("a varint lies outside of what was read")
+    values, after = decode_each(rows.reshape(-1), starts + offsets, starts + rows.shape[1])
     return values, after - starts

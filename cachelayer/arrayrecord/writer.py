@@ -143,7 +143,7 @@ class ShardWriter:
             raise StorageError(f"cannot write {self.index_path}: {error}") from error
         return ShardStats(
             records=len(lengths),
-            nbytes=len(mapped.buffer),
+            nbytes=mapped.nbytes,
             crc32c=file_checksum(self.path),
             sha256=self._sha256.hexdigest(),
             index_nbytes=len(encoded),
@@ -198,7 +198,7 @@ def _header(mapped: MappedFile, compression: str, rows: Any, record_nbytes: int 
         records=len(rows),
         first_position=int(rows["position"][0]) if len(rows) else 0,
         record_nbytes=record_nbytes,
-        shard_nbytes=len(mapped.buffer),
+        shard_nbytes=mapped.nbytes,
     )
 
 

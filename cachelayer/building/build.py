@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.batches import Batch, Elements, counted
 from cachelayer.building.delivering import Deliver, OnFinished
 from cachelayer.building.encode import Encoder, LeftOut, marked
 from cachelayer.building.options import BuildOptions
 from cachelayer.building.pipeline import ShardPipeline, Shards
-from cachelayer.building.source import ArraySource, Batch, Elements, Seekable, Skippable, Source, from_record
+from cachelayer.building.source import Seekable, Skippable, Source, from_record
 from cachelayer.building.workers import Workers
 from cachelayer.building.writing import WritingProcess
 from cachelayer.codec import Codec, Frames, codec_for
@@ -92,7 +94,10 @@ def build(
     done = {} if earlier is None else {number: part.shards[0] for number, part in earlier.parts.items()}
     first, start = _start(source, options, done)
     begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
-    batches = begun.batches(None if options.max_records is None else options.max_records - start)
+    limit = None if options.max_records is None else options.max_records - start
+    batches = progress.waiting_for(
+        "the source", counted(begun.batches(limit), begun.length, first_record + start, limit)
+    )
     spec = options.element_spec if options.element_spec is not None else source.element_spec
     if spec is None and earlier is not None:
         spec = spec_json.from_json(earlier.element_spec)
@@ -100,7 +105,7 @@ def build(
         spec, batches = inferred(batches)
     codec = codec_for(spec)
     encoder = Encoder(codec, options.on_error, first_record + start, () if earlier is None else earlier.nullable)
-    progress.update(start, 0)
+    progress.skip(start)
     written = Shards(folder, attempt, options.compression, options.shard_bytes, done, first, files)
     length = options.expected(source.length)
     with ExitStack() as stack:
@@ -111,7 +116,11 @@ def build(
         elif isinstance(source, Seekable) and length is not None:
             pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
             workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
-            encoded = (frames for block in workers.blocks(start, length) for frames in encoder.take(block))
+            encoded = (
+                frames
+                for block in progress.waiting_for("the worker processes", workers.blocks(start, length))
+                for frames in encoder.take(block)
+            )
         else:
             _warn_of_one_process(source, options)
             pipeline = stack.enter_context(WritingProcess(written, progress, deliver))
@@ -149,13 +158,16 @@ def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile])
 
     That one is compared: a source that does not repeat itself would not give it again.
     """
-    whole = 0
-    while whole in done:
-        whole += 1
+    whole = whole_shards(done)
     # What was left out before is not known by its number in the source.
     if whole < 2 or options.on_error == "skip" or not isinstance(source, (Seekable, Skippable)):
         return 0, 0
     return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
+
+
+def whole_shards(done: Container[int]) -> int:
+    """Return how many shards are done without a gap."""
+    return next(number for number in count() if number not in done)
 
 
 def inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cachelayer.building.source import Batch, Elements
+from cachelayer.building.batches import Batch, Elements
 from cachelayer.codec import Codec, Column, Frames
 from cachelayer.decoding import check_files
 from cachelayer.elements import tree

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, Self
 
-from cachelayer.arguments import integer
+from cachelayer.arguments import boolean, integer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.building.encode import ON_ERROR, OnError
 from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
 from cachelayer.engines import Engine, engine_of
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, UnknownOptionError
 from cachelayer.versions.provenance import checked_metadata
 
 DEFAULT_SHARD_BYTES = 256 << 20
@@ -32,11 +34,32 @@ class BuildOptions:
     max_records: int | None
     unbatch: bool
     on_error: OnError
+    allow_empty: bool
     progress: bool | None
     resume: bool
     workers: int
     engine: str | Engine | None
     kept: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], *beside: str) -> Self:
+        """Return the options that a user passed by name.
+
+        Args:
+            options: the options.
+            beside: what else the call takes, for the message.
+
+        Raises:
+            UnknownOptionError: if there is no such option, with the nearest name.
+            InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+        """
+        known = [*signature(cls.checked).parameters, *beside]
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, 1, 0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise UnknownOptionError(f"there is no option {name!r}: {hint}")
+        return cls.checked(**options)
 
     @classmethod
     def checked(
@@ -48,6 +71,7 @@ class BuildOptions:
         max_records: int | None = None,
         unbatch: bool = False,
         on_error: OnError = "raise",
+        allow_empty: bool = False,
         progress: bool | None = None,
         resume: bool = False,
         workers: int = 1,
@@ -71,6 +95,7 @@ class BuildOptions:
             max_records=None if max_records is None else integer("max_records", max_records, 0),
             unbatch=bool(unbatch),
             on_error=on_error,
+            allow_empty=boolean("allow_empty", allow_empty),
             progress=progress,
             resume=bool(resume),
             workers=workers,

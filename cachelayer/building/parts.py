@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from cachelayer.arguments import integer
+from cachelayer.building.arrays import ArraySource
+from cachelayer.building.batches import Batch
 from cachelayer.building.build import inferred
 from cachelayer.building.cuts import RECORD_OVERHEAD
 from cachelayer.building.options import BuildOptions
-from cachelayer.building.source import ArraySource, Batch, Seekable, Source, as_source
+from cachelayer.building.source import Seekable, Source, as_source
 from cachelayer.building.workers import encode
 from cachelayer.codec import TypedCodec, codec_for
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import cached_property
 
 _SAMPLE = 64
 _LOOK_AHEAD = (1, 100, 10_000)
@@ -125,8 +128,8 @@ class Sharded:
             raise SourceError(f"{self.describe(number)}: no source of it: {type(error).__name__}: {error}") from error
         try:
             return as_source(made, unbatch=self._unbatch, element_spec=self._declared)
-        except InvalidTypeError as error:
-            raise InvalidTypeError(f"{self.describe(number)}: {error}") from error
+        except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
+            raise type(error)(f"{self.describe(number)}: {error}") from error
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """The elements of all parts, one part after another."""

@@ -4,77 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
-from cachelayer.codec import Codec, Column
+from cachelayer.building.arrays import ArraySource, columns_of, refuse_columns_in_a_list
+from cachelayer.building.batches import Batch
+from cachelayer.building.iterables import IterableSource, SequenceSource, length_of, refuse_if_begun
+from cachelayer.building.records import of_our_own
+from cachelayer.building.unbatch import unbatched
 from cachelayer.elements import tree
-from cachelayer.elements.infer import from_element
-from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 
 R = TypeVar("R")
 ENTRY_POINTS = "cachelayer.sources"
-BATCH_NBYTES = 1 << 22
-MAX_BATCH_RECORDS = 1024
-_FIXED = frozenset({bool, int, float, complex, str, bytes, type(None)})
-"""Types of values that nobody can change."""
-
-
-class Batch(Protocol):
-    """Some elements of a source, in order."""
-
-    def __len__(self) -> int: ...
-
-    def columns(self, codec: Codec) -> list[Column]:
-        """The columns of the elements; errors count records from the first of the batch."""
-
-
-@dataclass(frozen=True, eq=False)
-class Elements:
-    """Elements one by one."""
-
-    items: Sequence[Any]
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def columns(self, codec: Codec) -> list[Column]:
-        return codec.columns(self.items)
-
-
-@dataclass(frozen=True, eq=False)
-class Stacked:
-    """Elements with their leaves stacked on a leading axis."""
-
-    batch: Tree
-    rows: int
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def columns(self, codec: Codec) -> list[Column]:
-        return codec.batch_columns(self.batch)
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Elements in the columns of the codec of the source's spec."""
-
-    prepared: list[Column]
-    rows: int
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
-        return self.prepared
 
 
 @runtime_checkable
@@ -91,7 +36,7 @@ class Source(Protocol):
 
     @property
     def length(self) -> int | None:
-        """Number of elements, where it is known."""
+        """Number of elements, if it is known: the build is held to it. A guess is a ``length_hint``."""
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """The elements, at most ``limit`` of them.
@@ -130,6 +75,12 @@ class Skippable(Protocol):
 
     def rest(self, records: int) -> Source:
         """The same source from this record on; its errors go on counting from there."""
+
+
+def expected_length(source: Source) -> int | None:
+    """Return the number of elements that a source has, or guesses that it has; None if it knows nothing of it."""
+    hint: int | None = getattr(source, "length_hint", None)
+    return hint if source.length is None else source.length
 
 
 def from_record(source: Seekable | Skippable, records: int) -> Source:
@@ -173,13 +124,15 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """The source that an object is.
 
     Args:
-        obj: a source, what an adapter knows, an array, a dict of arrays, an iterable, or a function that returns one.
+        obj: a source, what an adapter knows, a ref or a stream, an array, a dict or tuple of arrays, an iterable, what
+            has items by number, or a function that returns one of these.
         unbatch: each element of ``obj`` is a batch: take it apart along the leading axis of its leaves.
         element_spec: the spec that the user declares.
 
     Raises:
-        InvalidTypeError: where it is none of these.
-        InvalidArgumentError: where ``unbatch`` has no meaning for it.
+        InvalidTypeError: if it is none of these.
+        InvalidArgumentError: if ``unbatch`` has no meaning for it, or elements were taken from it before.
+        SourceError: if the function, ``iter()`` or ``len()`` fails.
     """
     if isinstance(obj, Deferred):
         return obj.made_with(unbatch=unbatch, element_spec=element_spec)
@@ -199,31 +152,65 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return adapted
     if callable(obj) and not isinstance(obj, Iterable):
         return as_source(_returned(obj), unbatch=unbatch, element_spec=element_spec)
-    if not unbatch and _is_stack(obj):
-        return ArraySource(obj)
-    if isinstance(obj, (str, bytes, bytearray, Mapping)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
+    own = of_our_own(obj, unbatch=unbatch, element_spec=element_spec)
+    if own is not None:
+        return own
+    columns = None if unbatch or _is_records(obj, element_spec) else columns_of(obj)
+    if columns is not None:
+        return ArraySource(columns, element_spec)
+    _refuse_no_source(obj)
+    refuse_if_begun(obj)
+    source = _of_elements(obj)
+    if unbatch:
+        return IterableSource(unbatched(source.elements(), source.length), source.kind, None)
+    if isinstance(obj, list) and element_spec is None:
+        refuse_columns_in_a_list(obj)
+    return source
+
+
+def _of_elements(obj: Any) -> IterableSource:
+    """The source of what gives elements one after another, or by number."""
+    if isinstance(obj, (Sequence, np.ndarray)) or not hasattr(obj, "__iter__"):
+        return SequenceSource(obj)
+    kind = type(obj).__name__
+    try:
+        elements = iter(obj)
+    except TypeError as error:
+        raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
+    except CacheLayerError:
+        raise
+    except Exception as error:
+        raise SourceError(f"iter() of the {kind} failed: {type(error).__name__}: {error}") from error
+    return IterableSource(elements, kind, length_of(obj))
+
+
+def _is_records(obj: Any, element_spec: Tree | None) -> bool:
+    """Return whether a user's declared spec says that a tuple is one of records, not of columns."""
+    return isinstance(obj, tuple) and element_spec is not None and not isinstance(element_spec, tuple)
+
+
+def _refuse_no_source(obj: Any) -> None:
+    """Raise for what gives no elements, one after another or by number.
+
+    Raises:
+        InvalidTypeError: with what can be passed.
+    """
+    if isinstance(obj, Mapping):
+        wrong = [f": [{key!r}] is {tree.describe(child)}" for key, child in obj.items() if columns_of((child,)) is None]
+        raise InvalidTypeError(
+            f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass a dict of arrays of equal length "
+            "(np.asarray makes one of a list), an iterable of elements, or a function that returns one"
+        )
+    if isinstance(obj, (str, bytes, bytearray)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
         raise InvalidTypeError(
             f"{tree.describe(obj)} is not a source: pass an iterable of elements, a function that returns one, "
             "an array, or a dict of arrays of equal length"
         )
-    try:
-        iterator = iter(obj)
-    except TypeError as error:
+    if not hasattr(obj, "__iter__") and not hasattr(obj, "__getitem__"):
         raise InvalidTypeError(
             f"a {type(obj).__name__} is not a source: pass a tf.data.Dataset, an iterable of elements, a function that "
             "returns one, an array, or a dict of arrays"
-        ) from error
-    if isinstance(obj, Sequence) and not unbatch:
-        return SequenceSource(obj)
-    length = None if unbatch else _length_of(obj)
-    return IterableSource(_unbatched(iterator) if unbatch else iterator, type(obj).__name__, length)
-
-
-def _length_of(obj: Any) -> int | None:
-    try:
-        return len(obj)
-    except TypeError:
-        return None
+        )
 
 
 def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
@@ -238,156 +225,3 @@ def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | 
             if source is not None:
                 return source
     return None
-
-
-def _is_stack(obj: Any) -> bool:
-    if isinstance(obj, np.ndarray):
-        return obj.ndim > 0 and obj.dtype != object
-    return isinstance(obj, dict) and bool(obj) and all(_is_stack(value) for value in obj.values())
-
-
-class ArraySource:
-    """An array, or a nested dict of arrays of equal length: element i is row i of each.
-
-    Raises:
-        InvalidTypeError: where the lengths differ.
-    """
-
-    kind = "arrays"
-
-    def __init__(self, arrays: Tree) -> None:
-        self._arrays = arrays
-        found = tree.leaf_values(arrays)
-        lengths = {path: len(array) for path, array in found}
-        if len(set(lengths.values())) > 1:
-            raise InvalidTypeError(f"arrays of different lengths are not a source: {lengths}")
-        self.length: int | None = next(iter(lengths.values()))
-        self.element_spec: Tree | None = tree.map_structure(
-            self._arrays, lambda _, array: ArraySpec(from_element(array).dtype, array.shape[1:])
-        )
-        nbytes = sum(array.nbytes for _, array in found)
-        self._batch = batch_records(nbytes / max(1, self.length))
-        self._first = 0
-
-    def skipped(self, records: int) -> ArraySource:
-        """The same arrays from a row on."""
-        skipped = copy(self)
-        skipped._first += records
-        return skipped
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        rows = self.length or 0
-        stop = rows if limit is None else min(rows, self._first + limit)
-        for start in range(self._first, stop, self._batch):
-            end = min(start + self._batch, stop)
-            yield Stacked(tree.map_structure(self._arrays, partial(_rows, slice(start, end))), end - start)
-
-
-class IterableSource:
-    """Elements from an iterator."""
-
-    element_spec: Tree | None = None
-
-    def __init__(self, iterator: Iterator[Any], kind: str, length: int | None, first: int = 0) -> None:
-        self._iterator = iterator
-        self.kind = kind
-        self.length = length
-        self._first = first
-
-    def _elements(self) -> Iterator[Any]:
-        return self._iterator
-
-    def batches(self, limit: int | None) -> Iterator[Batch]:
-        items: list[Any] = []
-        nbytes = 0
-        for element in islice(guarded(self._elements(), self._first), limit):
-            items.append(_snapshot(element))
-            nbytes += _approximate_nbytes(element)
-            if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
-                yield Elements(items)
-                items, nbytes = [], 0
-        if items:
-            yield Elements(items)
-
-
-class SequenceSource(IterableSource):
-    """The elements of a sequence."""
-
-    def __init__(self, items: Sequence[Any], first: int = 0) -> None:
-        super().__init__(iter(()), type(items).__name__, len(items), first)
-        self._items = items
-
-    def _elements(self) -> Iterator[Any]:
-        # The iterator of the sequence itself, where it is read from its begin: it may know a faster way.
-        items, first = self._items, self._first
-        return map(items.__getitem__, range(first, len(items))) if first else iter(items)
-
-    def skipped(self, records: int) -> SequenceSource:
-        """The same sequence from an element on."""
-        return SequenceSource(self._items, self._first + records)
-
-
-def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
-    """The same elements, which begin with this record of the source; a failure of theirs names the record.
-
-    Raises:
-        SourceError: where they raise, from what they raised.
-    """
-    record = first
-    while True:
-        try:
-            element = next(elements)
-        except StopIteration:
-            return
-        except CacheLayerError:
-            raise
-        except Exception as error:
-            raise SourceError(f"the source failed at record {record}: {type(error).__name__}: {error}") from error
-        yield element
-        record += 1
-
-
-def batch_records(record_nbytes: float) -> int:
-    """How many records make a batch."""
-    return int(min(MAX_BATCH_RECORDS, max(1, BATCH_NBYTES // max(1, record_nbytes))))
-
-
-def _unbatched(batches: Iterator[Any]) -> Iterator[Any]:
-    for batch in batches:
-        lengths = {path: len(leaf) for path, leaf in tree.leaf_values(batch)}
-        if len(set(lengths.values())) > 1:
-            raise SourceError(f"unbatch: the leaves of a batch have different lengths: {lengths}")
-        for row in range(next(iter(lengths.values()), 0)):
-            yield tree.map_structure(batch, partial(_rows, row))
-
-
-def _rows(rows: slice | int, _path: str, leaf: Any) -> Any:
-    return leaf[rows]
-
-
-def _snapshot(value: Any) -> Any:
-    """The element as it is now: sources may write the next one into the same arrays."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: child if type(child) in _FIXED else _snapshot(child) for key, child in value.items()}
-    if tree.is_namedtuple(value):
-        return value._make(map(_snapshot, value))
-    if isinstance(value, list):
-        return [_snapshot(child) for child in value]
-    if isinstance(value, tuple):
-        return tuple([_snapshot(child) for child in value])
-    return value
-
-
-def _approximate_nbytes(value: Any) -> int:
-    if type(value) is np.ndarray:
-        return value.nbytes
-    if isinstance(value, dict):
-        return sum(map(_approximate_nbytes, value.values()))
-    if isinstance(value, (tuple, list)):
-        return sum(map(_approximate_nbytes, value))
-    if isinstance(value, (bytes, str)):
-        return len(value)
-    nbytes = getattr(value, "nbytes", 8)
-    return nbytes if isinstance(nbytes, int) else 8

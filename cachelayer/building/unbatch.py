@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from cachelayer.building.source import Batch, Elements, Stacked
+from cachelayer.building.batches import Batch, Elements, Stacked, wrong_length
+from cachelayer.building.snapshot import snapshot
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
+from cachelayer.elements.values import Nullable
 from cachelayer.errors import CacheLayerError, ElementError, SourceError
 
 
@@ -54,7 +57,7 @@ class BatchesSource:
                 raise error.at(record=first) from error.__cause__
             except CacheLayerError:
                 raise
-            except Exception as error:
+            except (Exception, GeneratorExit) as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise SourceError(f"the source failed in the batch that begins at record {first}: {reason}") from error
             try:
@@ -67,20 +70,66 @@ class BatchesSource:
             stacked = tree.map_structure(columns, partial(_at, slice(left_out, end)))
             # The spec is that of the first elements.
             if taken and first + left_out == self._start:
+                # They may be kept while later batches come, which a source may write into the same arrays.
+                stacked = snapshot(stacked)
                 yield Elements([tree.map_structure(stacked, partial(_at, row)) for row in range(taken)])
             elif taken:
                 yield Stacked(stacked, taken)
             first += end
 
 
-def _columns(batch: Tree) -> tuple[Tree, int]:
-    """The batch with arrays as leaves, and its number of rows."""
-    columns = tree.map_structure(_with_string_columns(batch), _checked)
-    lengths = {path: len(column) for path, column in tree.leaf_values(columns)}
+def unbatched(batches: Iterator[Any], length: int | None) -> Iterator[Any]:
+    """Yield the rows of batches whose leaves are anything with rows.
+
+    Args:
+        batches: structures of leaves with as many rows each.
+        length: how many batches there are; None if nobody promises it.
+
+    Raises:
+        ElementError: if a leaf has no rows, or not as many as the others.
+        SourceError: if there are more or fewer batches.
+    """
+    number = done = 0
+    for number, batch in enumerate(batches, 1):
+        if length is not None and number > length:
+            raise wrong_length(length, f"goes on after {length}")
+        columns = _with_string_columns(batch)
+        try:
+            rows = _rows_of(tree.map_structure(columns, _row_count))
+        except ElementError as error:
+            raise error.at(record=done) from error.__cause__
+        done += rows
+        for row in range(rows):
+            yield tree.map_structure(columns, partial(_row, row))
+    if length is not None and number < length:
+        raise wrong_length(length, f"ended after {number}")
+
+
+def _row_count(path: str, leaf: Any) -> int:
+    if not isinstance(leaf, (str, bytes, bytearray)) and hasattr(leaf, "__len__"):
+        with suppress(TypeError):
+            return len(leaf)
+    raise _no_rows(path, leaf)
+
+
+def _rows_of(counts: Tree) -> int:
+    lengths = dict(tree.leaf_values(counts))
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{path or 'the batch'}: {length}" for path, length in lengths.items())
         raise ElementError("as many rows in every leaf of a batch", found)
-    return columns, next(iter(lengths.values()), 0)
+    return int(next(iter(lengths.values()), 0))
+
+
+def _row(row: int, _path: str, leaf: Any) -> Any:
+    if isinstance(leaf, Nullable):
+        return leaf.values[row] if leaf.valid[row] else None
+    return leaf[row]
+
+
+def _columns(batch: Tree) -> tuple[Tree, int]:
+    """The batch with arrays as leaves, and its number of rows."""
+    columns = tree.map_structure(_with_string_columns(batch), _checked)
+    return columns, _rows_of(tree.map_structure(columns, _row_count))
 
 
 def _with_string_columns(value: Tree) -> Tree:
@@ -99,7 +148,11 @@ def _with_string_columns(value: Tree) -> Tree:
 def _checked(path: str, leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray) and leaf.ndim:
         return leaf
-    raise ElementError(
+    raise _no_rows(path, leaf)
+
+
+def _no_rows(path: str, leaf: Any) -> ElementError:
+    return ElementError(
         "an array with a row for each record",
         tree.describe(leaf),
         path=path,

@@ -10,13 +10,15 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self, cast
 
+from cachelayer.building.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, counted
 from cachelayer.building.encode import Block, Encoder, OnError
-from cachelayer.building.source import BATCH_NBYTES, MAX_BATCH_RECORDS, Seekable
+from cachelayer.building.source import Seekable
 from cachelayer.codec import codec_for
 from cachelayer.elements.tree import Tree
 from cachelayer.engines.calls import pickled
 from cachelayer.engines.child import Child, DiedError
 from cachelayer.errors import CacheLayerError, SourceError
+from cachelayer.progress import Progress
 
 _SAMPLE = 8
 _BLOCKS_PER_WORKER = 2
@@ -75,7 +77,8 @@ class Workers:
     def _block_records(self, start: int, stop: int) -> int:
         """Records that make a block, from the sizes of the first ones; no worker is without one for long."""
         # Whatever does not fit is met again, where it is an error or left out.
-        sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
+        with Progress("", None, enabled=False):
+            sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
         sizes = [nbytes for frames in sample.frames for nbytes in frames.lengths]
         share = -(-(stop - start) // (self._count * _BLOCKS_PER_WORKER))
         fitting = int(BATCH_NBYTES // max(1, sum(sizes) / max(1, len(sizes))))
@@ -103,5 +106,6 @@ class Workers:
 def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> Block:
     """A block of a source that can begin at any record."""
     encoder = Encoder(codec_for(spec), on_error, start)
-    frames = [encoder.encode(batch) for batch in source.skipped(start).batches(count)]
+    begun = source.skipped(start)
+    frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]
     return encoder.block(frames)

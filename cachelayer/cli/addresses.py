@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -12,6 +14,8 @@ import typer
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.opening import refuse_query, without_credentials
 from cachelayer.storage import Storage
 from cachelayer.versions.reference import split_slice
 
@@ -60,11 +64,14 @@ class Address:
         Raises:
             InvalidArgumentError: where it names no storage.
         """
+        refuse_query(text)
         whole, rows = split_slice(text)
         head, slash, name = whole.rstrip("/").rpartition("/")
         dataset_id, at, version = name.partition("@")
         if not slash or not dataset_id or head.endswith(":/"):
-            raise InvalidArgumentError(f"{text!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION")
+            raise InvalidArgumentError(
+                f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
+            )
         return cls(head or "/", dataset_id, version if at else None, rows)
 
     @classmethod
@@ -76,7 +83,9 @@ class Address:
         """
         address = cls.parse(text)
         if address.rows is not None:
-            raise InvalidArgumentError(f"{text!r} is a part of a version: name the whole, without [...]")
+            raise InvalidArgumentError(
+                f"{without_credentials(text)!r} is a part of a version: name the whole, without [...]"
+            )
         return address
 
     @property
@@ -91,14 +100,25 @@ def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | No
 
 
 def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
-    """The storage of an argument that is not about to be made.
+    """Return the storage of an argument that is not about to be made.
 
     Raises:
-        InvalidArgumentError: where there is no such folder.
+        InvalidArgumentError: if there is no such folder.
     """
-    if "://" not in url and not Path(url).expanduser().exists():
-        raise InvalidArgumentError(f"there is nothing at {url}")
-    return open_storage(url, options)
+    storage = open_storage(url, options)
+    store = storage._store
+    if not isinstance(store, LocalStore) or os.path.isdir(store.root):  # noqa: PTH112 - Path raises for long names
+        return storage
+    if os.path.isfile(store.root):  # noqa: PTH113 - the same
+        raise InvalidArgumentError(f"{url} is a file, not a storage: name the folder that builds publish to")
+    raise InvalidArgumentError(f"there is nothing at {url}{_datasets_beside(store.root)}")
+
+
+def _datasets_beside(path: Path) -> str:
+    """Say which datasets there are, if the path may have been meant for one of them."""
+    known = Storage(path.parent).datasets() if os.path.isdir(path.parent) else []  # noqa: PTH112 - the same
+    near = get_close_matches(path.name, known, n=3)
+    return f"; did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
 
 
 def open_reference(text: str, options: Sequence[str] | None, local_cache: Path | None = None) -> DataRef[Any]:

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from cachelayer.check import Report
 from cachelayer.cli.addresses import Address, Options, ReferenceArgument, ToOptions, open_reference, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, WELL, Answer, count
+from cachelayer.storage import Storage
 
 
 @command(
@@ -19,10 +21,18 @@ from cachelayer.cli.output import FINDING, WELL, Answer, count
 def verify(reference: ReferenceArgument, option: Options = None) -> Answer:
     """Read every record of a version, and compare with every checksum. Exit code 1 where something is damaged."""
     address = Address.whole(reference)
-    report = open_storage(address.url, option).verify(address.name)
+    storage = open_storage(address.url, option)
+    report = storage.verify(address.name)
     verdict = "all is well" if report.ok else count(len(report.problems), "problem")
     summary = f"{report.reference}: {verdict}: {count(report.records, 'record')} in {count(report.shards, 'shard')}"
-    return Answer({**asdict(report), "ok": report.ok}, [*report.problems, summary], WELL if report.ok else FINDING)
+    document = {**asdict(report), "reference": _reference(storage, report), "ok": report.ok}
+    return Answer(document, [*report.problems, summary], WELL if report.ok else FINDING)
+
+
+def _reference(storage: Storage, report: Report) -> str:
+    """Return the whole reference of a version, which may be too damaged to be opened."""
+    dataset_id, _, version = report.reference.partition("@")
+    return f"{storage.url}/{report.reference}@sha256:{storage.versions(dataset_id)[version].digest}"
 
 
 @command(

@@ -29,6 +29,7 @@ Engine = Annotated[
     typer.Option(metavar="processes|ray|beam", help="What builds the parts of a source that can be divided."),
 ]
 OnError = Annotated[str, typer.Option(metavar="raise|skip", help="What becomes of elements that do not fit.")]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Publish a version even if it has no records.")]
 Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the version.")]
 Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object that is kept with the version.")]
 
@@ -47,6 +48,9 @@ def build(
     dataset_id: Id,
     version: Version,
     arg: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument of the function.")] = None,
+    record: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An argument that is kept with the version in clear.")
+    ] = None,
     compression: Compression = None,
     shard_bytes: ShardBytes = None,
     max_records: MaxRecords = None,
@@ -57,6 +61,7 @@ def build(
         bool, typer.Option("--resume/--no-resume", help="Go on with what a build that was interrupted has finished.")
     ] = True,
     on_error: OnError = "raise",
+    allow_empty: AllowEmpty = False,
     description: Description = None,
     metadata: Metadata = None,
     option: Options = None,
@@ -69,14 +74,21 @@ def build(
     target = open_storage(storage, option, local_cache)
     found = functions.load(function)
     arguments = functions.arguments(found, arg or ())
-    options = _options(compression, shard_bytes, max_records, on_error, description, metadata)
+    options = _options(compression, shard_bytes, max_records, on_error, allow_empty, description, metadata)
     return _published(
         target,
         dataset_id,
         version,
         found,
         arguments,
-        {**options, "unbatch": unbatch, "workers": workers, "engine": engine, "resume": resume},
+        {
+            **options,
+            "unbatch": unbatch,
+            "workers": workers,
+            "engine": engine,
+            "resume": resume,
+            "record": record or (),
+        },
     )
 
 
@@ -98,6 +110,7 @@ def import_(
     shard_bytes: ShardBytes = None,
     max_records: MaxRecords = None,
     on_error: OnError = "raise",
+    allow_empty: AllowEmpty = False,
     description: Description = None,
     metadata: Metadata = None,
     option: Options = None,
@@ -106,9 +119,10 @@ def import_(
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     target = open_storage(storage, option, local_cache)
     chosen = importing.format_of(files, kind)
-    options = _options(compression, shard_bytes, max_records, on_error, description, metadata)
+    options = _options(compression, shard_bytes, max_records, on_error, allow_empty, description, metadata)
     arguments = {"kind": chosen, "files": files}
-    return _published(target, dataset_id, version, importing.imported, arguments, options)
+    recorded = {**options, "record": tuple(arguments)}
+    return _published(target, dataset_id, version, importing.imported, arguments, recorded)
 
 
 def _options(
@@ -116,6 +130,7 @@ def _options(
     shard_bytes: str | None,
     max_records: int | None,
     on_error: str,
+    allow_empty: bool,
     description: str | None,
     metadata: str | None,
 ) -> dict[str, Any]:
@@ -125,6 +140,7 @@ def _options(
         "shard_bytes": DEFAULT_SHARD_BYTES if shard_bytes is None else nbytes("--shard-bytes", shard_bytes),
         "max_records": max_records,
         "on_error": on_error,
+        "allow_empty": allow_empty,
         "description": description,
         "metadata": _object("--metadata", metadata),
     }

@@ -48,17 +48,22 @@ def tag(
 @command(
     "cachelayer rm gs://bucket/caches/cifar10@v1",
     "cachelayer rm cache/cifar10@v1 --yes --force",
+    "cachelayer rm cache/cifar10@v1 --yes --grace 0",
 )
 def rm(
     reference: ReferenceArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also a version that has tags: they go with it.")] = False,
+    grace: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the files stay for those who read them: 30m, 24h; 0 for none.")
+    ] = "24h",
     option: Options = None,
 ) -> Answer:
-    """Delete a version, and the files that no other version has."""
+    """Delete a version, and, once the grace is over, the files that no other version has."""
     address = Address.whole(reference)
     if address.version is None:
         raise InvalidArgumentError(f"{reference!r}: say which version: {reference}@VERSION")
+    stay = seconds("--grace", grace)
     storage = open_storage(address.url, option)
     known = storage.versions(address.dataset_id).get(address.version)
     tags = [tag for tag, version in storage.tags(address.dataset_id).items() if version == address.version]
@@ -66,8 +71,10 @@ def rm(
         raise InvalidArgumentError(f"{address.name} has the tag {tags[0]}: move it first, or pass --force")
     if known is not None and not yes:
         _confirm(f"Delete {address.name} with {count(known.records, 'record')} from {storage.url}?")
-    storage.delete(address.dataset_id, address.version, force=force)
-    return Answer({"dataset_id": address.dataset_id, "deleted": address.version}, [f"{address.name} is deleted"])
+    storage.delete(address.dataset_id, address.version, force=force, grace=stay)
+    document = {"dataset_id": address.dataset_id, "deleted": address.version, "grace_seconds": stay}
+    later = f"its space is freed by gc after {grace}, or at once by rm --grace 0"
+    return Answer(document, [f"{address.name} is deleted{f': {later}' if stay else ''}"])
 
 
 def _confirm(question: str) -> None:
@@ -83,10 +90,13 @@ def _confirm(question: str) -> None:
 def gc(
     storage: StorageArgument,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="How long nothing must have changed: 30m, 24h, 7d.")
+        str, typer.Option(metavar="TIME", help="How long a build must not have changed: 30m, 24h, 7d.")
     ] = "24h",
     option: Options = None,
 ) -> Answer:
-    """Delete what failed, killed and interrupted builds and copies left. What is running is never touched."""
+    """Delete what failed, killed and interrupted builds and copies left, and deleted versions whose grace is over.
+
+    What is running is never touched.
+    """
     deleted = existing_storage(storage, option).gc(seconds("--grace", grace))
     return Answer({"deleted": deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} deleted"])

@@ -154,7 +154,7 @@ def _drop(ref: DataRef[Any]) -> bool:
         for file in (path, Path(paths.index_of(str(path)))):
             with file.open("rb") as opened:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    largest = MappedFile.open(max(files, key=lambda path: path.stat().st_size))
+    largest = MappedFile.unmapped(max(files, key=lambda path: path.stat().st_size))
     return not largest.are_resident(np.array([largest.nbytes // 2]))
 
 

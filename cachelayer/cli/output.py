@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +24,7 @@ BUG = 4
 INTERRUPTED = 130
 
 _WIDE = 500
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,18 @@ def console_of(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
     # Texts are data, in which [brackets] and :words: stand for themselves.
-    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    return _TextConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+class _TextConsole(Console):
+    """A console on which texts are nothing but texts: what others stored does not command the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not _CONTROL.search(segment.text):
+                yield segment
+            else:
+                yield Segment(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text), segment.style)
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:

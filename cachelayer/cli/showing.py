@@ -106,8 +106,13 @@ def _shards(manifest: Manifest) -> RenderableType:
     return shown
 
 
+_UNTOLD = ("salt", "sample")
+"""What is of use to a comparison alone."""
+
+
 def _provenance(provenance: Mapping[str, Any]) -> RenderableType:
-    return facts((name, _text(value)) for name, value in provenance.items() if value not in (None, {}, []))
+    told = ((name, value) for name, value in provenance.items() if name not in _UNTOLD and value not in (None, {}, []))
+    return facts((name, _text(value)) for name, value in told)
 
 
 def _text(value: Any) -> str:

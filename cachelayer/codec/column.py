@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.codec.memory import Ints, splits_of
+from cachelayer.codec.memory import Ints, rows_together, splits_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,15 @@ class Flat:
     def row(self, index: int) -> NDArray[Any]:
         return self.values[self.splits[index] : self.splits[index + 1]]
 
+    def rows_apart(self) -> list[NDArray[Any]]:
+        """Each row, which keeps itself and little of the others in memory."""
+        bounds = pairwise(self.splits.tolist())
+        rows = max(1, len(self.splits) - 1)
+        # Of objects only the pointers are counted.
+        if rows <= rows_together(self.values.nbytes // rows) and (rows == 1 or self.values.dtype != object):
+            return [self.values[start:stop] for start, stop in bounds]
+        return [self.values[start:stop].copy() for start, stop in bounds]
+
     @classmethod
     def of_rows(cls, rows: list[NDArray[Any]], dtype: Any) -> Flat:
         """One-dimensional arrays of one dtype, laid one after another."""
@@ -50,11 +60,13 @@ class Column:
         fixed: arrays of shape ``[rows, ...]``: the parts of the leaf that have one size in every record.
         variable: the parts whose size differs from record to record.
         nulls: bool of shape ``[rows]``, True where the leaf is None; None where it never is.
+        listed: the rows of a leaf of one fixed part, instead of that part: of what is read as elements.
     """
 
     fixed: tuple[NDArray[Any], ...] = ()
     variable: tuple[Flat, ...] = ()
     nulls: NDArray[np.bool_] | None = None
+    listed: list[Any] | None = None
 
     def rows(self, start: int, stop: int) -> Column:
         """Some of the rows, without a copy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -31,6 +32,8 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     Raises:
         ElementError: with ``row`` as its record.
     """
+    if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
+        value = _array_of(spec, value, row)
     try:
         leaf = as_leaf(value)
     except InvalidTypeError as error:
@@ -48,6 +51,31 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     if not fits_shape(spec.shape, leaf.shape):
         raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING)
     return dtypes.canonical_bytes(leaf).reshape(leaf.shape)
+
+
+def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
+    """Nested lists as the array that the spec declares; each number fits it by itself.
+
+    Raises:
+        ElementError: if the depth is another, lists of one level differ in length, or a value does not fit.
+    """
+    shape: list[int] = []
+    level: list[Any] = [items]
+    for _ in spec.shape:
+        lengths = {len(each) if isinstance(each, (list, tuple)) else -1 for each in level}
+        if len(lengths) > 1 or -1 in lengths:
+            found = f"lists of {len(shape)} levels" if lengths == {-1} else "lists of different lengths in one level"
+            raise ElementError(spec.describe(), found, record=row)
+        shape.append(lengths.pop() if lengths else 0)
+        level = [item for each in level for item in each]
+    if any(isinstance(item, (list, tuple)) for item in level):
+        raise ElementError(spec.describe(), f"lists of {len(shape) + 1} levels or more", record=row)
+    is_string = dtypes.is_string(spec.dtype)
+    array = np.empty(len(level), object if is_string else spec.dtype)
+    one = replace(spec, shape=())
+    for index, item in enumerate(level):
+        array[index] = item if is_string else conform(one, item, row)
+    return array.reshape(shape)
 
 
 def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:

@@ -97,6 +97,9 @@ class Records(Protocol):
     def slab(self, offset: int, nbytes: int) -> Bytes:
         """The same range of each record: a new uint8 array of shape ``[rows, nbytes]``."""
 
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        """What :meth:`slab` gives, as arrays of so many rows."""
+
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         """A range of each record, from ``starts`` bytes after its first one on: a new uint8 array of all."""
 
@@ -125,6 +128,10 @@ class RecordBuffer:
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
         return gather_rows(self.buffer, self.starts + offset, nbytes)
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        starts = self.starts + offset
+        return [gather_rows(self.buffer, starts[row : row + rows], nbytes) for row in range(0, len(starts), rows)]
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         splits = splits_of(lengths)

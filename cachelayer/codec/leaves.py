@@ -18,6 +18,7 @@ sparse array      int64: dense shape                          int64 indices, row
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from cachelayer.codec.column import Column, Flat
 from cachelayer.codec.conform import conform, conform_batch, fits_shape, stacked_rows
-from cachelayer.codec.memory import Ints, splits_of
+from cachelayer.codec.memory import Ints, rows_apart, splits_of
 from cachelayer.codec.strings import Values, decode_strings, encode_strings
 from cachelayer.elements import dtypes
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
@@ -56,7 +57,7 @@ class LeafCodec(Protocol):
         """The column of a batch: leaves stacked on a leading axis."""
 
     def to_rows(self, column: Column) -> list[Any]:
-        """The rows, each owning its memory or a part of the column's that no other row has."""
+        """The rows, in memory that no other row has; who keeps one keeps little of the others."""
 
     def to_batch(self, column: Column) -> Any:
         """The rows stacked on a leading axis."""
@@ -100,7 +101,7 @@ class StaticLeaf:
         return Column((conform_batch(self._spec, batch),))
 
     def to_rows(self, column: Column) -> list[Any]:
-        return list(column.fixed[0])
+        return rows_apart(column.fixed[0]) if column.listed is None else column.listed
 
     def to_batch(self, column: Column) -> Any:
         return column.fixed[0]
@@ -169,7 +170,7 @@ class DenseLeaf:
     def to_rows(self, column: Column) -> list[Any]:
         flat = self._values.decode(column.variable)
         shapes = self._dims(column, len(flat.splits) - 1).tolist()
-        return [flat.row(index).reshape(shape) for index, shape in enumerate(shapes)]
+        return [row.reshape(shape) for row, shape in zip(flat.rows_apart(), shapes, strict=True)]
 
     def to_batch(self, column: Column) -> Any:
         flat = self._values.decode(column.variable)
@@ -186,7 +187,8 @@ class DenseLeaf:
             owner = np.repeat(owner, lengths)
             counts = counts * dims[:, axis]
         inner = tuple(dim or 0 for dim in self._spec.shape[levels:])
-        return Ragged.from_nested(flat.values.reshape(int(counts.sum()), *inner), tuple(splits))
+        ragged = Ragged.from_nested(flat.values.reshape(int(counts.sum()), *inner), tuple(splits))
+        return ragged if levels == 1 else replace(ragged, row_shapes=dims[:, :levels])
 
 
 class RaggedLeaf:
@@ -247,20 +249,20 @@ class RaggedLeaf:
     def to_rows(self, column: Column) -> list[Any]:
         levels = column.variable[: self._spec.ragged_rank]
         flat = self._values.decode(column.variable[self._spec.ragged_rank :])
-        return [self._row(index, column, levels, flat) for index in range(len(flat.splits) - 1)]
+        return [self._row(index, column, levels, values) for index, values in enumerate(flat.rows_apart())]
 
-    def _row(self, index: int, column: Column, levels: tuple[Flat, ...], flat: Flat) -> Ragged:
+    def _row(self, index: int, column: Column, levels: tuple[Flat, ...], values: NDArray[Any]) -> Ragged:
         splits = tuple(splits_of(level.row(index)).astype(self._spec.splits_dtype) for level in levels)
         inner = [dim or 0 for dim in self._inner]
         for axis, dim in zip(self._unknown, column.fixed[0][index].tolist() if self._unknown else (), strict=True):
             inner[axis] = dim
-        return Ragged.from_nested(flat.row(index).reshape(int(splits[-1][-1]), *inner), splits)
+        return Ragged.from_nested(values.reshape(int(splits[-1][-1]), *inner), splits)
 
     def to_batch(self, column: Column) -> Any:
         levels = column.variable[: self._spec.ragged_rank]
         flat = self._values.decode(column.variable[self._spec.ragged_rank :])
         if self._unknown:
-            rows = [self._row(index, column, levels, flat) for index in range(len(flat.splits) - 1)]
+            rows = [self._row(index, column, levels, flat.row(index)) for index in range(len(flat.splits) - 1)]
             return np.fromiter(rows, dtype=object, count=len(rows))
         outer = splits_of(levels[0].lengths)
         splits = (outer, *(splits_of(level.values) for level in levels))
@@ -325,8 +327,10 @@ class SparseLeaf:
     def to_rows(self, column: Column) -> list[Any]:
         indices, flat = column.variable[0], self._values.decode(column.variable[1:])
         return [
-            Sparse(indices.row(row).reshape(-1, self._rank), flat.row(row), shape)
-            for row, shape in enumerate(column.fixed[0])
+            Sparse(at.reshape(-1, self._rank), values, shape)
+            for at, values, shape in zip(
+                indices.rows_apart(), flat.rows_apart(), rows_apart(column.fixed[0]), strict=True
+            )
         ]
 
     def to_batch(self, column: Column) -> Any:

@@ -15,6 +15,8 @@ Ints = NDArray[np.int64]
 _LONG = 1 << 14
 # numpy has no item of 2 GiB; far below that, one copy a row costs nothing beside the bytes.
 _LONG_ROW = 1 << 20
+# What an element that somebody keeps may keep of others. Less would take a call for every one of them.
+_KEPT_BESIDE = 1 << 16
 _LARGEST_BLOCK = (32 << 20) - (64 << 10)
 
 
@@ -88,6 +90,20 @@ def _move_each(
     ranges = zip(target_starts[chosen].tolist(), source_starts[chosen].tolist(), lengths[chosen].tolist(), strict=True)
     for to, start, length in ranges:
         target[to : to + length] = source[start : start + length]
+
+
+def rows_together(nbytes: int) -> int:
+    """Return how many rows of so many bytes may share memory, for one of them keeps that of all."""
+    return max(1, _KEPT_BESIDE // max(1, nbytes))
+
+
+def rows_apart(array: NDArray[Any]) -> list[Any]:
+    """Return the rows of an array, of which each keeps itself and little of the others in memory."""
+    together = rows_together(array.nbytes // max(1, len(array)))
+    if array.ndim == 1 or len(array) <= together:
+        return list(array)
+    starts = range(0, len(array), together)
+    return [row for start in starts for row in array[start : start + together].copy()]
 
 
 def splits_of(lengths: NDArray[Any]) -> Ints:

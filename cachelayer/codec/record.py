@@ -16,7 +16,7 @@ from cachelayer.codec.column import Column, Flat
 from cachelayer.codec.frames import PREFIX, Frames, RecordBuffer, Records
 from cachelayer.codec.layout import layout_of
 from cachelayer.codec.leaves import fixed_nbytes, leaf_codec
-from cachelayer.codec.memory import Bytes, Ints, move_ranges, scatter_rows, splits_of
+from cachelayer.codec.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
 from cachelayer.elements import tree
 from cachelayer.elements.dtypes import canonical_bytes
 from cachelayer.elements.spec import ArraySpec
@@ -42,13 +42,22 @@ class Codec(Protocol):
         """
 
     def batch_columns(self, batch: Any) -> list[Column]:
-        """The columns of a batch: the element's structure, with leaves stacked on a leading axis."""
+        """Return the columns of a batch: the element's structure, with leaves stacked on a leading axis.
+
+        A leaf that is None in some rows is a Nullable, with the filler of its codec in their place.
+        """
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         """The records of ``rows`` elements."""
 
-    def decode(self, records: Records, chosen: Collection[int] | None = None) -> list[Column | None]:
-        """The columns of records; None for leaves that are not among the ``chosen`` ones."""
+    def decode(
+        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
+    ) -> list[Column | None]:
+        """The columns of records; None for leaves that are not among the ``chosen`` ones.
+
+        Args:
+            apart: for :meth:`elements`, so that each of them keeps little memory of the others.
+        """
 
     def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:
         """The elements of columns."""
@@ -95,7 +104,9 @@ class _TreeCodec(ABC):
         return self.elements(columns, 1)[0]
 
     @abstractmethod
-    def decode(self, records: Records, chosen: Collection[int] | None = None) -> list[Column | None]:
+    def decode(
+        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
+    ) -> list[Column | None]:
         """See :class:`Codec`."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
@@ -117,10 +128,12 @@ class _TreeCodec(ABC):
     def batch_columns(self, batch: Any) -> list[Column]:
         columns = []
         for leaf, path, values in zip(self._leaves, self._paths, tree.flatten_like(self.spec, batch), strict=True):
+            is_nullable = isinstance(values, Nullable)
             try:
-                columns.append(leaf.from_batch(values))
+                column = leaf.from_batch(values.values if is_nullable else values)
             except ElementError as error:
                 raise error.at(path=path) from error.__cause__
+            columns.append(Column(column.fixed, column.variable, ~values.valid) if is_nullable else column)
         return columns
 
     def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:
@@ -160,7 +173,13 @@ class RawCodec(_TreeCodec):
         move_ranges(frames.buffer, frames.starts, flat.values, flat.splits[:-1], flat.lengths)
         return frames
 
-    def decode(self, records: Records, chosen: Collection[int] | None = None) -> list[Column | None]:
+    def decode(
+        self,
+        records: Records,
+        chosen: Collection[int] | None = None,
+        *,
+        apart: bool = False,  # noqa: ARG002
+    ) -> list[Column | None]:
         if chosen is not None and 0 not in chosen:
             return [None]
         lengths = records.lengths
@@ -184,6 +203,10 @@ class TypedCodec(_TreeCodec):
         ]
         self._nullable = any(spec.nullable for spec in self._leaf_specs)
         sizes = [sum(map(fixed_nbytes, leaf.fixed)) for leaf in self._leaves]
+        # Large arrays of known shape are read a few rows at a time if they are to be elements.
+        self._is_listed = [
+            leaf.is_static and bool(leaf.shape) and size > 0 for leaf, size in zip(self._leaf_specs, sizes, strict=True)
+        ]
         # A small leaf, read first, brings the cache lines where large ones begin; read last, it would miss them all.
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
         # For each leaf shape, dtype and offset, where all are static: then an element is views of its record.
@@ -244,13 +267,20 @@ class TypedCodec(_TreeCodec):
             move_ranges(frames.buffer, starts, raw, flat.splits[:-1] * itemsize, nbytes[:, index])
             starts = starts + _padded(nbytes[:, index])
 
-    def decode(self, records: Records, chosen: Collection[int] | None = None) -> list[Column | None]:
+    def decode(
+        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
+    ) -> list[Column | None]:
         layout, rows = self.layout, len(records)
         starts, nbytes = self._variable_ranges(records)
         nulls = self._nulls(records)
         columns: list[Column | None] = [None] * len(self._leaves)
         for index in self._smallest_first:
             if chosen is not None and index not in chosen:
+                continue
+            is_null = nulls[:, index] if self._leaf_specs[index].nullable else None
+            if apart and self._is_listed[index]:
+                listed = self._listed(records, *self._fixed_parts[index][0])
+                columns[index] = Column(nulls=is_null, listed=listed)
                 continue
             # One call instead of a view and a reshape; it takes over the memory.
             fixed = [
@@ -261,9 +291,14 @@ class TypedCodec(_TreeCodec):
             for number, dtype in enumerate(self._leaves[index].variable, start=layout.variable[index]):
                 values = records.ranges(starts[:, number], nbytes[:, number]).view(dtype)
                 variable.append(Flat(values, splits_of(nbytes[:, number] // dtype.itemsize)))
-            is_null = nulls[:, index] if self._leaf_specs[index].nullable else None
             columns[index] = Column(tuple(fixed), tuple(variable), is_null)
         return columns
+
+    @staticmethod
+    def _listed(records: Records, offset: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[Any]:
+        """The rows of a part, few of which share memory."""
+        parts = records.slabs(offset, nbytes, rows_together(nbytes))
+        return [row for part in parts for row in np.ndarray((len(part), *shape), dtype, part)]
 
     def _variable_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""

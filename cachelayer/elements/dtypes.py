@@ -5,6 +5,7 @@ A leaf's dtype is a ``numpy.dtype`` or one of the two Python types ``bytes`` and
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,11 @@ DType = np.dtype[Any] | type[bytes] | type[str]
 _EXTENDED = {"float80": np.dtype(np.longdouble), "complex160": np.dtype(np.clongdouble)}
 _IS_X87 = np.finfo(np.longdouble).nmant == 63 and _EXTENDED["float80"].itemsize == 16
 _NAMED_KINDS = frozenset("biufc")
+# What numpy is asked for: it understands much else, such as "i4,f8" and names that warn.
+_KNOWN = re.compile(
+    r"bool|u?int(8|16|32|64)|float(16|32|64|96|128)|complex(64|128|192|256)|[|<][SU][0-9]{1,10}|<[Mm]8(\[[0-9]*[A-Za-z]+\])?",
+    re.ASCII,
+)
 _ML_DTYPES = [
     "bfloat16",
     "float8_e3m4",
@@ -119,8 +125,10 @@ def from_name(name: str) -> DType:
 
             known: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
             return known
+        if not _KNOWN.fullmatch(name):
+            raise TypeError("no such name")
         return check(np.dtype(name))
-    except (AttributeError, TypeError, InvalidTypeError) as error:
+    except (AttributeError, OverflowError, TypeError, ValueError, InvalidTypeError) as error:
         raise FormatError(f"unknown dtype {name!r}: it may need a newer numpy, ml_dtypes or cachelayer") from error
 
 

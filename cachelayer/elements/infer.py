@@ -12,6 +12,18 @@ from cachelayer.elements.tree import Tree, children, describe, leaf_values, map_
 from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 
+# By name: to know these types is no reason to import their modules.
+_REMEDIES = {
+    **dict.fromkeys(("bytearray", "memoryview"), "bytes() makes bytes of it"),
+    **dict.fromkeys(("set", "frozenset"), "np.array(sorted(...)) makes an array of it"),
+    **dict.fromkeys(("range", "array", "list", "deque"), "np.array() makes an array of it"),
+    **dict.fromkeys(("date", "timedelta"), "np.datetime64() or np.timedelta64() makes a number of it, str() a str"),
+    "Nullable": "pass unbatch=True for the rows of a batch, or elements instead of batches",
+    "Decimal": "float() makes a number of it, str() a str",
+    "Enum": "store its .value or its .name",
+    "PurePath": "str() makes a str of it, read_bytes() gives what the file holds",
+}
+
 
 def declared(spec: Tree) -> Tree:
     """The element spec that a user wrote.
@@ -114,6 +126,8 @@ def leaf_spec(value: Any) -> LeafSpec | None:
     array = as_leaf(value)
     if isinstance(array, (bytes, str)):
         return ArraySpec(type(array))
+    if isinstance(value, np.ndarray) and value.dtype.kind == "T":
+        return ArraySpec(str, value.shape)
     return ArraySpec(array.dtype, array.shape)
 
 
@@ -126,7 +140,8 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
     if isinstance(value, np.ndarray):
         if isinstance(value, np.ma.MaskedArray):
             raise InvalidTypeError("a masked array would lose its mask: use filled(), or None, or a second array")
-        return value
+        # Its strings lie elsewhere.
+        return value.astype(object) if value.dtype.kind == "T" else value
     if isinstance(value, bytes):
         return bytes(value)
     if isinstance(value, str):
@@ -144,7 +159,21 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
         if array.dtype == object and array.shape == () and isinstance(array.item(), (bytes, str)):
             return as_leaf(array.item())
         return array
-    raise InvalidTypeError(f"a {type(value).__name__} is no array, number, bytes, str or None: convert it")
+    raise InvalidTypeError(
+        f"a {type(value).__name__} is no array, number, bytes, str or None: convert it{_remedy(value)}"
+    )
+
+
+def _remedy(value: Any) -> str:
+    """What makes a value something that can be stored."""
+    for kind in type(value).__mro__:
+        if kind.__name__ in _REMEDIES:
+            return f": {_REMEDIES[kind.__name__]}"
+    if hasattr(value, "__dataclass_fields__"):
+        return ": dataclasses.asdict() makes a dict of it"
+    if hasattr(value, "__array_interface__"):
+        return ": np.asarray() makes an array of it; an image can also stay the bytes of its file, with ImageSpec"
+    return ""
 
 
 def _array_dtype(values: np.ndarray[Any, Any]) -> Any:

@@ -5,12 +5,15 @@ Dicts are lists of pairs, since the order of keys is part of a spec and JSON obj
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from cachelayer.elements import dtypes
 from cachelayer.elements.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree, is_namedtuple, namedtuple_class
-from cachelayer.errors import CacheLayerError, FormatError
+from cachelayer.errors import CacheLayerError, FormatError, InvalidArgumentError
 
 _LEAF_KEYS = frozenset({"kind", "dtype", "shape", "nullable"})
 _KEYS = {
@@ -27,10 +30,27 @@ _KEYS = {
 }
 _LEAF_KINDS: dict[str, type[LeafSpec]] = {"array": ArraySpec, "ragged": RaggedSpec, "sparse": SparseSpec}
 _ENCODED_KINDS: dict[str, type[EncodedSpec]] = {"image": ImageSpec, "audio": AudioSpec}
+_DEEPEST = 100
+"""Levels of structure: all that reads a spec is recursive."""
+_MOST_DIMENSIONS = 64
+_MOST_DIMENSION = 2**63 - 1
+_MOST_NBYTES = 2**32
+"""Records are shorter, and so is a leaf that has the same bytes in each of them."""
+_MALFORMED = (CacheLayerError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 def to_json(spec: Tree) -> Any:
-    """The spec as JSON values."""
+    """The spec as JSON values.
+
+    Raises:
+        InvalidArgumentError: if it is nested too deep to be read again.
+    """
+    return _to_json(spec, 0)
+
+
+def _to_json(spec: Tree, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise InvalidArgumentError(f"elements are nested deeper than {_DEEPEST} levels: make them flatter")
     if spec is None:
         return {"kind": "none"}
     if isinstance(spec, EncodedSpec):
@@ -43,11 +63,11 @@ def to_json(spec: Tree) -> Any:
             node |= {"ragged_rank": spec.ragged_rank, "splits_dtype": spec.splits_dtype.name}
         return node | ({"nullable": True} if spec.nullable else {})
     if isinstance(spec, dict):
-        return {"kind": "dict", "items": [[key, to_json(child)] for key, child in spec.items()]}
+        return {"kind": "dict", "items": [[key, _to_json(child, depth + 1)] for key, child in spec.items()]}
     if is_namedtuple(spec):
-        fields = [[field, to_json(child)] for field, child in zip(spec._fields, spec, strict=True)]
+        fields = [[field, _to_json(child, depth + 1)] for field, child in zip(spec._fields, spec, strict=True)]
         return {"kind": "namedtuple", "name": type(spec).__name__, "items": fields}
-    return {"kind": type(spec).__name__, "items": [to_json(child) for child in spec]}
+    return {"kind": type(spec).__name__, "items": [_to_json(child, depth + 1) for child in spec]}
 
 
 def from_json(node: Any) -> Tree:
@@ -57,14 +77,18 @@ def from_json(node: Any) -> Tree:
         FormatError: where they are not a spec of this format.
     """
     try:
-        return _from_json(node)
+        return _from_json(node, 0)
     except FormatError:
         raise
-    except (CacheLayerError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"not an element spec: {error!r} in {str(node)[:200]}") from error
+    except _MALFORMED as error:
+        raise FormatError(f"not an element spec: {repr(error)[:300]}") from error
 
 
-def _from_json(node: Any) -> Tree:
+def _from_json(node: Any, depth: int) -> Tree:
+    if depth > _DEEPEST:
+        raise FormatError(f"an element spec is nested deeper than {_DEEPEST} levels")
+    if not isinstance(node, dict):
+        raise FormatError(f"not an element spec: a {type(node).__name__} in the place of an object")
     kind = node["kind"]
     unknown = node.keys() - _KEYS.get(kind, node.keys())
     if unknown:
@@ -72,32 +96,67 @@ def _from_json(node: Any) -> Tree:
     if kind == "none":
         return None
     if kind in _LEAF_KINDS:
-        options: dict[str, Any] = {"dtype": dtypes.from_name(node["dtype"]), "shape": tuple(node["shape"])}
+        options: dict[str, Any] = {"dtype": dtypes.from_name(_text(node["dtype"])), "shape": _shape(node["shape"])}
         if kind == "ragged":
-            options |= {"ragged_rank": node["ragged_rank"], "splits_dtype": node["splits_dtype"]}
-        return _LEAF_KINDS[kind](**options, nullable=_flag(node.get("nullable", False)))
+            options |= {"ragged_rank": _count(node["ragged_rank"]), "splits_dtype": _text(node["splits_dtype"])}
+        return _checked(_LEAF_KINDS[kind](**options, nullable=_flag(node.get("nullable", False))))
     if kind in _ENCODED_KINDS:
         said = {key: node[key] for key in _KEYS[kind] - {"kind", "nullable"}}
         return _ENCODED_KINDS[kind](**said, nullable=_flag(node.get("nullable", False)))
     if kind == "dict":
-        children = {_key(key): _from_json(child) for key, child in node["items"]}
+        children = {_text(key): _from_json(child, depth + 1) for key, child in _pairs(node["items"])}
         if len(children) != len(node["items"]):
             raise FormatError("a dict of an element spec holds a key twice")
         return children
     if kind == "namedtuple":
-        cls = namedtuple_class(node["name"], tuple(field for field, _ in node["items"]))
-        return cls(*(_from_json(child) for _, child in node["items"]))
-    if kind == "tuple":
-        return tuple(_from_json(child) for child in node["items"])
-    if kind == "list":
-        return [_from_json(child) for child in node["items"]]
+        pairs = _pairs(node["items"])
+        cls = namedtuple_class(_text(node["name"]), tuple(_text(field) for field, _ in pairs))
+        return cls(*[_from_json(child, depth + 1) for _, child in pairs])
+    if kind in ("tuple", "list"):
+        values = [_from_json(child, depth + 1) for child in _list(node["items"])]
+        return tuple(values) if kind == "tuple" else values
     raise FormatError(f"unknown kind {kind!r} in an element spec: it may need a newer release of cachelayer")
 
 
-def _key(key: Any) -> str:
-    if not isinstance(key, str):
-        raise FormatError(f"key {key!r} of an element spec is no str")
-    return key
+def _checked(leaf: LeafSpec) -> LeafSpec:
+    """Return the leaf, if a record can hold it."""
+    if leaf.is_static and isinstance(leaf.dtype, np.dtype):
+        nbytes = leaf.dtype.itemsize * math.prod(dim for dim in leaf.shape if dim is not None)
+        if nbytes >= _MOST_NBYTES:
+            raise FormatError(f"a leaf of {nbytes} bytes in an element spec: no record holds {_MOST_NBYTES}")
+    return leaf
+
+
+def _shape(dims: Any) -> tuple[int | None, ...]:
+    shape = tuple(None if dim is None else _count(dim) for dim in _list(dims))
+    if len(shape) > _MOST_DIMENSIONS:
+        raise FormatError(f"a leaf of {len(shape)} dimensions in an element spec: {_MOST_DIMENSIONS} are the most")
+    return shape
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_DIMENSION:
+        raise FormatError(f"{str(value)[:80]} in an element spec is no dimension")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise FormatError(f"a {type(value).__name__} in an element spec, in the place of a list")
+    return value
+
+
+def _pairs(value: Any) -> list[tuple[Any, Any]]:
+    pairs = [tuple(_list(pair)) for pair in _list(value)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise FormatError("items of an element spec that are no pairs")
+    return [(key, child) for key, child in pairs]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise FormatError(f"a {type(value).__name__} in an element spec, in the place of a text")
+    return value
 
 
 def _flag(value: Any) -> bool:

@@ -181,7 +181,7 @@ def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
 def _structure_error(spec: Tree, value: Any) -> ElementError:
     hint = ""
     if isinstance(spec, list) and isinstance(value, list):
-        hint = "Lists are structure: for sequences of any length use arrays and declare ArraySpec(dtype, (None,))."
+        hint = "Lists are structure: for sequences of any length declare ArraySpec(dtype, (None,)) in element_spec=."
     return ElementError(describe(spec), describe(value), hint=hint)
 
 
@@ -197,7 +197,7 @@ def describe(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 

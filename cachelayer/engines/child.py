@@ -1,7 +1,8 @@
 """A process of this Python that calls one function again and again.
 
 Parent and child send each other pickles after their length as a little-endian uint64: first the function, then the
-arguments of each call, which is answered with its outcome.
+arguments of each call, which is answered with its outcome. How far it is the child writes into a file of two integers
+that has no name, and the parent reads it when it likes.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from typing import IO, Any, Self, cast
 
 from cachelayer.engines.calls import outcome, result, unpickled
+from cachelayer.progress import Progress, current
 
 _LENGTH = struct.Struct("<Q")
+_COUNTS = struct.Struct("<QQ")
+_SECONDS_BETWEEN_COUNTS = 0.5
 _SECONDS_TO_END = 5.0
 _MAIN = "from cachelayer.engines.child import main; main()"
 
@@ -40,12 +46,16 @@ class Child:
     def __init__(self, function: bytes) -> None:
         self._opening: bytes | None = function
         # In a session of its own: Ctrl-C reaches the parent alone, which ends its children.
+        self._counts = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the child
+        self._counted = (0, 0)
         self._process = subprocess.Popen(  # noqa: S603 - this Python
-            [sys.executable, "-c", _MAIN],
+            [sys.executable, "-c", _MAIN, str(self._counts.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=(self._counts.fileno(),),
         )
+        current().watch(self.counts)
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)
         self.can_be_asked = True
@@ -54,6 +64,12 @@ class Child:
     def fileno(self) -> int:
         """What can be read from when the child has answered, or died."""
         return self._replies.fileno()
+
+    def counts(self) -> tuple[int, int]:
+        """Return the records and bytes that the child has made in all its calls."""
+        with suppress(ValueError, OSError, struct.error):
+            self._counted = _COUNTS.unpack(os.pread(self._counts.fileno(), _COUNTS.size, 0))
+        return self._counted
 
     def send(self, *arguments: Any) -> None:
         """Begin a call. One at a time; a child that is dead is noticed by ``receive``."""
@@ -85,7 +101,8 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._requests, self._replies):
+        self.counts()
+        for pipe in (self._requests, self._replies, self._counts):
             with suppress(OSError):
                 pipe.close()
 
@@ -117,6 +134,7 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 
 def main() -> None:
     """Make the calls that the parent asks for, until the parent is gone."""
+    counts = int(sys.argv.pop())
     pipe, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # What the function reads and prints must not come between messages.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -124,8 +142,17 @@ def main() -> None:
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_requested, args=(pipe, requests), daemon=True).start()
     function = cache(partial(unpickled, requests.get()))
+    with Progress("", None, enabled=False) as progress:
+        threading.Thread(target=_tell, args=(counts, progress), daemon=True).start()
+        while True:
+            _send(replies, _reply(function, requests.get()))
+
+
+def _tell(counts: int, progress: Progress) -> None:
+    """Write again and again how far the calls are."""
     while True:
-        _send(replies, _reply(function, requests.get()))
+        os.pwrite(counts, _COUNTS.pack(*progress.counts), 0)
+        time.sleep(_SECONDS_BETWEEN_COUNTS)
 
 
 def _requested(pipe: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:

@@ -8,6 +8,9 @@
     <folder>/<group>/<name>.part                 one that is being made, locked; of its final size from the start
 
 Copies never change. A group is what one build attempt wrote: its name is a hash of where that lies.
+
+They are read as they lie there, so nobody else may have put them there: folders and files are made for their owner
+alone, and a folder or a file that belongs to another user, that others may write to, or that is a link, is not used.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -31,6 +35,8 @@ _SHARE_OF_FREE = 0.8
 _PART = ".part"
 _IN_USE = "in-use"
 _GROUP = re.compile("[0-9a-f]{32}")
+_FOLDER_MODE, _FILE_MODE = 0o700, 0o600
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class CacheFolder:
 
     def sizes(self) -> dict[Path, dict[str, int]]:
         """Of each group the bytes of its files. What else is in the folder is the user's own."""
-        groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name))
+        groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name) and not group.is_symlink())
         return {group: found for group in groups if _IN_USE in (found := _sizes(group))}
 
     def make_room(self, nbytes: int, keep: Path) -> bool:
@@ -105,14 +111,18 @@ class CopyGroup:
         self._folder = folder
         self._path = folder.path / name
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
+            # The folder may be a link that its user made; within it nobody makes any.
+            _make_private(folder.path, Path.stat)
+            _make_private(self._path, Path.lstat)
+            in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
             weakref.finalize(self, os.close, in_use)
             # Who removes copies holds the lock alone, for a moment.
             fcntl.flock(in_use, fcntl.LOCK_SH)
             os.utime(self._path / _IN_USE)
             for part in self._path.glob(f"*{_PART}"):
                 _remove_abandoned(part)
+        except CacheLayerError:
+            raise
         except OSError as error:
             raise storage_error("write local copies to", self._path, error) from error
 
@@ -123,6 +133,17 @@ class CopyGroup:
     def has(self, name: str, nbytes: int) -> bool:
         """Whether there is a whole copy of an object of so many bytes."""
         return _size(self.path(name)) == nbytes
+
+    def keep(self, path: Path) -> None:
+        """Take a file that was written among the copies, by whatever writes files for everybody, for one of them.
+
+        Raises:
+            StorageError: if the file system refuses.
+        """
+        try:
+            path.chmod(_FILE_MODE)
+        except OSError as error:
+            raise storage_error("write local copy", path, error) from error
 
     def drop(self, name: str) -> None:
         """Remove a copy that is not what it should be."""
@@ -222,8 +243,9 @@ def _bring_to_disk(part: Path, nbytes: int) -> None:
 @contextmanager
 def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
     """Hold a lock on a file, which is made where it does not exist; None where ``how`` says not to wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, _FILE_MODE)
+    with os.fdopen(descriptor, "ab") as file:
         try:
             fcntl.flock(file, how)
         except BlockingIOError:
@@ -234,6 +256,9 @@ def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
 
 def _remove_abandoned(part: Path) -> None:
     """Remove what a killed process left of a copy, so that it takes no room from others."""
+    if part.is_symlink():
+        part.unlink()
+        return
     with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
         if file is not None and _is_at(file, part):
             part.unlink()
@@ -242,15 +267,40 @@ def _remove_abandoned(part: Path) -> None:
 def _is_at(file: BinaryIO, path: Path) -> bool:
     """Whether an open file is still the one of this name."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
 
 
 def _size(path: Path) -> int:
+    """Bytes of a copy that can be trusted, else -1: only this user can have made it."""
     with suppress(OSError):
-        return path.stat().st_size
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _BY_OTHERS:
+            return status.st_size
     return -1
+
+
+def _make_private(folder: Path, status_of: Callable[[Path], os.stat_result]) -> None:
+    """Make a folder for this user alone, where it does not exist.
+
+    Raises:
+        StorageError: if it belongs to another user, or others may write to it.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    status = status_of(folder)
+    if not stat.S_ISDIR(status.st_mode):
+        raise StorageError(f"local copies in {folder} are not used: it is a link: remove it")
+    if status.st_uid != os.geteuid():
+        raise StorageError(
+            f"local copies in {folder} are not used: it belongs to user {status.st_uid}, not to {os.geteuid()}, who "
+            "reads here: pass a local_cache of your own, or set CACHELAYER_LOCAL_CACHE"
+        )
+    if status.st_mode & _BY_OTHERS:
+        raise StorageError(
+            f"local copies in {folder} are not used: other users may write to it (mode "
+            f"{stat.S_IMODE(status.st_mode):04o}): run chmod -R go-w {folder}, or pass another local_cache"
+        )
 
 
 def _sizes(group: Path) -> dict[str, int]:

@@ -1,4 +1,8 @@
-"""Objects as files below a folder of this machine."""
+"""Objects as files below a folder of this machine, which is never left.
+
+Whoever filled the folder may have put links into it. The folder itself may be one, and so may the folder of a dataset:
+users move datasets to other disks so. Below that no link is followed: not to read, list, write or delete.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import errno
 import io
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,11 +19,13 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
+from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects.paths import parent_of
 
 _CHUNK = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
+_SHOWN = 200
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _MEND = "restore it, or build again"
 
 
@@ -45,20 +52,39 @@ class LocalStore:
         return str(self.root)
 
     def path(self, name: str) -> Path:
-        """The file of an object."""
-        return self.root / name
+        """The file of an object.
+
+        Raises:
+            StorageError: if the name leads out of the folder, or through a link below the folder of a dataset.
+        """
+        path = self.root
+        for depth, step in enumerate(name.split("/") if name else ()):
+            if step in ("", ".", "..") or "\0" in step:
+                raise StorageError(f"{self.root}: {name[:_SHOWN]!r} is not the name of an object")
+            path /= step
+            # Unlike Path.is_symlink it says no where it may not look: whoever goes on is told so then.
+            if depth and os.path.islink(path):  # noqa: PTH114
+                raise StorageError(
+                    f"{path} is a link, and none below the folder of a dataset is followed: put there what it leads "
+                    "to, or make a link of the whole folder of the dataset"
+                )
+        return path
 
     @property
     def host(self) -> str:
         return "this machine"
 
     def read(self, name: str) -> bytes | None:
+        path = self.path(name)
         try:
-            return self.path(name).read_bytes()
+            with _open_file(path) as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except MemoryError:
+            raise StorageError(f"cannot read {path}: there is no memory for its {self.size(name)} bytes") from None
         except OSError as error:
-            raise storage_error("read", self.path(name), error) from error
+            raise storage_error("read", path, error) from error
 
     def exists(self, name: str) -> bool:
         try:
@@ -93,11 +119,29 @@ class LocalStore:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         with self._written(name, io.BytesIO(data)) as temporary:
             try:
-                os.link(temporary, self.path(name))
+                _link(temporary, self.path(name))
             except FileExistsError:
                 # A network file system may have lost the reply to the link that it made.
                 return self.read(name) == data
         return True
+
+    def check_links(self, name: str) -> None:
+        """See to it that an object can be put only where there is none, which takes hard links.
+
+        Args:
+            name: an object that exists.
+
+        Raises:
+            StorageError: if the file system has none.
+        """
+        probe = self._temporary(name)
+        try:
+            _link(self.path(name), probe)
+        except OSError as error:
+            raise storage_error("publish in", probe.parent, error) from error
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
 
     def receive(self, name: str, fill: Callable[[Path], None]) -> None:
         """Make the file that ``fill`` writes an object, whole, over what may be there; it is durable on return.
@@ -161,7 +205,11 @@ class LocalStore:
         size = self.size(name)
         if size != nbytes:
             raise CorruptionError(f"{self.path(name)}: {_found(size)}, expected {nbytes} bytes: {_MEND}")
-        with _opened(self.path(name)) as source:
+        try:
+            opened = _open_file(self.path(name))
+        except OSError as error:
+            raise storage_error("read", self.path(name), error) from error
+        with opened as source:
             try:
                 with in_place(path) as file:
                     checksum = _copy(source, file, on_bytes)
@@ -177,10 +225,11 @@ class LocalStore:
         if start == stop:
             return b""
         try:
-            with self.path(name).open("rb") as file:
-                file.seek(start)
-                found = file.read(stop - start)
+            with _open_file(self.path(name)) as file:
                 size = os.fstat(file.fileno()).st_size
+                file.seek(start)
+                # Of what ends early nothing is read: room for all of it would be made first.
+                found = file.read(stop - start) if stop <= size else b""
         except (FileNotFoundError, NotADirectoryError):
             raise CorruptionError(f"{self.path(name)}: {_found(None)}: {_MEND}") from None
         except OSError as error:
@@ -191,7 +240,7 @@ class LocalStore:
 
     def make_folder(self, name: str) -> Path:
         """The folder of this name, made durably where it does not exist."""
-        folder = self.path(name)
+        folder = made = self.path(name)
         missing = []
         try:
             while not folder.is_dir():
@@ -202,11 +251,12 @@ class LocalStore:
                 sync_folder(folder.parent)
         except OSError as error:
             raise storage_error("create", folder, error) from error
-        return self.path(name)
+        return made
 
     def names(self, folder: str) -> list[str]:
         try:
-            return sorted(path.name for path in self.path(folder).iterdir())
+            # A link below the folder of a dataset is no object.
+            return sorted(path.name for path in self.path(folder).iterdir() if not folder or not path.is_symlink())
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -221,11 +271,14 @@ class LocalStore:
             raise storage_error("delete", self.path(name), error) from error
 
     def delete_folder(self, folder: str) -> None:
+        path = self.path(folder)
         try:
-            while self.path(folder).exists():
+            while path.exists():
                 self._delete_what_is_there(folder)
+        except CacheLayerError:
+            raise
         except OSError as error:
-            raise storage_error("delete", self.path(folder), error) from error
+            raise storage_error("delete", path, error) from error
 
     def _delete_what_is_there(self, folder: str) -> None:
         try:
@@ -234,6 +287,18 @@ class LocalStore:
             # Who deletes or writes there at the same time makes files vanish or appear under our hands.
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                 raise
+
+
+def _link(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise StorageError(
+            f"this file system has no hard links ({error.strerror}), and no version can be published without them: "
+            "keep the storage on one that has them, such as ext4, XFS, APFS, NFS or Lustre, or in an object store"
+        ) from error
 
 
 def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> int:
@@ -250,6 +315,19 @@ def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | 
 def in_place(path: Path) -> BinaryIO:
     """The file, made where there is none, to be written over: others may hold a lock of it."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Open a file to be read, never a link, nor what somebody would have to write into first.
+
+    Raises:
+        OSError: if there is no such file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LocalStore, absolute
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 60.0
 _BUCKETS = {"gs", "gcs", "s3", "s3a"}
+_WITHOUT_USERS = {*_BUCKETS, "http", "https", "webdav", "webdavs"}
+"""Schemes of which whatever stands before the host is a credential."""
 
 
 def open_store(
@@ -32,7 +36,7 @@ def open_store(
         InvalidArgumentError: for what is no path and no such URL.
         InvalidTypeError: for what is neither.
     """
-    options = dict(storage_options or {})
+    options = StorageOptions(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))
     if not isinstance(url, (str, bytes, os.PathLike)):
         raise InvalidTypeError(f"a storage is a path or a URL, not a {type(url).__name__}")
@@ -41,8 +45,7 @@ def open_store(
         raise InvalidArgumentError(f"a storage is a path or a URL, not {url!r}")
     if "://" not in text and "::" not in text:
         return _local(text, text, options)
-    _check_url(text)
-    parts = urlsplit(text)
+    parts = _checked_url(text)
     if parts.scheme in {"file", "local"}:
         if parts.netloc not in {"", "localhost"}:
             raise InvalidArgumentError(f"storage {text!r}: a file of another host: pass a path of this one")
@@ -61,22 +64,46 @@ def _seconds(timeout: Any) -> float:
     return float(timeout)
 
 
-def _check_url(text: str) -> None:
-    parts = urlsplit(text)
+def _checked_url(text: str) -> SplitResult:
+    shown = without_credentials(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"storage {shown!r} is no URL: {error}") from None
     scheme, _, rest = text.partition("://")
     authority = rest.partition("/")[0]
-    if "@" in authority and (":" in authority.rpartition("@")[0] or scheme in _BUCKETS):
+    if "@" in authority and (":" in authority.rpartition("@")[0] or scheme in _WITHOUT_USERS):
         raise InvalidArgumentError(
-            f"storage {scheme}://...@{authority.rpartition('@')[2]}: credentials do not belong into a URL, which is "
-            "shown and stored: pass storage_options"
+            f"storage {shown}: credentials do not belong into a URL, which is shown and stored: pass storage_options"
         )
     if "::" in text:
         raise InvalidArgumentError(
-            f"storage {text!r}: chained URLs drop the conditions that publishing rests on: pass the plain URL; "
+            f"storage {shown!r}: chained URLs drop the conditions that publishing rests on: pass the plain URL; "
             "local copies are local_cache's affair"
         )
-    if parts.query or parts.fragment:
-        raise InvalidArgumentError(f"storage {text!r}: no query and no fragment is understood")
+    refuse_query(text)
+    return parts
+
+
+def refuse_query(text: str) -> None:
+    """Raise if a URL has a query or a fragment: credentials stand there often, and what follows would show them.
+
+    Raises:
+        InvalidArgumentError: if it has one.
+    """
+    if "://" in text and re.search("[?#]", text):
+        raise InvalidArgumentError(f"storage {without_credentials(text)!r}: no query and no fragment is understood")
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL as it may be shown: who is named before its host, and its query, are left out."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    return f"{scheme}://{'...' if user else ''}{at}{host}{slash}{path}"
 
 
 def _local(text: str, path: str, options: Mapping[str, Any]) -> LocalStore:

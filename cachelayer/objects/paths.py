@@ -21,9 +21,11 @@ import re
 from cachelayer.errors import InvalidNameError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_MADE_UP = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{12}([.][0-9a-f]{12})?", re.ASCII)
 _RESERVED_PREFIX = "sha256"
 LATEST = "latest"
 BUILDS = "_builds"
+_FILE = re.compile(rf"{BUILDS}/({_NAME.pattern})/(?:{_NAME.pattern})", re.ASCII)
 
 
 def check_name(kind: str, name: object) -> str:
@@ -110,14 +112,42 @@ def index_of(shard_name: str) -> str:
     return shard_name.removesuffix(".array_record") + ".index"
 
 
+def is_dataset_id(name: str) -> bool:
+    """Return whether a folder of this name can be a dataset."""
+    return _NAME.fullmatch(name) is not None and name != LATEST and not name.startswith(_RESERVED_PREFIX)
+
+
 def is_attempt(name: str) -> bool:
     """Whether a name can be that of a build attempt, and not of something that somebody else put there."""
     return _NAME.fullmatch(name) is not None
 
 
+def is_made_up(attempt: str) -> bool:
+    """Return whether a name is one that only builds and copies give: a time and a random number."""
+    return _MADE_UP.fullmatch(attempt) is not None
+
+
+def check_attempt(name: object) -> str:
+    """The name of a build attempt, if it can be one.
+
+    Raises:
+        InvalidNameError: if it cannot.
+    """
+    if not isinstance(name, str) or not is_attempt(name):
+        raise InvalidNameError(f"{str(name)[:200]!r} is not the name of a build attempt")
+    return name
+
+
 def attempt_of(name: str) -> str:
-    """The attempt that a name relative to the dataset belongs to."""
-    return name.split("/")[1]
+    """The attempt that a name relative to the dataset belongs to.
+
+    Raises:
+        InvalidNameError: if it is not the name of a file of an attempt.
+    """
+    match = _FILE.fullmatch(name)
+    if match is None:
+        raise InvalidNameError(f"{name[:200]!r} is not the name of a file of a build attempt")
+    return match[1]
 
 
 def parent_of(name: str) -> str:

@@ -15,6 +15,7 @@ from cachelayer.errors import (
 )
 from cachelayer.objects import transfer
 from cachelayer.objects.client import Client, OnBytes, Stat, client_of, forget, key_of
+from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.loop import run
 from cachelayer.objects.retry import Kind, RequestError, retried
 
@@ -34,7 +35,7 @@ class FsspecStore:
     Args:
         scheme: the scheme of the URL.
         root: the rest of it: a bucket and perhaps a prefix.
-        options: what the client takes: credentials, endpoint.
+        options: what the client takes: credentials, which are in no pickle, and endpoint.
         timeout: seconds that an operation may take where nobody answers.
         unsafe_commit: write where there is no put-if-absent, by looking first: two writers may both succeed.
     """
@@ -44,6 +45,9 @@ class FsspecStore:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     timeout: float = 60.0
     unsafe_commit: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", StorageOptions(self.options))
 
     @property
     def url(self) -> str:
@@ -160,7 +164,8 @@ class FsspecStore:
             Kind.UNAUTHENTICATED: ". Are the credentials valid?",
             Kind.FORBIDDEN: f". Do the credentials allow it?{_MAY_BE_ABSENT if 's3' in self.scheme else ''}",
         }
-        return StorageError(f"{what}: refused: {error.reason.rstrip('.')}{hint.get(error.kind, '')}")
+        missing = StorageOptions(self.options).hint
+        return StorageError(f"{what}: refused: {error.reason.rstrip('.')}{hint.get(error.kind, '')}{missing}")
 
     def _check_writable(self) -> None:
         if self.scheme not in CONDITIONAL and not self.unsafe_commit:

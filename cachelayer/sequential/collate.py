@@ -9,28 +9,35 @@ import numpy as np
 
 from cachelayer.errors import ElementError
 
+UNLIKE = "elements of one structure, with leaves of one shape and dtype, from a function passed to map()"
+DECLARE = "Pad them to one shape, or declare what varies or may be None: map(fn, element_spec=...)."
 
-def collate(elements: Sequence[Any]) -> Any:
+Stack = Callable[[str, Sequence[Any], int | None], Any]
+
+
+def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | None = None) -> Any:
     """A batch of elements: dicts, lists, tuples and namedtuples as they are, with stacked leaves.
 
     Args:
         elements: one or more, of one structure; str and bytes become object arrays of shape ``[len(elements)]``.
+        stack: asked first for the batch of a leaf, from its path, its values and ``rows``; it may decline with
+            NotImplemented.
+        rows: how many of the first elements the batch is of; None for all. All of them show what it looks like.
 
     Raises:
         ElementError: where structures, shapes or dtypes differ; it names the leaf.
     """
-    return _collated(elements, "")
+    return _collated(elements, "", stack, rows)
 
 
-def first_rows(batch: Any, rows: int) -> Any:
-    """The first rows of a batch."""
-    return _mapped(batch, lambda leaf: leaf[:rows])
-
-
-def _collated(elements: Sequence[Any], path: str) -> Any:
+def _collated(elements: Sequence[Any], path: str, stack: Stack | None, rows: int | None) -> Any:
     first = elements[0]
     kinds = {type(element) for element in elements}
-    if isinstance(first, (dict, list, tuple)) or first is None:
+    if stack is not None and not any(issubclass(kind, (dict, list, tuple)) for kind in kinds):
+        stacked = stack(path, elements, rows)
+        if stacked is not NotImplemented:
+            return stacked
+    if isinstance(first, (dict, list, tuple)) or type(None) in kinds:
         sizes = {len(element) for element in elements} if first is not None and len(kinds) == 1 else {0}
         if len(kinds) > 1 or len(sizes) > 1:
             raise _differs(path, sorted(f"{type(element).__name__} {_size(element)}" for element in elements))
@@ -39,29 +46,40 @@ def _collated(elements: Sequence[Any], path: str) -> Any:
     if isinstance(first, dict):
         if any(element.keys() != first.keys() for element in elements):
             raise _differs(path, sorted({str(sorted(map(str, element))) for element in elements}))
-        return {key: _collated([element[key] for element in elements], f"{path}[{key!r}]") for key in first}
+        return {
+            key: _collated([element[key] for element in elements], f"{path}[{key!r}]", stack, rows) for key in first
+        }
     if isinstance(first, (list, tuple)):
-        children = [_collated([element[i] for element in elements], f"{path}[{i}]") for i in range(len(first))]
-        return _like(first, children)
+        names = [f".{field}" for field in first._fields] if hasattr(first, "_fields") else None
+        steps = names or [f"[{place}]" for place in range(len(first))]
+        columns = enumerate(steps)
+        return _like(
+            first, [_collated([e[place] for e in elements], path + step, stack, rows) for place, step in columns]
+        )
     if isinstance(first, (str, bytes)):
-        return np.fromiter(elements, dtype=object, count=len(elements))
-    arrays = [np.asarray(element) for element in elements]
+        return _strings(elements, path)[:rows]
+    return _stacked(elements, path)[:rows]
+
+
+def _strings(elements: Sequence[Any], path: str) -> np.ndarray[Any, Any]:
+    kinds = {type(element).__name__ for element in elements if not isinstance(element, type(elements[0]))}
+    if kinds:
+        raise _differs(path, sorted({type(elements[0]).__name__, *kinds}))
+    return np.fromiter(elements, dtype=object, count=len(elements))
+
+
+def _stacked(elements: Sequence[Any], path: str) -> np.ndarray[Any, Any]:
+    try:
+        arrays = [np.asarray(element) for element in elements]
+    except (TypeError, ValueError, RuntimeError) as error:
+        kinds = sorted({f"a {type(element).__name__}" for element in elements})
+        raise _differs(path, [f"{' and '.join(kinds)}, of which numpy makes no arrays ({error})"]) from error
     kinds_of_arrays = {(array.shape, array.dtype) for array in arrays}
     if len(kinds_of_arrays) > 1:
         raise _differs(path, sorted(f"{dtype}{list(shape)}" for shape, dtype in kinds_of_arrays))
     if arrays[0].dtype == object:
-        raise _differs(path, [f"a {type(first).__name__}, which is no array, number, str or bytes"])
+        raise _differs(path, [f"a {type(elements[0]).__name__}, which is no array, number, str or bytes"])
     return np.stack(arrays)
-
-
-def _mapped(batch: Any, fn: Callable[[Any], Any]) -> Any:
-    if batch is None:
-        return None
-    if isinstance(batch, dict):
-        return {key: _mapped(child, fn) for key, child in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return _like(batch, [_mapped(child, fn) for child in batch])
-    return fn(batch)
 
 
 def _like(sequence: Any, children: list[Any]) -> Any:
@@ -75,9 +93,4 @@ def _size(element: Any) -> str:
 
 
 def _differs(path: str, found: list[str]) -> ElementError:
-    return ElementError(
-        "elements of one structure, with leaves of one shape and dtype, from a function passed to map()",
-        " and ".join(dict.fromkeys(found)),
-        path=path,
-        hint="Make them alike, or use map_batches().",
-    )
+    return ElementError(UNLIKE, " and ".join(dict.fromkeys(found)), path=path, hint=DECLARE)

@@ -12,8 +12,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
+from cachelayer.protocols import Stacking
 from cachelayer.sequential.block import Dropped, Reading
+
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -25,12 +29,14 @@ class ElementMap:
         rng: whether it does.
         threads: number of threads that call it at once; 0 calls it in one at a time.
         number: its place among the functions of a stream that take random numbers: no two draw the same ones.
+        declared: what it returns, if that was declared.
     """
 
     fn: Callable[..., Any]
     rng: bool
     threads: int
     number: int
+    declared: Stacking | None = None
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
     def __call__(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
@@ -79,6 +85,24 @@ class ElementMap:
         finally:
             # The traceback of an error holds this frame.
             found.clear()
+
+    def conform(self, elements: Sequence[Any], numbers: Indices, positions: Indices) -> Sequence[Any]:
+        """What the function made of records of these numbers at global positions, as it was declared.
+
+        Raises:
+            ElementError: for an element that is otherwise; it says where.
+        """
+        if self.declared is None:
+            return elements
+        try:
+            return self.declared.conform(elements)
+        except ElementError as error:
+            if error.record is None:
+                raise
+            got = f"{error.got} from a function passed to map(), at global position {positions[error.record]}"
+            number = int(numbers[error.record])
+            hint = error.hint
+            raise ElementError(error.expected, got, path=error.path, record=number, hint=hint) from error.__cause__
 
     def _run(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
         generators = keyed_generators(seed, positions, self.number) if self.rng else None

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.locks import cached_property
 from cachelayer.sequential.order import Order, round_keys
 from cachelayer.sequential.steps import MOST_POSITIONS
 

@@ -13,6 +13,7 @@ vectors. It never changes under this number.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -95,6 +96,16 @@ def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indi
         out[place - start : place - start + len(piece)] = piece
         place += len(piece)
     return out
+
+
+def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) -> Iterator[Indices]:
+    """What :func:`permuted` gives, in pieces that are not kept: for those who go through it once."""
+    if records <= SORTED_UP_TO:
+        yield permuted(records, seed, epoch, start, stop)
+        return
+    keys = round_keys(seed, epoch)
+    for first in range(start, stop, SORTED_UP_TO):
+        yield _walked(records, keys, first, min(first + SORTED_UP_TO, stop))
 
 
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * _BLOCK))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
-from cachelayer.protocols import RandomAccess
+from cachelayer.locks import cached_property
+from cachelayer.protocols import RandomAccess, Stacking
 from cachelayer.sequential.block import Reading
-from cachelayer.sequential.collate import first_rows
 from cachelayer.sequential.maps import ElementMap, called
 from cachelayer.sequential.options import StreamOptions
 from cachelayer.sequential.steps import Step
 
 Indices = NDArray[np.int64]
+Collate = Callable[..., Any]
 U = TypeVar("U")
 
 
@@ -33,6 +34,7 @@ class StepReader:
         maps: functions of elements, in the order in which they are called.
         batch_maps: functions of batches.
         rows: the rows of a global batch of so many rows that are read, where they are not those of the shard.
+        kinds: at each path of a leaf, whether functions pass it on as it is in the records: the first batch tells.
     """
 
     records: RandomAccess[Any]
@@ -40,6 +42,11 @@ class StepReader:
     maps: tuple[ElementMap, ...] = ()
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
     rows: Callable[[int], Indices] | None = None
+    kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def _stacking(self) -> Stacking:
+        return self.records.stacking()
 
     @property
     def share(self) -> int:
@@ -88,16 +95,13 @@ class StepReader:
             return found
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self._positions(step) for step in steps])
-        elements = self._mapped(np.concatenate(numbers), positions, reading)
+        elements, collate = self._collated(np.concatenate(numbers), positions, reading)
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
-        return [self._stacked(step, part, reading) for step, part in zip(steps, parts, strict=True)]
+        return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
 
     def elements(self, step: Step) -> Sequence[Any]:
         """The elements of a step."""
-        return self._elements(step, Reading())
-
-    def _elements(self, step: Step, reading: Reading) -> Sequence[Any]:
-        return self._mapped(self.numbers(step), self._positions(step), reading)
+        return self._mapped(self.numbers(step), self._positions(step), Reading())
 
     def _positions(self, step: Step) -> Indices:
         """The global positions of the rows of a step; those of padding rows are that of the step's last record."""
@@ -131,25 +135,42 @@ class StepReader:
         """The batch of a step, before functions of batches and the mask."""
         if not self.maps:
             return self._timed(self.records.read, self.numbers(step), reading)
-        return self._stacked(step, self._elements(step, reading), reading)
+        found = self._collated(self.numbers(step), self._positions(step), reading)
+        return self._stacked(step, *found, reading)
 
-    def _stacked(self, step: Step, elements: Sequence[Any], reading: Reading) -> Any:
+    def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
         """The batch of the elements of a step."""
         if len(elements):
-            return self.records.collate(elements)
+            return collate(elements)
         # What a batch of nothing looks like is seen from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
-        one = self._mapped(self.options.order(epoch, place, place + 1), np.array([step.begin]), reading)
-        return first_rows(self.records.collate(one), 0)
+        one, collate = self._collated(self.options.order(epoch, place, place + 1), np.array([step.begin]), reading)
+        return collate(one, 0)
 
     def _mapped(self, numbers: Indices, positions: Indices, reading: Reading) -> Sequence[Any]:
         """The elements of these record numbers, which stand at global positions, after all functions."""
         elements: Sequence[Any] = self._timed(self.records.__getitems__, numbers, reading)
         for function in self.maps:
-            made = function(elements, positions, self.options.order.seed or 0, reading)
-            self._check_returned(elements, made, numbers, positions)
-            elements = made
+            elements = self._called(function, elements, numbers, positions, reading)
         return elements
+
+    def _collated(self, numbers: Indices, positions: Indices, reading: Reading) -> tuple[Sequence[Any], Collate]:
+        """The same, and what makes batches of them, which has to know what they were made of."""
+        elements: Sequence[Any] = self._timed(self.records.__getitems__, numbers, reading)
+        collate = self._stacking.collator(elements, self.kinds)
+        for function in self.maps:
+            elements = self._called(function, elements, numbers, positions, reading)
+            if function.declared is not None:
+                collate = function.declared.collator(elements, self.kinds)
+        return elements, collate
+
+    def _called(
+        self, fn: ElementMap, elements: Sequence[Any], numbers: Indices, positions: Indices, reading: Reading
+    ) -> Sequence[Any]:
+        made = fn(elements, positions, self.options.order.seed or 0, reading)
+        if fn.declared is None:
+            self._check_returned(elements, made, numbers, positions)
+        return fn.conform(made, numbers, positions)
 
     def _timed(self, read: Callable[[Any], Any], numbers: Any, reading: Reading) -> Any:
         """What is read; the time that an object of the user's takes for it counts as that of a function."""

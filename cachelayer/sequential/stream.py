@@ -58,12 +58,21 @@ class Stream(Generic[T]):
         return bool(self._reader.maps or self._reader.batch_maps)
 
     @overload
-    def map(self, fn: Callable[[T], U], *, rng: Literal[False] = ..., threads: int = ...) -> Stream[U]: ...
+    def map(
+        self, fn: Callable[[T], U], *, rng: Literal[False] = ..., threads: int = ..., element_spec: Any = ...
+    ) -> Stream[U]: ...
     @overload
     def map(
-        self, fn: Callable[[T, np.random.Generator], U], *, rng: Literal[True], threads: int = ...
+        self,
+        fn: Callable[[T, np.random.Generator], U],
+        *,
+        rng: Literal[True],
+        threads: int = ...,
+        element_spec: Any = ...,
     ) -> Stream[U]: ...
-    def map(self, fn: Callable[..., Any], *, rng: bool = False, threads: int = 0) -> Stream[Any]:
+    def map(
+        self, fn: Callable[..., Any], *, rng: bool = False, threads: int = 0, element_spec: Any = None
+    ) -> Stream[Any]:
         """The same stream of what a function makes of each element, before elements are stacked to batches.
 
         Args:
@@ -73,17 +82,24 @@ class Stream(Generic[T]):
             rng: whether it takes random numbers; the stream needs a seed, also where it is not shuffled.
             threads: number of threads that call the function at once, for functions that release the GIL; 0 calls it in
                 one at a time.
+            element_spec: the structure of what it returns, with leaf specs, dtypes or objects with shape and dtype.
+                Needed where shapes vary or something may be None: such leaves come as :class:`cachelayer.Ragged` and
+                :class:`cachelayer.Nullable` in every batch, and what does not fit is an ``ElementError``. Without it, a
+                leaf that the function passes on stays what it is in the dataset's batches, and one that it replaces is
+                stacked, so it has one shape.
 
         Raises:
-            InvalidArgumentError: where the stream has no seed for ``rng``, or batches were mapped already.
+            InvalidArgumentError: where the stream has no seed for ``rng``, or batches were mapped already, or
+                ``element_spec`` is none.
         """
         if self._reader.batch_maps:
             raise InvalidArgumentError("map() works on elements, map_batches() on batches of them: call map() first")
         if rng and self.options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
         drawing = sum(earlier.rng for earlier in self._reader.maps)
-        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing)
-        return Stream(replace(self._reader, maps=(*self._reader.maps, added)))
+        declared = None if element_spec is None else self._reader.records.stacking(element_spec)
+        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing, declared)
+        return Stream(replace(self._reader, maps=(*self._reader.maps, added), kinds={}))
 
     def map_batches(self, fn: Callable[[T], U]) -> Stream[U]:
         """The same stream of what a function makes of each batch.
@@ -115,6 +131,10 @@ class Stream(Generic[T]):
                 "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
             )
         return Stream(replace(self._reader, rows=rows))
+
+    def with_records(self, records: RandomAccess[Any]) -> Stream[Any]:
+        """Return the stream of other records in the order of these: for adapters."""
+        return Stream(replace(self._reader, records=records))
 
     def with_options(self, **changes: Any) -> Stream[T]:
         """The same stream with other options, which are taken as they are: for adapters."""

@@ -93,7 +93,8 @@ def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | No
     Args:
         ref: the records.
         records: read no more than these, drawn at random, always the same ones; None for all.
-        progress: None shows a line where stderr is a terminal.
+        progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
+            so from the start; False shows nothing.
 
     Raises:
         InvalidArgumentError: where ``records`` is less than 1.

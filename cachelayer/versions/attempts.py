@@ -31,8 +31,13 @@ class Attempts(Protocol):
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:
         """Show others that an attempt is at work, and how far it is."""
 
-    def are_running(self, attempts: list[str]) -> list[bool]:
-        """Which of these attempts are at work."""
+    def are_running(self, attempts: list[str], waiting: Callable[[str], None] | None = None) -> list[bool]:
+        """Which of these attempts are at work.
+
+        Args:
+            attempts: the attempts.
+            waiting: is told who is waited for, if that takes a while.
+        """
 
     def forget(self, attempt: str) -> None:
         """Remove what showed that a dead attempt was at work."""
@@ -114,9 +119,15 @@ class LockedAttempts:
         name = paths.build_lease(self._dataset_id, attempt)
         self._store.make_folder(parent_of(name))
         with lease.hold(self._store.path(name), remove=True):
+            # Now, and not after hours when the version is to be published.
+            self._store.check_links(name)
             yield
 
-    def are_running(self, attempts: list[str]) -> list[bool]:
+    def are_running(
+        self,
+        attempts: list[str],
+        waiting: Callable[[str], None] | None = None,  # noqa: ARG002 - it is known at once
+    ) -> list[bool]:
         leases = (self._store.path(paths.build_lease(self._dataset_id, attempt)) for attempt in attempts)
         return [lease.is_held(path) for path in leases]
 
@@ -139,7 +150,8 @@ class LockedAttempts:
         self._store.make_folder(parent_of(name))
         with lease.try_hold(self._store.path(name), attempt) as holder:
             if holder != attempt:
-                yield Lead(holder, is_ours=False)
+                # It may be half written, or no name at all.
+                yield Lead(holder if paths.is_attempt(holder) else "", is_ours=False)
                 return
             with self.running(attempt, status):
                 yield Lead(attempt, is_ours=True)
@@ -181,12 +193,14 @@ class BeatingAttempts:
         finally:
             beat.stop()
 
-    def are_running(self, attempts: list[str]) -> list[bool]:
-        watch = Watch(self._store, self._dataset_id)
-        dead: dict[str, bool | None] = {attempt: watch.is_dead(attempt) for attempt in attempts}
+    def are_running(self, attempts: list[str], waiting: Callable[[str], None] | None = None) -> list[bool]:
+        # What was watched before need not be watched anew.
+        dead: dict[str, bool | None] = {attempt: self._watch.is_dead(attempt) for attempt in attempts}
         while unknown := [attempt for attempt in attempts if dead[attempt] is None]:
+            if waiting is not None:
+                waiting(self._shown(unknown[0]))
             pause()
-            dead.update((attempt, watch.is_dead(attempt)) for attempt in unknown)
+            dead.update((attempt, self._watch.is_dead(attempt)) for attempt in unknown)
         return [not dead[attempt] for attempt in attempts]
 
     def forget(self, attempt: str) -> None:
@@ -208,11 +222,14 @@ class BeatingAttempts:
                     found = find()
                     return build(lead.attempt) if found is None else found
             if lead.attempt:
-                waiting(self._watch.shown(lead.attempt))
+                waiting(self._shown(lead.attempt))
                 pause()
             found = find()
             if found is not None:
                 return found
+
+    def _shown(self, attempt: str) -> str:
+        return f"{self._watch.shown(attempt)} (taken for dead after {expiry():g} s without a sign of life)"
 
     def dead(self, attempts: Collection[str]) -> set[str]:
         return {attempt for attempt in attempts if self._watch.is_dead(attempt)}
@@ -229,4 +246,5 @@ class BeatingAttempts:
         with self.running(attempt, status), turns.take(last, attempt) as taken:
             if taken and last.attempt is not None:
                 revoke(last.attempt, attempt)
+                self.forget(last.attempt)
             yield Lead(attempt if taken else "", is_ours=taken)

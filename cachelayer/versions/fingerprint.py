@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import site
+import sysconfig
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, cast
 
-from cachelayer.versions.secrecy import hashed, is_secret
+from cachelayer.versions.secrecy import hashed, hidden_text, is_hidden, is_secret
 from cachelayer.versions.syntax import Piece, class_of, function_of, read_again
 
 ALGORITHM = 1
@@ -20,6 +24,7 @@ ALGORITHM = 1
 _PLAIN = (int, float, str, bool, type(None))
 _LONGEST_TEXT = 200
 _MOST_BITS = 4096
+_INSTALLED = {"site-packages", "dist-packages"}
 _WRAPPERS = (
     (functools.partial, "func"),
     (functools.cached_property, "func"),
@@ -45,19 +50,27 @@ class Fingerprint:
         """One hash of it all."""
         return hashed(json.dumps([ALGORITHM, asdict(self)], sort_keys=True))
 
+    def hidden(self, salt: str | None) -> Fingerprint:
+        """Return it without texts among its constants: what a version with this salt has of it, or None for no salt."""
+        if salt is None:
+            return self
+        constants = {name: text if _is_open(text) else hidden_text(text, salt) for name, text in self.constants.items()}
+        return Fingerprint(self.functions, constants)
+
     def to_json(self) -> dict[str, Any]:
-        """What is stored."""
+        """Return it as JSON; what is stored has to be :meth:`hidden` before."""
         return {"algorithm": ALGORITHM, "digest": self.digest, **asdict(self)}
 
     @classmethod
     def from_json(cls, stored: Any) -> Fingerprint | None:
-        """The fingerprint that was stored; None where it is none, or of another algorithm."""
+        """Return the fingerprint that was stored; None if it is none, or of another algorithm."""
         if not isinstance(stored, dict) or stored.get("algorithm") != ALGORITHM:
             return None
-        return cls(stored["functions"], stored["constants"])
+        functions, constants = stored.get("functions"), stored.get("constants")
+        return cls(functions, constants) if isinstance(functions, dict) and isinstance(constants, dict) else None
 
     def changes(self, now: Fingerprint) -> list[str]:
-        """What is different now, a phrase each."""
+        """Return what is different now, a phrase each; values are named only if they are no texts."""
         before, after = self.functions, now.functions
         return [
             *(f"{name} changed" for name in after if name in before and before[name] != after[name]),
@@ -69,33 +82,90 @@ class Fingerprint:
 
 def _changed_constants(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
     for name in sorted({*before, *after}):
-        if name not in after:
-            yield f"{name} is not used any more or no plain constant (it was {before[name]})"
-        elif name not in before:
-            yield f"{name} is new ({after[name]})"
-        elif before[name] != after[name]:
-            yield f"{name} was {before[name]} and is {after[name]}"
+        was, now = before.get(name), after.get(name)
+        if now is None:
+            yield f"{name} is not used any more or no plain constant" + (f" (it was {was})" if _is_open(was) else "")
+        elif was is None:
+            yield f"{name} is new" + (f" ({now})" if _is_open(now) else "")
+        elif was != now:
+            yield f"{name} was {was} and is {now}" if _is_open(was) and _is_open(now) else f"{name} changed"
 
 
-def fingerprint(function: object) -> Fingerprint | None:
-    """The fingerprint of a function, as far as it is known.
+def _is_open(text: str | None) -> bool:
+    """Return whether the Python text of a constant holds nothing but numbers, bools and None."""
+    return text is not None and not is_hidden(text) and not {"'", '"'}.intersection(text)
+
+
+def fingerprint(made: object) -> Fingerprint | None:
+    """Return the fingerprint of a function, of a class, or of an object's class, as far as it is known.
 
     What the function, and each function and class of its module that it uses, refers to by name or holds in a closure
     is followed: functions and classes of the same module, and plain constants. Decorators, partial functions, methods
     and callable objects are looked into.
 
     Returns:
-        None where nothing of it has a source: built-in functions, what ``exec`` made, two lambdas in one line.
+        None if nothing of it has a source: built-in functions, what ``exec`` made, two lambdas in one line, and classes
+        of libraries.
     """
-    inner = innermost(function)
+    inner = innermost(made) or _method_of_class(made)
     if inner is None:
         return None
     walk = _Walk(inner.__globals__)
-    walk.run(function)
+    walk.run(made)
     functions = {name: _joined(found) for name, found in sorted(walk.functions.items())}
     if not any(functions.values()):
         return None
     return Fingerprint(functions, dict(sorted(walk.constants.items())))
+
+
+def _method_of_class(made: object) -> FunctionType | None:
+    """Return a method of a class, or of the class of an object, that is the user's own."""
+    cls = cast(type, made) if _is(made, type) else type(made)
+    methods = (_method(value) for value in vars(cls).values())
+    found = next((method for method in methods if method and method.__module__ == cls.__module__), None)
+    return found if found is not None and is_users(found.__code__.co_filename) else None
+
+
+def is_users_own(made: object) -> bool:
+    """Return whether the user wrote a function, a class, or an object's class."""
+    inner = innermost(made) or _method_of_class(made)
+    return inner is not None and is_users(inner.__code__.co_filename)
+
+
+def code_file(made: object) -> Path | None:
+    """Return the file of the user's that defines a function, a class, or an object's class; None if there is none."""
+    inner = innermost(made) or _method_of_class(made)
+    name = "" if inner is None else inner.__code__.co_filename
+    try:
+        return Path(name) if name and is_users(name) and Path(name).is_file() else None
+    except (OSError, ValueError):
+        # No name that a file can have: the code was made by exec.
+        return None
+
+
+@lru_cache(maxsize=1024)
+def is_users(filename: str) -> bool:
+    """Return whether code belongs neither to Python, nor to what is installed, nor to this library."""
+    if filename.startswith("<"):
+        # Typed in, or made by exec.
+        return not filename.startswith("<frozen")
+    try:
+        places = (Path(filename), Path(filename).resolve())
+    except (OSError, ValueError, RuntimeError):
+        return False
+    return not any(
+        place.is_relative_to(folder) or not _INSTALLED.isdisjoint(place.parts)
+        for place in places
+        for folder in _libraries()
+    )
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> list[Path]:
+    package = Path(__file__).parents[1]
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
+    folders = [package, package / "adapters", *map(Path, installed), Path(site.getusersitepackages())]
+    return list(dict.fromkeys([*folders, *(folder.resolve() for folder in folders)]))
 
 
 def keep_source(function: object) -> None:

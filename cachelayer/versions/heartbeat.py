@@ -5,8 +5,9 @@
     <id>/_running/<attempt>          written anew at every beat by who runs the attempt, deleted when it ends
     <id>/_leases/<version>/<turn>    put if absent by who builds the version: it names the attempt; deleted when it ends
 
-Nobody compares clocks: an attempt is dead when its beat did not change for :data:`EXPIRY` seconds on the clock of who
-watches it. Whoever takes over revokes it in the log first, so that it cannot publish if it was only paused.
+Nobody compares clocks: an attempt is dead if its beat did not change for :data:`EXPIRY` seconds on the clock of the
+process that watches it, or if that process sees that the builder has ended because it ran on the same host. The process
+that takes over revokes it in the log first, so that it cannot publish if it was only paused.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
-from cachelayer.errors import InvalidArgumentError, StorageError
+from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
+from cachelayer.versions import stored
+from cachelayer.versions.processes import Process, this_process
 
 EXPIRY = 30.0
 """Seconds without a beat after which an attempt is taken for dead; ``CACHELAYER_LEASE_SECONDS`` changes it."""
 _BEATS_PER_EXPIRY = 6
+_SHOWN = 200
 
 
 def expiry() -> float:
@@ -64,6 +67,8 @@ class Heartbeat:
         self._store = store
         self._name = paths.build_lease(dataset_id, attempt)
         self._status = status
+        self._pid = os.getpid()
+        self._process = this_process()
         self._pause = expiry() / _BEATS_PER_EXPIRY
         self._beats = 0
         self._stopped = threading.Event()
@@ -73,7 +78,12 @@ class Heartbeat:
 
     def _beat(self) -> None:
         self._beats += 1
-        beat = {"who": f"process {os.getpid()} on {platform.node()}", "status": self._status(), "beat": self._beats}
+        beat = {
+            "who": f"process {os.getpid()} on {platform.node()}",
+            "status": self._status(),
+            "beat": self._beats,
+            "process": None if self._process is None else self._process.to_json(),
+        }
         self._store.put(self._name, json.dumps(beat).encode())
 
     def _run(self) -> None:
@@ -83,7 +93,9 @@ class Heartbeat:
                 self._beat()
 
     def stop(self) -> None:
-        """Stop, and leave nothing behind."""
+        """Stop, and leave nothing behind; in a child that was forked it is its parent's that goes on."""
+        if os.getpid() != self._pid:
+            return
         self._stopped.set()
         self._thread.join()
         with suppress(StorageError):
@@ -120,7 +132,7 @@ class Watch:
         # A slow answer tells of a beat as it was when it was asked for, at the earliest.
         asked = time.monotonic()
         beat = self._store.read(paths.build_lease(self._dataset_id, attempt))
-        if beat is None:
+        if beat is None or _has_ended(beat):
             return True
         seen = self._seen.get(attempt)
         if seen is None or seen.beat != beat:
@@ -132,10 +144,22 @@ class Watch:
         """Who runs an attempt and how far it is, as far as its last beat told."""
         seen = self._seen.get(attempt)
         try:
-            found: Any = json.loads(seen.beat) if seen else None
-            return f"{found['who']}, {found['status']}"
-        except (ValueError, TypeError, KeyError):
+            with stored.decoding(attempt, "beat"):
+                found = stored.parsed(seen.beat if seen else b"")
+                who, status = (stored.text(name, found[name]) for name in ("who", "status"))
+        except CorruptionError:
             return "another process"
+        # It is shown on terminals, which control characters command.
+        return "".join(each for each in f"{who}, {status}"[:_SHOWN] if each.isprintable())
+
+
+def _has_ended(beat: bytes) -> bool:
+    """Whether the process of a beat ran on this host and is seen to have ended."""
+    try:
+        process = Process.from_json(json.loads(beat)["process"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return process is not None and process.has_ended()
 
 
 @dataclass(frozen=True)
@@ -173,7 +197,7 @@ class Turns:
     @contextmanager
     def take(self, last: Turn, attempt: str) -> Iterator[bool]:
         """Have the turn after the last one, and leave none behind; False where another attempt has it."""
-        number = last.number + 1
+        number, builder = last.number + 1, os.getpid()
         entry = json.dumps({"attempt": attempt, "token": uuid.uuid4().hex}).encode()
         taken = self._store.put_if_absent(self._name(number), entry)
         try:
@@ -181,7 +205,7 @@ class Turns:
         finally:
             with suppress(StorageError):
                 # Who has been taken for dead leaves the turns to who came after it.
-                if taken and not self._store.exists(self._name(number + 1)):
+                if taken and os.getpid() == builder and not self._store.exists(self._name(number + 1)):
                     self._forget(number)
 
     def _forget(self, last: int) -> None:
@@ -194,6 +218,7 @@ class Turns:
 
 def _attempt_of(raw: bytes) -> str | None:
     try:
-        return str(json.loads(raw)["attempt"])
-    except (ValueError, TypeError, KeyError):
+        with stored.decoding("a turn", "turn"):
+            return paths.check_attempt(stored.parsed(raw)["attempt"])
+    except CorruptionError:
         return None

@@ -13,6 +13,7 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import Snapshot
 
 _AT_ONCE = 16
+_AT_A_TIME = 256
 _UNKNOWN = "unknown"
 
 
@@ -41,11 +42,13 @@ class LogEvent:
         """The event of an entry."""
         details = dict(entry.event)
         kind, time, user, host = (str(details.pop(name, _UNKNOWN)) for name in ("kind", "time", "user", "host"))
-        return cls(entry.sequence, kind, time, user, host, details.pop("pid", 0), details)
+        pid = details.pop("pid", 0)
+        return cls(entry.sequence, kind, time, user, host, pid if type(pid) is int else 0, details)
 
     def __str__(self) -> str:
         what = [
-            f"{name}={','.join(value) if isinstance(value, list) else value}" for name, value in self.details.items()
+            f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+            for name, value in self.details.items()
         ]
         return f"{self.sequence}  {self.time}  {self.user}@{self.host}  {' '.join([self.kind, *what])}"
 
@@ -62,7 +65,11 @@ def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
         raw = store.read(name)
         if raw is None:
             raise CorruptionError(f"{store.url}/{name}: an entry of the log is missing")
-        return LogEvent.of(Snapshot.decode(raw, f"{store.url}/{name}"))
+        return LogEvent.of(Snapshot.decode(raw, f"{store.url}/{name}", sequence))
 
+    found: list[LogEvent] = []
     with ThreadPoolExecutor(_AT_ONCE, "cachelayer-history") as threads:
-        return list(threads.map(event, range(1, last + 1)))
+        # A log may claim any number of entries: one that is missing ends it before the others are asked for.
+        while len(found) < last:
+            found += threads.map(event, range(len(found) + 1, min(last, len(found) + _AT_A_TIME) + 1))
+    return found

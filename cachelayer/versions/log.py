@@ -7,17 +7,25 @@ entry and decides again. An entry holds a token, so that a put whose reply was l
 from __future__ import annotations
 
 import json
+import math
+import random
+import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
-from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError, StorageError
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
+from cachelayer.versions import stored
 
 FORMAT = 1
+_PATIENCE = 300.0
+"""Seconds in which a writer loses the race for the next entry before it gives up."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,56 @@ class VersionInfo:
     nbytes: int
     time: str
 
+    @classmethod
+    def from_json(cls, found: Any) -> VersionInfo:
+        """Return what an entry of the log says of a version.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it is something else.
+        """
+        info = cls(**stored.mapping("a version", found))
+        paths.check_name("version", info.version)
+        if info.manifest != paths.manifest(paths.attempt_of(stored.text("manifest", info.manifest))):
+            raise ValueError(f"the manifest of a version lies in {info.manifest[:200]!r}")
+        stored.sha256("manifest_sha256", info.manifest_sha256)
+        stored.sha256("digest", info.digest)
+        stored.whole("records", info.records)
+        stored.whole("nbytes", info.nbytes)
+        stored.text("time", info.time)
+        return info
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """A version that was deleted, while its files stay for those who read it.
+
+    Args:
+        info: the version.
+        sequence: the number of the entry that deleted it; the time of that object, by the store's clock, is when.
+        grace: seconds after which the files go.
+    """
+
+    info: VersionInfo
+    sequence: int
+    grace: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": asdict(self.info), "sequence": self.sequence, "grace": self.grace}
+
+    @classmethod
+    def from_json(cls, found: Any) -> Deletion:
+        """Return what :meth:`to_json` gave.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it is something else.
+        """
+        document = stored.mapping("a deletion", found)
+        grace = document["grace"]
+        if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
+            raise ValueError(f"a deletion has a grace of {grace!r} seconds")
+        sequence = stored.whole("the sequence of a deletion", document["sequence"], 1)
+        return cls(VersionInfo.from_json(document["version"]), sequence, float(grace))
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -53,6 +111,7 @@ class Snapshot:
         tags: the version that each tag names.
         revoked: build attempts that may not publish any more.
         adopted: of those, the attempts whose files another attempt goes on with, by that other attempt.
+        deleted: the versions that were deleted, and whose files are not collected yet.
         event: what the entry changed, by whom and when.
     """
 
@@ -61,7 +120,21 @@ class Snapshot:
     tags: Mapping[str, str] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
     adopted: Mapping[str, str] = field(default_factory=dict)
+    deleted: tuple[Deletion, ...] = ()
     event: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def with_files(self) -> list[VersionInfo]:
+        """The versions whose files have to stay: all that are published, and those that were deleted a while ago."""
+        return [*self.versions.values(), *(each.info for each in self.deleted)]
+
+    def has_published(self, attempt: str) -> bool:
+        """Return whether the manifest of a version that has its files is this attempt's."""
+        return any(paths.attempt_of(info.manifest) == attempt for info in self.with_files)
+
+    def without_deletions(self, deletions: Collection[Deletion]) -> Snapshot:
+        """The snapshot in which nothing keeps the files of these deleted versions any more."""
+        return replace(self, deleted=tuple(each for each in self.deleted if each not in deletions))
 
     def with_version(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
         """The snapshot with one more version.
@@ -114,38 +187,50 @@ class Snapshot:
             "tags": dict(self.tags),
             "revoked": sorted(self.revoked),
             "adopted": dict(self.adopted),
+            **({"deleted": [each.to_json() for each in self.deleted]} if self.deleted else {}),
             "event": dict(self.event),
             "token": token,
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, raw: bytes, name: str) -> Snapshot:
-        """The snapshot of an entry.
+    def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
+        """The snapshot of the entry of this number.
 
         Raises:
             FormatError: where it was written by a newer release.
-            CorruptionError: where it is cut short or not an entry.
+            CorruptionError: where it is cut short, not an entry, or that of another number.
         """
-        try:
-            document = json.loads(raw)
-            if isinstance(document["format"], int) and document["format"] > FORMAT:
-                raise FormatError(
-                    f"{name}: log of format {document['format']}; this release reads up to {FORMAT}: update cachelayer"
+        with stored.decoding(name, "entry of a log"):
+            document = stored.parsed(raw)
+            stored.check_format(document, FORMAT, "log")
+            versions = [VersionInfo.from_json(info) for info in stored.items("versions", document["versions"])]
+            if stored.whole("sequence", document["sequence"], 1) != sequence:
+                # Who committed after it would look for the head where it is not, for ever.
+                raise CorruptionError(
+                    f"{name}: the entry says that it is number {document['sequence']}: it was copied or edited; "
+                    "restore it, or delete it and the entries after it"
                 )
-            versions = [VersionInfo(**info) for info in document["versions"]]
-            return cls(
-                sequence=document["sequence"],
+            made = cls(
+                sequence=sequence,
                 versions={info.version: info for info in versions},
-                tags=document["tags"],
-                revoked=frozenset(document["revoked"]),
-                adopted=document["adopted"],
-                event=document["event"],
+                tags=_names(stored.mapping("tags", document["tags"])),
+                revoked=frozenset(map(paths.check_attempt, stored.items("revoked", document["revoked"]))),
+                adopted=_attempts(stored.mapping("adopted", document["adopted"])),
+                deleted=tuple(map(Deletion.from_json, stored.items("deleted", document.get("deleted", [])))),
+                event=stored.mapping("event", stored.shallow("event", document["event"])),
             )
-        except FormatError:
-            raise
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptionError(f"{name}: not a whole entry of a log: {error!r}") from error
+            if len(made.versions) != len(versions):
+                raise ValueError("a version stands twice in one entry")
+            return made
+
+
+def _names(tags: Mapping[str, Any]) -> dict[str, str]:
+    return {paths.check_name("tag", tag): paths.check_name("version", version) for tag, version in tags.items()}
+
+
+def _attempts(adopted: Mapping[str, Any]) -> dict[str, str]:
+    return {paths.check_attempt(name): paths.check_attempt(owner) for name, owner in adopted.items()}
 
 
 class Log:
@@ -191,7 +276,7 @@ class Log:
     def _entry(self, sequence: int) -> Snapshot | None:
         name = self._name(sequence)
         raw = self.store.read(name)
-        return None if raw is None else Snapshot.decode(raw, name)
+        return None if raw is None else Snapshot.decode(raw, f"{self.store.url}/{name}", sequence)
 
     def _name(self, sequence: int) -> str:
         return paths.log_entry(self.dataset_id, sequence)
@@ -203,9 +288,10 @@ class Log:
 
         Raises:
             CacheLayerError: whatever ``decide`` raises; nothing is appended then.
+            StorageError: if other entries come first for minutes; nothing is appended then.
         """
         token = uuid.uuid4().hex
-        while True:
+        for _ in self._tries():
             head = self.head()
             decided = decide(head)
             if decided is head:
@@ -219,3 +305,18 @@ class Log:
                 with suppress(StorageError):
                     self.store.put(paths.log_head(self.dataset_id), str(entry.sequence).encode())
                 return entry
+        raise StorageError(
+            f"{self.store.url}/{paths.log(self.dataset_id)}: for {_PATIENCE:g} s others put each next entry first, "
+            f"up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? Try again later"
+        )
+
+    @staticmethod
+    def _tries() -> Iterator[int]:
+        """Yield the numbers of tries, after a pause that is longer each time, and another one for each writer."""
+        until = time.monotonic() + _PATIENCE
+        for number in count():
+            yield number
+            if time.monotonic() > until:
+                return
+            # Not for secrets: writers that lose at once must not try again at once.
+            time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311

@@ -12,13 +12,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from cachelayer.elements import spec_json
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
+from cachelayer.versions import stored
 from cachelayer.versions.shard_table import ShardTable
 
 FORMAT = 1
@@ -42,15 +43,26 @@ class Kept:
     file: str | None = None
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Kept:
-        """What :meth:`to_json` gave.
+    def from_json(cls, document: Mapping[str, Any], shard_records: int) -> Kept:
+        """Return what :meth:`to_json` gave, of shards of so many records.
 
         Raises:
-            ValueError, KeyError, TypeError: where it is something else.
+            ValueError, KeyError, TypeError: if it is something else, or names records that the shards do not have.
         """
+        digest = stored.sha256("the digest of what is kept", document["digest"])
         if "file" in document:
-            return cls(int(document["records"]), str(document["digest"]), file=str(document["file"]))
-        return cls(int(document["records"]), str(document["digest"]), int(document["start"]), int(document["step"]))
+            records = stored.whole("the number of records kept", document["records"], most=stored.MOST // 8)
+            file = stored.text("the file of what is kept", document["file"])
+            if file != paths.kept(paths.attempt_of(file)):
+                raise ValueError(f"the numbers of the records kept lie in {file[:200]!r}")
+            return cls(records, digest, file=file)
+        records = stored.whole("the number of records kept", document["records"], most=shard_records)
+        start = stored.whole("the first record kept", document["start"])
+        step = stored.whole("the step of what is kept", document["step"], -stored.MOST)
+        last = start + step * (records - 1)
+        if step == 0 or (records and not 0 <= min(start, last) <= max(start, last) < shard_records):
+            raise ValueError(f"records {start} to {last} by {step} are kept of {shard_records}")
+        return cls(records, digest, start, step)
 
     def to_json(self) -> dict[str, Any]:
         where = {"start": self.start, "step": self.step} if self.file is None else {"file": self.file}
@@ -117,7 +129,15 @@ class Manifest:
         return self.shards.attempts | kept
 
     def encode(self) -> bytes:
-        """The bytes of ``manifest.json``."""
+        """The bytes of ``manifest.json``.
+
+        Raises:
+            InvalidArgumentError: if the provenance, with the metadata in it, is nested too deep to be read again.
+        """
+        try:
+            stored.shallow("provenance", self.provenance)
+        except ValueError as error:
+            raise InvalidArgumentError(f"{error}: pass flatter metadata") from error
         data: dict[str, Any] = {
             "codec": self.codec,
             "element_spec": spec_json.to_json(self.element_spec),
@@ -136,30 +156,37 @@ class Manifest:
 
         Raises:
             FormatError: where it was written by a newer release.
-            CorruptionError: where it is cut short or not a manifest.
+            CorruptionError: where it is cut short, not a manifest, or at odds with itself.
         """
-        try:
-            document = json.loads(raw)
-            version = document["format"]
-            if isinstance(version, int) and version > FORMAT:
-                raise FormatError(f"manifest of format {version}; this release reads up to {FORMAT}: update cachelayer")
-            data = document["data"]
-            manifest = cls(
-                codec=data["codec"],
+        with stored.decoding(name, "manifest"):
+            document = stored.parsed(raw)
+            stored.check_format(document, FORMAT, "manifest")
+            data = stored.mapping("data", document["data"])
+            shards = ShardTable.from_json(stored.mapping("shards", data["shards"]))
+            records = int(shards.records.sum())
+            return cls(
+                codec=stored.text("codec", data["codec"]),
                 element_spec=spec_json.from_json(data["element_spec"]),
-                shards=ShardTable.from_json(data["shards"]),
-                provenance=document["provenance"],
-                token=document["token"],
-                segments=tuple(int(records) for records in data.get("segments", ())),
-                kept=Kept.from_json(data["kept"]) if "kept" in data else None,
+                shards=shards,
+                provenance=_provenance(document["provenance"]),
+                token=stored.text("token", document["token"]),
+                segments=_segments(data.get("segments", []), records),
+                kept=Kept.from_json(stored.mapping("kept", data["kept"]), records) if "kept" in data else None,
             )
-            if manifest.segments and sum(manifest.segments) != manifest.shard_records:
-                raise ValueError(f"segments of {sum(manifest.segments)} records, shards of {manifest.shard_records}")
-        except FormatError as error:
-            raise FormatError(f"{name}: {error}") from error
-        except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-            raise CorruptionError(f"{name}: not a whole manifest: {error!r}") from error
-        return manifest
+
+
+def _segments(found: Any, shard_records: int) -> tuple[int, ...]:
+    segments = tuple(stored.whole("a segment", records) for records in stored.items("segments", found))
+    if segments and sum(segments) != shard_records:
+        raise ValueError(f"segments of {sum(segments)} records, shards of {shard_records}")
+    return segments
+
+
+def _provenance(found: Any) -> dict[str, Any]:
+    provenance = stored.mapping("provenance", stored.shallow("provenance", found))
+    for name in ("metadata", "arguments"):
+        stored.mapping(name, provenance.get(name) or {})
+    return provenance
 
 
 def canonical_json(value: Any) -> bytes:

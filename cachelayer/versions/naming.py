@@ -14,7 +14,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.versions.calls import Call, name_of
 from cachelayer.versions.fingerprint import Fingerprint
-from cachelayer.versions.secrecy import is_secret
+from cachelayer.versions.secrecy import is_secret, without_secrets
 
 AUTO = "auto"
 Naming = Callable[[Call, Fingerprint | None], str]
@@ -82,7 +82,9 @@ def _automatic(call: Call, code: Fingerprint | None, decides: Mapping[str, Any])
             f'dataset_version="{AUTO}": of {function}, argument {", ".join(call.unrecorded)} cannot be told from '
             "others: pass what JSON can hold, or name the version"
         )
-    made = {"code": code.digest, "arguments": call.recorded, **decides}
+    # The hash of all of it together is no help in guessing one of the values.
+    arguments = {name: without_secrets(name, value) for name, value in call.recorded.items()}
+    made = {"code": code.digest, "arguments": arguments, **decides}
     return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
 
 

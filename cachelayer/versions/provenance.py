@@ -11,14 +11,12 @@ import socket
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from types import FunctionType, MethodType
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.versions.calls import bound_arguments, name_of
-from cachelayer.versions.fingerprint import fingerprint, innermost
+from cachelayer.versions import stored
+from cachelayer.versions.fingerprint import code_file, is_users
 
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
@@ -35,6 +33,7 @@ _FRAMEWORKS = (
     "torch",
 )
 _GIT_SECONDS = 10
+_NO_COMMIT = {"git_commit": None, "git_dirty": None}
 
 
 def now() -> str:
@@ -76,22 +75,14 @@ def _version(library: str) -> str:
         return str(getattr(sys.modules.get(library), "__version__", "unknown"))
 
 
-def origin(source: object) -> dict[str, Any]:
-    """Which code makes a source: the function that it is, if it is one, and the git commit of its checkout."""
-    if not isinstance(source, (FunctionType, MethodType, partial)):
-        return checkout(_main_program())
-    inner, code, bound = innermost(source), fingerprint(source), bound_arguments(source)
-    file = None if inner is None else Path(inner.__code__.co_filename)
-    return {
-        "function": name_of(source),
-        "code": None if code is None else code.to_json(),
-        **({"bound": bound} if bound else {}),
-        **checkout(file if file is not None and file.is_file() else _main_program()),
-    }
+def commit_of(source: object) -> dict[str, Any]:
+    """Return the git commit of the code that makes a source: of the user's file that defines it, else the main program.
 
-
-def _main_program() -> Path:
-    return Path(getattr(sys.modules["__main__"], "__file__", None) or "program")
+    Both are None if that is no code of the user's: the folder of a library tells nothing of the data.
+    """
+    program = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    file = code_file(source) or (program if program.is_file() and is_users(str(program)) else None)
+    return dict(_NO_COMMIT) if file is None else checkout(file)
 
 
 def checkout(file: Path) -> dict[str, Any]:
@@ -103,7 +94,7 @@ def checkout(file: Path) -> dict[str, Any]:
     lines = (status or "").splitlines()
     commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
     if not _COMMIT.fullmatch(commit):
-        return {"git_commit": None, "git_dirty": None}
+        return dict(_NO_COMMIT)
     changed = any(not line.startswith("#") for line in lines)
     untracked = file.is_file() and _git(file, "ls-files", "--error-unmatch", "--", file.name) is None
     return {"git_commit": commit, "git_dirty": changed or untracked}
@@ -128,7 +119,9 @@ def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         InvalidArgumentError: where JSON cannot hold it.
     """
     try:
-        stored: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-    except (TypeError, ValueError) as error:
+        found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+        # As it will stand in the provenance.
+        stored.shallow("metadata", {"metadata": found})
+    except (RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"metadata is a dict of what JSON can hold: {error}") from error
-    return stored
+    return found

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.locks import cached_property
 from cachelayer.objects import paths
+from cachelayer.versions import stored
 
 _COLUMNS = {
     "records": "records",
@@ -24,6 +26,8 @@ _COLUMNS = {
 # Left out where no shard has them: those of records of different sizes have none.
 _PLACES = {"record_bytes": "record_nbytes", "first_position": "first_position"}
 _ATTEMPTS, _FILES = "attempts", "files"
+_U32 = 2**32 - 1
+_MOST_IN_ALL = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,22 @@ class _Files:
         return cls(list(attempts), *np.array(runs, np.int64).reshape(-1, 3).T)
 
     @classmethod
-    def from_json(cls, attempts: Sequence[Any], files: Mapping[str, Any]) -> Self:
-        made = cls([str(each) for each in attempts], *(np.array(files[name], np.int64) for name in cls._columns()))
-        if len({len(made.attempt), len(made.first), len(made.count)}) != 1 or (made.count < 1).any():
-            raise ValueError("files in runs without a shard, or columns of different lengths")
-        if len(made.attempt) and not 0 <= made.attempt.min() <= made.attempt.max() < len(made.attempts):
-            raise ValueError(f"files of other attempts than those {len(made.attempts)} that are named")
-        return made
+    def from_json(cls, attempts: Sequence[Any], files: Mapping[str, Any], shards: int) -> Self:
+        """Return what :meth:`to_json` gave, of so many shards."""
+        names = [paths.check_attempt(each) for each in attempts]
+        if len(set(names)) != len(names):
+            raise ValueError("a build attempt is named twice")
+        columns = {name: files[name] for name in cls._columns()}
+        if len({len(stored.items(name, column)) for name, column in columns.items()}) != 1:
+            raise ValueError("files in columns of different lengths")
+        if sum(columns["count"]) != shards:
+            raise ValueError(f"files of {sum(columns['count'])} shards, columns of {shards}")
+        return cls(
+            names,
+            _numbers("attempt", columns["attempt"], 0, len(names) - 1),
+            _numbers("first", columns["first"], 0, stored.MOST - shards),
+            _numbers("count", columns["count"], 1, shards),
+        )
 
     @staticmethod
     def _columns() -> tuple[str, ...]:
@@ -156,9 +169,11 @@ class ShardTable(Sequence[ShardFile]):
         """The table of what :meth:`to_json` gave.
 
         Raises:
-            ValueError, KeyError, TypeError: where it is not what a manifest holds.
+            ValueError, KeyError, TypeError: if it is not what a manifest holds, or the columns contradict each other.
         """
-        return cls(_Files.from_json(document[_ATTEMPTS], document[_FILES]), document)
+        _check_columns(document)
+        attempts, files = stored.items(_ATTEMPTS, document[_ATTEMPTS]), stored.mapping(_FILES, document[_FILES])
+        return cls(_Files.from_json(attempts, files, len(document["records"])), document)
 
     def to_json(self) -> dict[str, Any]:
         """The columns, and the names in runs."""
@@ -205,3 +220,65 @@ class ShardTable(Sequence[ShardFile]):
         return isinstance(other, ShardTable) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def check_stats(stats: ShardStats) -> ShardStats:
+    """Return what is said of one shard, if a build can have written it.
+
+    Raises:
+        ValueError, TypeError: if it cannot.
+    """
+    columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _PLACES).items()}
+    _check_columns(columns)
+    return stats
+
+
+def _check_columns(document: Mapping[str, Any]) -> None:
+    """Raise if the columns of the shards are not what a build writes; vectorised, for there may be very many shards."""
+    columns = {name: stored.items(name, document[name]) for name in _COLUMNS}
+    if len({len(column) for column in columns.values()}) != 1:
+        raise ValueError(f"columns of {sorted({len(column) for column in columns.values()})} shards")
+    records = _numbers("records", columns["records"], 0, stored.MOST)
+    nbytes = _numbers("bytes", columns["bytes"], 0, stored.MOST)
+    for name in ("crc32c", "index_crc32c"):
+        _numbers(name, columns[name], 0, _U32)
+    for name, numbers in (("records", records), ("bytes", nbytes)):
+        if numbers.sum(dtype=np.float64) >= _MOST_IN_ALL:
+            raise ValueError(f"the column {name} adds up to {numbers.sum(dtype=np.float64):g}")
+    _check_hashes(columns["sha256"])
+    index_nbytes = _numbers("index_bytes", columns["index_bytes"], 0, stored.MOST)
+    if records.max(initial=0) > stored.MOST // 32 or (index_nbytes != index.nbytes_of(records)).any():
+        raise ValueError("an index has another size than the records of its shard take")
+    _check_places(document, records, nbytes)
+
+
+def _check_places(document: Mapping[str, Any], records: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
+    """Raise if records of one size do not lie in their shards."""
+    if not _PLACES.keys() & document.keys():
+        return
+    sizes, firsts = (stored.items(name, document[name]) for name in _PLACES)
+    known = np.array([size is not None for size in sizes], np.bool_)
+    if len({len(sizes), len(firsts), len(records)}) != 1 or known.tolist() != [first is not None for first in firsts]:
+        raise ValueError("a size of records without a position, or columns of different lengths")
+    size = _numbers("record_bytes", [each for each in sizes if each is not None], 0, _U32)
+    first = _numbers("first_position", [each for each in firsts if each is not None], 0, stored.MOST)
+    # As floats, of which the largest products are no errors.
+    ends = first.astype(np.float64) + size * records[known].astype(np.float64)
+    if (ends > nbytes[known]).any():
+        raise ValueError("records of one size reach past the end of their shard")
+
+
+def _numbers(name: str, column: list[Any], least: int, most: int) -> NDArray[np.int64]:
+    if set(map(type, column)) - {int}:
+        raise TypeError(f"the column {name} holds other than integers")
+    numbers = np.array(column, np.int64)
+    if len(numbers) and not least <= numbers.min() <= numbers.max() <= most:
+        raise ValueError(f"the column {name} holds other than numbers from {least} to {most}")
+    return numbers
+
+
+def _check_hashes(column: list[Any]) -> None:
+    if set(map(type, column)) - {str} or set(map(len, column)) - {64}:
+        raise ValueError("the column sha256 holds other than 64 hexadecimal digits each")
+    if "".join(column).encode("ascii").translate(None, b"0123456789abcdef"):
+        raise ValueError("the column sha256 holds other than hexadecimal digits")

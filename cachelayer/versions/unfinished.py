@@ -23,10 +23,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.errors import BuildRevokedError, StorageError
+from cachelayer.elements import spec_json
+from cachelayer.errors import BuildRevokedError, CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions import stored
+from cachelayer.versions.shard_table import ShardFile, check_stats
 
 _AT_ONCE = 16
 _PLAN = "plan.json"
@@ -146,14 +148,33 @@ class Unfinished:
         return self._store.put_if_absent(self._note(attempt, number), json.dumps(_row(number, part)).encode())
 
     def begun(self, attempt: str) -> Finished | None:
-        """What an attempt builds, and what it began with; None where it has not begun."""
-        raw = self._store.read(f"{self._folder}/{attempt}/{_PLAN}")
-        return None if raw is None else _finished(json.loads(raw), [])
+        """What an attempt builds, and what it began with; None where it has not begun.
+
+        Raises:
+            CorruptionError, FormatError: if that was damaged.
+        """
+        name = f"{self._folder}/{attempt}/{_PLAN}"
+        raw = self._store.read(name)
+        if raw is None:
+            return None
+        with stored.decoding(f"{self._store.url}/{name}", "plan of a build"):
+            return _finished(stored.parsed(raw), [])
 
     def part(self, attempt: str, number: int) -> FinishedPart | None:
-        """A part that is noted by itself as finished; None where it is not."""
-        raw = self._store.read(self._note(attempt, number))
-        return None if raw is None else _part(json.loads(raw))
+        """A part that is noted by itself as finished; None where it is not.
+
+        Raises:
+            CorruptionError, FormatError: if the note was damaged.
+        """
+        name = self._note(attempt, number)
+        raw = self._store.read(name)
+        if raw is None:
+            return None
+        with stored.decoding(f"{self._store.url}/{name}", "note of a part"):
+            found, part = _part(stored.parsed(raw))
+            if found != number:
+                raise ValueError(f"it is the note of part {found}")
+            return part
 
     def begin_part(self, attempt: str, number: int) -> int:
         """Begin to build a part: how often others have begun it.
@@ -175,9 +196,17 @@ class Unfinished:
         return self._store.put_if_absent(self._claim(attempt, number, claim), _token(host=host))
 
     def claimant(self, attempt: str, number: int, claim: int) -> str | None:
-        """The host that meant to build a part, after so many others."""
-        raw = self._store.read(self._claim(attempt, number, claim))
-        return None if raw is None else str(json.loads(raw)["host"])
+        """The host that meant to build a part, after so many others.
+
+        Raises:
+            CorruptionError: if its claim was damaged.
+        """
+        name = self._claim(attempt, number, claim)
+        raw = self._store.read(name)
+        if raw is None:
+            return None
+        with stored.decoding(f"{self._store.url}/{name}", "claim of a part"):
+            return paths.check_attempt(stored.parsed(raw)["host"])
 
     def standing(self, attempt: str) -> Standing:
         """Which parts are noted by themselves as finished, and which hosts mean to build them."""
@@ -201,9 +230,10 @@ class Unfinished:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))
         documents = dict(zip(names, found, strict=True))
         try:
-            plan = json.loads(documents.pop(_PLAN) or b"")
-            return _finished(plan, [json.loads(raw) for raw in documents.values() if raw is not None])
-        except (KeyError, TypeError, ValueError):
+            with stored.decoding(f"{self._store.url}/{self._folder}/{attempt}", "set of notes"):
+                plan = stored.parsed(documents.pop(_PLAN) or b"")
+                return _finished(plan, [stored.parsed(raw) for raw in documents.values() if raw is not None])
+        except (CorruptionError, FormatError):
             # Written by another release, or damaged: then it is built anew.
             return None
 
@@ -215,8 +245,18 @@ class Unfinished:
 
 
 def _finished(plan: Mapping[str, Any], rows: list[Any]) -> Finished:
-    parts = {row["number"]: _part(row) for row in [*plan["parts"], *rows]}
-    return Finished(plan["plan"], plan["element_spec"], plan["source_length"], parts, plan["is_divided"])
+    parts = dict(_part(row) for row in [*stored.items("parts", plan["parts"]), *rows])
+    length, is_divided = plan["source_length"], stored.flag("is_divided", plan["is_divided"])
+    if not is_divided and any(len(part.shards) != 1 for part in parts.values()):
+        raise ValueError("a part of other than one shard, of a build that is not divided")
+    spec_json.from_json(plan["element_spec"])
+    return Finished(
+        stored.mapping("plan", stored.shallow("plan", plan["plan"])),
+        plan["element_spec"],
+        None if length is None else stored.whole("source_length", length),
+        parts,
+        is_divided,
+    )
 
 
 def _row(number: int, part: FinishedPart) -> dict[str, Any]:
@@ -230,17 +270,23 @@ def _row(number: int, part: FinishedPart) -> dict[str, Any]:
     }
 
 
-def _part(row: Mapping[str, Any]) -> FinishedPart:
-    shards = [
-        ShardFile(attempt, number, ShardStats(**stats))
-        for attempt, number, stats in (_split(dict(shard)) for shard in row["shards"])
-    ]
-    first = tuple(map(str, row["first_left_out"]))
-    return FinishedPart(tuple(shards), frozenset(row["nullable"]), row["elements"], row["left_out"], first)
+def _part(found: Any) -> tuple[int, FinishedPart]:
+    """Return the part of a note, and its number."""
+    row = stored.mapping("a part", found)
+    part = FinishedPart(
+        tuple(_shard(shard) for shard in stored.items("shards", row["shards"])),
+        frozenset(stored.whole("a leaf", leaf) for leaf in stored.items("nullable", row["nullable"])),
+        stored.whole("elements", row["elements"]),
+        stored.whole("left_out", row["left_out"]),
+        tuple(stored.text("what was left out", each) for each in stored.items("left out", row["first_left_out"])),
+    )
+    return stored.whole("the number of a part", row["number"]), part
 
 
-def _split(shard: dict[str, Any]) -> tuple[str, int, dict[str, Any]]:
-    return shard.pop("attempt"), shard.pop("file"), shard
+def _shard(found: Any) -> ShardFile:
+    row = dict(stored.mapping("a shard", found))
+    attempt, number = paths.check_attempt(row.pop("attempt")), stored.whole("the number of a shard", row.pop("file"))
+    return ShardFile(attempt, number, check_stats(ShardStats(**row)))
 
 
 def _token(**said: str) -> bytes:

@@ -1,0 +1,200 @@
+"""The shards of a version that are open, as a table: many of them are read in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.address_space import AddressSpace, Epoch, address_space
+from cachelayer.arrayrecord.blocks import to_logical
+from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
+from cachelayer.arrayrecord.reader import ShardReader
+from cachelayer.codec.frames import Records
+from cachelayer.codec.memory import Ints
+from cachelayer.errors import CorruptionError
+from cachelayer.locks import ProcessLock
+
+# How a shard is read: not at all yet, or by itself alone; or with others: as records of one size, or by their index.
+_ALONE, _UNIFORM = 0, 1
+_VARYING = {"none": 2, "zstd": 3}
+_COMPRESSION = {kind: name for name, kind in _VARYING.items()}
+_FARTHEST = 2**62
+
+
+class OpenShards:
+    """Readers of shards by their numbers, of which those that were not read lately may be unmapped at any time.
+
+    Args:
+        splits: the number of the first record of each shard, and of all records.
+        open_shard: opens a shard by its number, for a read that began at a time of the monotonic clock.
+    """
+
+    def __init__(self, splits: Ints, open_shard: Callable[[int, int], ShardReader]) -> None:
+        shards = len(splits) - 1
+        self._splits = splits
+        self._open_shard = open_shard
+        self._mapped: dict[int, ShardReader] = {}
+        self._unmapped: dict[int, ShardReader] = {}
+        self._lock = ProcessLock()
+        # Of each shard when it was read last, whether it is mapped, and how it is read. If it is mapped, where the file
+        # and its index begin in memory, and the bytes of the file without block headers.
+        self._used, self._is_mapped = np.zeros(shards, np.int64), np.zeros(shards, np.bool_)
+        self._kind = np.zeros(shards, np.int8)
+        self._base, self._index, self._room = (np.zeros(shards, np.int64) for _ in range(3))
+        # If records have one size: where in the file record 0 of all shards would lie, and the first place at which a
+        # record would not lie within it, both as logical offsets. Of what is not mapped that is 0: no record does.
+        self._origin, self._limit = np.zeros(shards, np.int64), np.zeros(shards, np.uint64)
+        self._stride, self._nbytes = 0, -1
+        self._space: AddressSpace | None = address_space()
+        if self._space is not None:
+            self._space.add(self)
+
+    def reader(self, shard: int, now: int) -> ShardReader:
+        """The reader of a shard, mapped if it can be.
+
+        Args:
+            now: when the read began, in nanoseconds of the monotonic clock.
+        """
+        self._used[shard] = now
+        return self._mapped.get(shard) or self._opened(shard, now)
+
+    def readers(self, shards: Sequence[int], now: int) -> list[ShardReader]:
+        """The readers of several shards, of which as many are mapped as can be at a time."""
+        self._used[list(shards)] = now
+        found: list[ShardReader] = []
+        is_full = False
+        for shard in shards:
+            reader = self._mapped.get(shard) or (self._unmapped.get(shard) if is_full else None)
+            found.append(reader or self._opened(shard, now))
+            # All that others have was given up for this read already, so the rest of it is read by system calls.
+            is_full = is_full or not found[-1].is_mapped
+        return found
+
+    def gathered(self, shard_of: Ints, numbers: Ints, now: int) -> Records | None:
+        """The records of these numbers, read from all of their shards together; None if that cannot be.
+
+        Args:
+            shard_of: the shard of each.
+            numbers: their numbers among the records of all shards.
+
+        Raises:
+            CorruptionError: if one does not lie in its shard.
+        """
+        space = self._space
+        if space is None:
+            return None
+        self._used[shard_of] = now
+
+        def name(row: int) -> str:
+            shard = int(shard_of[row])
+            return f"{self._path(shard)}: record {numbers[row] - self._splits[shard]} of the shard"
+
+        # Held from before the table is looked at: what is found in it stays mapped from then on.
+        epoch = space.epoch
+        limit = self._limit[shard_of]
+        logical = numbers * self._stride
+        logical += self._origin[shard_of]
+        # As unsigned integers negative ones are the largest: one comparison for both ends.
+        if not (logical.view(np.uint64) >= limit).any():
+            return UniformRecords.inside(space, epoch, self._base[shard_of], logical, self._nbytes)
+        if not self._is_mapped[shard_of].all():
+            return None
+        kind = int(self._kind[shard_of[0]])
+        if kind == _ALONE or (self._kind[shard_of] != kind).any():
+            return None
+        if kind == _UNIFORM:
+            check_inside(logical, np.full(len(logical), self._nbytes), self._room[shard_of], name)
+            return None
+        return self._by_index(space, epoch, kind, shard_of, numbers, name)
+
+    def _by_index(
+        self, space: AddressSpace, epoch: Epoch, kind: int, shard_of: Ints, numbers: Ints, name: Callable[[int], str]
+    ) -> Records:
+        """Records whose places are in mapped indices."""
+        within = numbers - self._splits[shard_of]
+        places = self._index[shard_of] + (index.HEADER_NBYTES + within * index.ROW.itemsize)
+        rows = space.windows(index.ROW.itemsize)[places].view(index.ROW)
+        logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
+        found = Places(space, epoch, self._base[shard_of], self._room[shard_of], logical, lengths, name)
+        return found.records(_COMPRESSION[kind])
+
+    def last_used(self) -> tuple[Ints, Ints]:
+        """See :class:`Residents`."""
+        mapped = np.flatnonzero(self._is_mapped)
+        return mapped, self._used[mapped]
+
+    def evict(self, numbers: list[int]) -> list[object]:
+        """See :class:`Residents`."""
+        self._is_mapped[numbers] = False
+        self._limit[numbers] = 0
+        evicted: list[object] = []
+        for number in numbers:
+            reader = self._mapped[number]
+            self._unmapped[number] = reader.without_mapping()
+            del self._mapped[number]
+            evicted.append(reader)
+        return evicted
+
+    def _path(self, shard: int) -> str:
+        reader = self._mapped.get(shard) or self._unmapped.get(shard)
+        return f"shard {shard}" if reader is None else str(reader.mapped.path)
+
+    def _opened(self, shard: int, now: int) -> ShardReader:
+        with self._lock:
+            reader = self._mapped.get(shard)
+            if reader is not None:
+                return reader
+            known = self._unmapped.get(shard)
+            if known is not None and self._space is None:
+                return known
+            reader = self._checked(shard, now) if known is None else self._remapped(known, shard, now)
+            slot = reader.mapped.slot
+            if slot is None or not reader.is_mapped:
+                self._unmapped[shard] = reader.without_mapping()
+            else:
+                with slot.space.changing:
+                    self._enter(shard, reader, slot.start)
+            return reader
+
+    def _checked(self, shard: int, now: int) -> ShardReader:
+        reader = self._open_shard(shard, now)
+        records = int(self._splits[shard + 1] - self._splits[shard])
+        if len(reader) != records:
+            raise CorruptionError(f"{reader.mapped.path}: it holds {len(reader)} records, expected {records}")
+        return reader
+
+    def _remapped(self, known: ShardReader, shard: int, now: int) -> ShardReader:
+        try:
+            return known.remapped(now)
+        except CorruptionError:
+            # Other files are there by now, which are checked as any.
+            return self._checked(shard, now)
+
+    def _enter(self, shard: int, reader: ShardReader, start: int) -> None:
+        """Take note of a mapped shard."""
+        rows = reader.mapped_index.slot
+        self._base[shard], self._room[shard] = start, reader.mapped.room
+        if rows is not None:
+            self._index[shard] = rows.start
+        self._kind[shard] = self._kind_of(reader, shard)
+        self._unmapped.pop(shard, None)
+        self._mapped[shard] = reader
+        # What makes readers find it comes last.
+        self._is_mapped[shard] = True
+        if self._kind[shard] == _UNIFORM:
+            self._limit[shard] = reader.mapped.room - self._nbytes + 1
+
+    def _kind_of(self, reader: ShardReader, shard: int) -> int:
+        if reader.is_checked:
+            return _ALONE
+        if reader.stride is None:
+            return _VARYING[reader.header.compression]
+        nbytes = reader.header.record_nbytes
+        first, stride = reader.stride
+        origin = first - int(self._splits[shard]) * stride
+        if nbytes is None or self._nbytes not in (-1, nbytes) or abs(origin) > _FARTHEST:
+            return _ALONE
+        self._stride, self._nbytes, self._origin[shard] = stride, nbytes, origin
+        return _UNIFORM

@@ -1,0 +1,227 @@
+"""Records where they lie in mapped files: many of many files in one go, each checked to lie in its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arrayrecord.address_space import AddressSpace
+from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, outside, pieces, to_position
+from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.codec.frames import RecordBuffer
+from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.errors import CorruptionError
+
+
+def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:
+    """Raise if a range does not lie in its file; ``room`` is what :func:`outside` takes.
+
+    Raises:
+        CorruptionError: if one does not; ``name`` says which.
+    """
+    wrong = outside(logical, lengths, room)
+    if wrong.any():
+        raise CorruptionError(f"{name(int(wrong.argmax()))} reaches past the end of the file")
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Ranges of any lengths in mapped files.
+
+    Args:
+        space: where the files are mapped.
+        holder: keeps them mapped.
+        base: where the file of each range begins in the space; one number for one file.
+        room: bytes of the file of each range, without block headers.
+        logical: logical offset of each range in its file.
+        lengths: bytes of each, without block headers.
+        name: what an error calls a range.
+
+    Raises:
+        CorruptionError: if one reaches past the end of its file.
+    """
+
+    space: AddressSpace
+    holder: object
+    base: Ints | int
+    room: Ints | int
+    logical: Ints
+    lengths: Ints
+    name: Callable[[int], str]
+
+    def __post_init__(self) -> None:
+        check_inside(self.logical, self.lengths, self.room, self.name)
+
+    def ranges(self) -> Bytes:
+        """A copy of the ranges, one after another."""
+        return self._copied(np.arange(len(self.lengths)))
+
+    def records(self, compression: str) -> RecordBuffer:
+        """The records that are stored in these ranges.
+
+        Raises:
+            CorruptionError: if one does not decompress.
+        """
+        if compression == "none":
+            return RecordBuffer.packed(self.ranges(), self.lengths)
+        # They are decompressed where they lie; only those that a header cuts are copied.
+        is_cut = self.logical % PAYLOAD > PAYLOAD - self.lengths
+        cut, whole = is_cut.nonzero()[0], (~is_cut).nonzero()[0]
+        starts = (to_position(self.logical) + self.base)[whole]
+        stored = [
+            (whole, RecordBuffer(self.space.memory, starts, self.lengths[whole])),
+            (cut, RecordBuffer.packed(self._copied(cut), self.lengths[cut])),
+        ]
+        return decompressed([part for part in stored if len(part[0])], self.name, self.holder)
+
+    def _copied(self, rows: Ints) -> Bytes:
+        """A copy of some of the ranges, one after another."""
+        lengths = self.lengths[rows]
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        owner, within, position, length = pieces(self.logical[rows], lengths)
+        base = self.base if isinstance(self.base, int) else self.base[rows][owner]
+        move_ranges(out, splits[owner] + within, self.space.memory, position + base, length)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class UniformRecords:
+    """Records of one size in mapped files, read part by part straight from them.
+
+    Args:
+        space: where the files are mapped.
+        holder: keeps them mapped.
+        starts: where each record begins in the space.
+        places: where it begins in its block, without the header.
+        nbytes: bytes of each.
+        crossing: the rows of those that do not end in the block where they begin.
+        room: for each of these the bytes that are left in it.
+    """
+
+    space: AddressSpace
+    holder: object
+    starts: Ints
+    places: Ints
+    nbytes: int
+    crossing: Ints
+    room: Ints
+
+    @classmethod
+    def at(
+        cls,
+        space: AddressSpace,
+        holder: object,
+        base: int,
+        room: int,
+        logical: Ints,
+        nbytes: int,
+        name: Callable[[int], str],
+    ) -> UniformRecords:
+        """Records at logical offsets of a file that begins at ``base`` and has ``room`` bytes without block headers.
+
+        Raises:
+            CorruptionError: if one does not lie in it; ``name`` says what it is called.
+        """
+        if room < nbytes or (len(logical) and int(logical.view(np.uint64).max()) > room - nbytes):
+            check_inside(logical, np.full(len(logical), nbytes), room, name)
+        return cls.inside(space, holder, base, logical, nbytes)
+
+    @classmethod
+    def inside(
+        cls, space: AddressSpace, holder: object, base: Ints | int, logical: Ints, nbytes: int
+    ) -> UniformRecords:
+        """Records at logical offsets of files that begin at ``base``, which lie within these files."""
+        blocks, places = np.divmod(logical, PAYLOAD)
+        blocks *= HEADER
+        blocks += logical
+        blocks += base + HEADER
+        crossing = (places > PAYLOAD - nbytes).nonzero()[0]
+        return cls(space, holder, blocks, places, nbytes, crossing, PAYLOAD - places[crossing])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def lengths(self) -> Ints:
+        return np.full(len(self.starts), self.nbytes)
+
+    @property
+    def uniform_nbytes(self) -> int:
+        return self.nbytes
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        if len(self.starts) == 0:
+            return np.empty((0, nbytes), np.uint8)
+        return self.slabs(offset, nbytes, len(self.starts))[0]
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise CorruptionError(f"bytes {offset} to {offset + nbytes} of records of {self.nbytes} bytes")
+        begin = self.starts + offset
+        firsts = range(0, len(begin), rows)
+        if nbytes == 0:
+            return [np.empty((len(begin[first : first + rows]), 0), np.uint8) for first in firsts]
+        if self.nbytes > PAYLOAD:
+            places = self.places + offset
+            return [self._pieced(begin[first : first + rows], places[first : first + rows], nbytes) for first in firsts]
+        # What a header cuts is gathered with it, and then mended: so few rows are not worth a second gather.
+        windows = self.space.windows(nbytes)
+        found = [windows[begin[first : first + rows]] for first in firsts]
+        crossing = self.crossing
+        if len(crossing):
+            room = self.room - offset
+            cut = (room < nbytes).nonzero()[0]
+            if len(cut):
+                self._mend(found, rows, crossing[cut], begin[crossing[cut]], np.maximum(room[cut], 0))
+        return [np.ndarray((len(part), nbytes), np.uint8, part) for part in found]
+
+    def _mend(self, found: list[NDArray[Any]], together: int, rows: Ints, starts: Ints, room: Ints) -> None:
+        """Take once more, without it, what lies behind the one header in some rows; ``room`` bytes lie before it."""
+        nbytes, memory = found[0].dtype.itemsize, self.space.view
+        last, target = -1, memory
+        for number, start, left in zip(rows.tolist(), starts.tolist(), room.tolist(), strict=True):
+            part, row = divmod(number, together)
+            if part != last:
+                last, target = part, memoryview(found[part].view(np.uint8))
+            begin = row * nbytes
+            target[begin + left : begin + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
+
+    def _pieced(self, starts: Ints, places: Ints, nbytes: int) -> Bytes:
+        """Ranges of records that may cross several headers, piece by piece.
+
+        Args:
+            starts: for each where it would begin in memory, had its record not crossed a header.
+            places: its place in the block where its record begins; past the end where it begins in a later one.
+        """
+        out = np.empty((len(starts), nbytes), np.uint8)
+        target, memory = memoryview(out.reshape(-1)), self.space.view  # type: ignore[arg-type]
+        done = 0
+        for start, place in zip(starts.tolist(), places.tolist(), strict=True):
+            position, end = start + place // PAYLOAD * HEADER, done + nbytes
+            stop = min(done + PAYLOAD - place % PAYLOAD, end)
+            while done < end:
+                after = position + stop - done
+                target[done:stop] = memory[position:after]
+                done, stop, position = stop, min(stop + PAYLOAD, end), after + HEADER
+        return out
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        wrong = (starts < 0) | (lengths < 0) | (lengths > self.nbytes) | (starts > self.nbytes - lengths)
+        if wrong.any():
+            raise CorruptionError(f"a part of a record reaches past the end of its {self.nbytes} bytes")
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        within = self.places + starts
+        owner, inside, position, length = pieces(within, lengths)
+        begins = (self.starts - self.places - HEADER)[owner] + position
+        move_ranges(out, splits[owner] + inside, self.space.memory, begins, length)
+        return out
+
+    def stored(self) -> RecordBuffer:
+        """The whole records, copied."""
+        return RecordBuffer.packed(self.slab(0, self.nbytes).reshape(-1), self.lengths)

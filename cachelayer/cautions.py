@@ -1,0 +1,20 @@
+"""Warnings that point at the user's own line."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+from cachelayer.errors import CacheLayerWarning
+
+_PACKAGE = str(Path(__file__).parent)
+_ADAPTERS = str((Path(__file__).parent / "adapters").resolve())
+
+
+def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:
+    """Warn of something, at the innermost line that is not this library's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, _ADAPTERS)):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)

@@ -1,0 +1,220 @@
+"""What shows how far some work is on stderr: a bar in terminals and notebooks, lines in logs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+_NO_SIZE = {"ncols": 80, "nrows": 24}
+"""The size of a terminal that says none; tqdm would draw nothing there."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far some work is.
+
+    Args:
+        title: what is done.
+        unit: what is counted, in the singular.
+        done: units that are done, with those that were done before.
+        total: number of units, if it is known.
+        skipped: units that were done before.
+        nbytes: bytes of those that are done now.
+        seconds: how long it has taken.
+        parts: how many parts of it are done; empty if it has none.
+        stall: what to say of work that stands still.
+    """
+
+    title: str
+    unit: str
+    done: int
+    total: int | None
+    skipped: int
+    nbytes: int
+    seconds: float
+    parts: str = ""
+    stall: str = ""
+
+    @property
+    def line(self) -> str:
+        """A line for a log while the work goes on."""
+        share = f" ({self.done / self.total:.0%})" if self.total else ""
+        facts = [f"{self._counted}{share}", self.parts, *self._amounts, self._left]
+        return f"{self.title}: {', '.join(filter(None, facts))}{self.stall and '; '}{self.stall}"
+
+    @property
+    def first_line(self) -> str:
+        """A line for a log when the work begins."""
+        return f"{self.title}: started" + (f", {self.total:,} {self.unit}s to do" if self.total is not None else "")
+
+    def last_line(self, *, is_done: bool) -> str:
+        """A line for a log when the work has ended."""
+        if not is_done:
+            return f"{self.title}: stopped after {self._counted} in {clock(self.seconds)}"
+        facts = [_number(self.done, self.unit), *self._amounts, f"in {clock(self.seconds)}"]
+        return f"{self.title}: done: {', '.join(facts)}"
+
+    @property
+    def bar_text(self) -> str:
+        """What stands behind the bar."""
+        megabytes = f"{self.nbytes / max(self.seconds, 1e-9) / 1e6:.1f} MB/s" if self.nbytes else ""
+        return ", ".join(filter(None, [megabytes, self.parts, self.stall]))
+
+    @property
+    def _counted(self) -> str:
+        return (
+            f"{self.done:,} of {self.total:,} {self.unit}s" if self.total is not None else _number(self.done, self.unit)
+        )
+
+    @property
+    def _amounts(self) -> list[str]:
+        now, seconds = self.done - self.skipped, max(self.seconds, 1e-9)
+        megabytes = [f"{self.nbytes / 1e6:,.1f} MB"] if self.nbytes else []
+        rates = [f"{_rate(now / seconds)} {self.unit}s/s"] if now else []
+        return [*megabytes, *rates, *([f"{self.nbytes / seconds / 1e6:,.1f} MB/s"] if self.nbytes else [])]
+
+    @property
+    def _left(self) -> str:
+        now = self.done - self.skipped
+        if not self.total or not now or self.done >= self.total:
+            return ""
+        return f"{clock(self.seconds / now * (self.total - self.done))} left"
+
+
+class Display(Protocol):
+    """What shows a status."""
+
+    is_live: bool
+    """Whether it is redrawn many times."""
+
+    def show(self, status: Status) -> None: ...
+
+    def close(self, status: Status, *, is_done: bool) -> None: ...
+
+
+class _Bar:
+    """A bar that is drawn again and again."""
+
+    is_live = True
+
+    def __init__(self, make: Callable[..., Any], stream: IO[str], status: Status) -> None:
+        self._bar = make(
+            desc=status.title,
+            total=status.total,
+            unit=f" {status.unit}s",
+            unit_scale=True,
+            file=stream,
+            **({"dynamic_ncols": True} if _has_size(stream) else _NO_SIZE),
+        )
+
+    def show(self, status: Status) -> None:
+        # Its rate is that of the whole time, and leaves out what was done before.
+        self._bar.n, self._bar.initial = status.done, status.skipped
+        self._bar.set_postfix_str(status.bar_text, refresh=False)
+        self._bar.refresh()
+
+    def close(self, status: Status, *, is_done: bool) -> None:  # noqa: ARG002 - what follows tells that
+        self.show(status)
+        self._bar.close()
+
+
+class _Lines:
+    """Lines one under another."""
+
+    is_live = False
+
+    def __init__(self, stream: IO[str], status: Status, *, at_once: bool) -> None:
+        self._stream = stream
+        self._has_shown = at_once
+        if at_once:
+            with harmless():
+                write(stream, status.first_line)
+
+    def show(self, status: Status) -> None:
+        write(self._stream, status.line)
+        self._has_shown = True
+
+    def close(self, status: Status, *, is_done: bool) -> None:
+        if self._has_shown:
+            write(self._stream, status.last_line(is_done=is_done))
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as ``1:05`` or ``2:00:10``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def display_for(enabled: bool | None, status: Status) -> Display | None:
+    """Return what shows a status on stderr, by the argument ``progress``; None if nothing does."""
+    stream = stderr()
+    if enabled is False or stream is None:
+        return None
+    with harmless():
+        if _is_notebook():
+            return _Bar(_notebook_bar(), stream, status)
+        if stream.isatty():
+            return _Bar(_text_bar(), stream, status)
+    return _Lines(stream, status, at_once=enabled is True)
+
+
+def _is_notebook() -> bool:
+    """Return whether output goes to a notebook, by what tqdm goes by: a kernel runs the program."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def _notebook_bar() -> Callable[..., Any]:
+    from tqdm import notebook
+
+    if notebook.IProgress is None:
+        # Without ipywidgets a notebook still shows a bar of text.
+        return _text_bar()
+    bar: Callable[..., Any] = notebook.tqdm_notebook
+    return bar
+
+
+def _text_bar() -> Callable[..., Any]:
+    from tqdm import tqdm
+
+    bar: Callable[..., Any] = tqdm
+    return bar
+
+
+def _has_size(stream: IO[str]) -> bool:
+    """Return whether a terminal says how large it is: those of containers and of CI may say 0."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns > 0
+    except (OSError, ValueError):
+        return False
+
+
+def stderr() -> IO[str] | None:
+    """Return stderr; None if there is none, as in a daemon, or it is closed."""
+    stream = sys.stderr
+    return None if stream is None or getattr(stream, "closed", False) else stream
+
+
+def write(stream: IO[str], line: str) -> None:
+    """Write a line in one call, for other processes may write to the same log."""
+    stream.write(f"{line}\n")
+    stream.flush()
+
+
+def harmless() -> suppress:
+    """Return a context in which a log that is full or closed is no error: it ends no work."""
+    return suppress(OSError, ValueError)
+
+
+def _number(count: int, unit: str) -> str:
+    return f"{count:,} {unit}{'s' * (count != 1)}"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -1,0 +1,129 @@
+"""Values of stored JSON: checked when they are decoded, so that no later code holds what it could not have written.
+
+Whoever can write to a storage chooses what stands there. Everything in here raises what :func:`decoding` turns into the
+errors of a damaged file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from cachelayer.errors import CorruptionError, FormatError
+
+MOST = 2**63 - 1
+"""The largest number that is stored: what int64 holds."""
+DEEPEST = 100
+"""Lists and dicts inside one another; every reader of a value is recursive."""
+_SHOWN = 200
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError, MemoryError)
+
+
+@contextmanager
+def decoding(name: str, what: str) -> Iterator[None]:
+    """Turn what decoding raises into the errors of a file.
+
+    Args:
+        name: the file.
+        what: what it should hold, for the message.
+
+    Raises:
+        FormatError: if a newer release wrote it.
+        CorruptionError: if it is anything else.
+    """
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}") from error
+    except _MALFORMED as error:
+        raise CorruptionError(f"{name}: not a whole {what}: {repr(error)[:_SHOWN]}") from error
+
+
+def parsed(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object that these bytes are.
+
+    Raises:
+        ValueError, TypeError: if they are something else, or name a key twice.
+    """
+    return mapping("the document", json.loads(raw, object_pairs_hook=_without_twins))
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return made
+
+
+def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
+    """Raise if a document is of a format that this release does not read.
+
+    Raises:
+        FormatError: if a newer release wrote it.
+        ValueError: if it says no format.
+    """
+    found = whole("format", document["format"], 1)
+    if found > newest:
+        raise FormatError(f"{what} of format {found}; this release reads up to {newest}: update cachelayer")
+
+
+def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
+    """Return the value, an integer within these bounds."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{what} is {_shown(value)}, not an integer from {least} to {most}")
+    return value
+
+
+def text(what: str, value: Any) -> str:
+    """Return the value, a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is {_shown(value)}, not a text")
+    return value
+
+
+def sha256(what: str, value: Any) -> str:
+    """Return the value, a SHA-256 in hexadecimal."""
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ValueError(f"{what} is {_shown(value)}, not the 64 hexadecimal digits of a SHA-256")
+    return value
+
+
+def flag(what: str, value: Any) -> bool:
+    """Return the value, true or false."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is {_shown(value)}, neither true nor false")
+    return value
+
+
+def items(what: str, value: Any) -> list[Any]:
+    """Return the value, a list."""
+    if not isinstance(value, list):
+        raise TypeError(f"{what} is {_shown(value)}, not a list")
+    return value
+
+
+def mapping(what: str, value: Any) -> dict[str, Any]:
+    """Return the value, a dict."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{what} is {_shown(value)}, not an object")
+    return value
+
+
+def shallow(what: str, value: Any) -> Any:
+    """Return any value that is not nested deeper than :data:`DEEPEST`."""
+    layer, depth = [value], 0
+    while layer:
+        if depth > DEEPEST:
+            raise ValueError(f"{what} is nested deeper than {DEEPEST} levels")
+        inner = (each.values() if isinstance(each, dict) else each for each in layer if isinstance(each, (dict, list)))
+        layer, depth = [child for children in inner for child in children], depth + 1
+    return value
+
+
+def _shown(value: Any) -> str:
+    # The repr of what is nested too deep is an error itself.
+    return repr(value)[:_SHOWN] if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"

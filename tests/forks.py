@@ -1,0 +1,43 @@
+"""Processes that are forked off one that has imported what they need: quick to start, and yet processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+FORKS = multiprocessing.get_context("forkserver")
+# One process of this kind serves all tests, so that all that they need stands here.
+FORKS.set_forkserver_preload(
+    ["building_child", "resume_child", "cachelayer.cli.app", "s3fs", "gcsfs", "obstore", "fsspec.implementations.local"]
+)
+
+
+def run(
+    program: Callable[[], object], arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a program as ``subprocess.run`` does that captures its output, without input and without a terminal."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder, name) for name in ("stdout", "stderr")]
+        process = FORKS.Process(target=_main, args=(program, list(arguments), cwd, dict(environment), outputs))
+        process.start()
+        process.join()
+        texts = [output.read_text(encoding="utf-8") for output in outputs]
+    assert process.exitcode is not None
+    return subprocess.CompletedProcess(list(arguments), process.exitcode, *texts)
+
+
+def _main(
+    program: Callable[[], object], arguments: list[str], cwd: Path, environment: dict[str, str], outputs: list[Path]
+) -> None:
+    for target, output in enumerate(outputs, 1):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), target)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = arguments
+    program()

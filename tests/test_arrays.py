@@ -1,0 +1,138 @@
+"""Columns as sources: arrays, dicts and tuples of them, and lists that are none."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cachelayer import ArraySpec, ImageSpec, Storage
+from cachelayer.errors import ElementError, InvalidTypeError
+
+Labelled = namedtuple("Labelled", ["x", "y"])
+X, Y = np.arange(10.0).reshape(5, 2), np.arange(5)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "storage")
+
+
+def test_a_tuple_of_arrays_holds_columns(storage: Storage) -> None:
+    ref = storage.cache((X, Y), "d", "v1")
+    assert ref.element_spec == (ArraySpec("float64", (2,)), ArraySpec("int64"))
+    assert [(x.tolist(), int(y)) for x, y in ref] == [(x.tolist(), y) for x, y in zip(X, Y.tolist(), strict=True)]
+    named = storage.cache(Labelled(X, {"class": Y}), "d", "v2")
+    assert named[3].x.tolist() == X[3].tolist()
+    assert named[3].y == {"class": 3}
+    assert len(storage.cache(((X, X), Y), "d", "v3")) == 5
+    assert storage.cache((X,), "d", "v4")[1][0].tolist() == X[1].tolist()
+
+
+def test_tensors_and_columns_of_tables_count_as_arrays_in_a_tuple_or_dict(storage: Storage) -> None:
+    torch = pytest.importorskip("torch")
+    pandas = pytest.importorskip("pandas")
+    tensors = storage.cache((torch.from_numpy(X), torch.from_numpy(Y)), "d", "v1")
+    assert tensors.digest == storage.cache((X, Y), "d", "v2").digest
+    frame = pandas.DataFrame({"text": ["a", "b"], "n": [1, 2]})
+    assert list(storage.cache({"text": frame["text"], "n": frame["n"]}, "d", "v3")) == [
+        {"text": "a", "n": 1},
+        {"text": "b", "n": 2},
+    ]
+    assert len(storage.cache(UserDict(x=X, y=Y), "d", "v4")) == 5
+
+
+def test_a_declared_spec_tells_whether_a_tuple_holds_columns_or_records(storage: Storage) -> None:
+    arrays = (np.zeros(2), np.ones(2))
+    assert len(storage.cache(arrays, "d", "v1", element_spec=("float64", "float64"))) == 2
+    records = storage.cache(arrays, "d", "v2", element_spec=ArraySpec("float64", (None,)))
+    assert [record.tolist() for record in records] == [[0, 0], [1, 1]]
+    of_any_length = (np.zeros(2), np.ones(3), np.ones(0))
+    assert len(storage.cache(of_any_length, "d", "v3", element_spec=ArraySpec("float64", (None,)))) == 3
+
+
+def test_a_tuple_of_arrays_of_different_lengths_is_refused_with_the_fix(storage: Storage) -> None:
+    with pytest.raises(InvalidTypeError, match=r"different lengths .*pass a list"):
+        storage.cache((X, Y[:3]), "d", "v1")
+
+
+def test_a_list_is_one_of_records(storage: Storage) -> None:
+    assert len(storage.cache([X, X], "d", "v1")) == 2
+    with pytest.raises(InvalidTypeError, match=r"not alike: float64\[5, 2\], int64\[5\]. .*pass a tuple or a dict"):
+        storage.cache([X, Y], "d", "v2")
+    with pytest.raises(ElementError, match="record 1: expected float64"):
+        storage.cache([X, 5], "d", "v3")
+    assert list(storage.versions("d")) == ["v1"]
+
+
+OBJECTS: dict[str, tuple[list[Any], Any]] = {
+    "str": (["a", "", "bcd"], ArraySpec(str)),
+    "bytes": ([b"a", b"", b"bcd"], ArraySpec(bytes)),
+    "str and None": (["a", None, "bcd"], ArraySpec(str, nullable=True)),
+    "bytes and None": ([None, b"", b"bcd"], ArraySpec(bytes, nullable=True)),
+    "str of numpy": ([np.str_("a"), "", "bcd"], ArraySpec(str)),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_columns_of_strings_are_stored_as_the_same_elements_one_by_one(storage: Storage, case: str) -> None:
+    values, spec = OBJECTS[case]
+    columns = {"text": np.array(values, object), "label": np.arange(3)}
+    ref = storage.cache(columns, "d", "v1")
+    assert ref.element_spec == {"text": spec, "label": ArraySpec("int64")}
+    elements = [{"text": value, "label": np.int64(number)} for number, value in enumerate(values)]
+    assert list(ref) == elements
+    assert storage.cache(elements, "d", "v2").digest == ref.digest
+    assert [row["text"] for row in storage.cache(columns, "d", "v3", max_records=2)] == values[:2]
+    assert storage.cache(columns, "d", "v4", on_error="skip").digest == ref.digest
+
+
+def test_strings_of_any_length_and_of_a_width_are_columns(storage: Storage) -> None:
+    ref = storage.cache({"t": np.array(["a", "bcd"], np.dtypes.StringDType())}, "d", "v1")
+    assert (ref.element_spec, list(ref)) == ({"t": ArraySpec(str)}, [{"t": "a"}, {"t": "bcd"}])
+    missing = np.array(["a", None], np.dtypes.StringDType(na_object=None))
+    assert list(storage.cache({"t": missing}, "d", "v2")) == [{"t": "a"}, {"t": None}]
+    for version, bare in enumerate((["a", "bcd"], [b"a", b"bcd"])):
+        assert storage.cache(np.array(bare), "fixed", f"v{version}").read([0, 1]).tolist() == bare
+        assert list(storage.cache(np.array(bare, object), "objects", f"v{version}")) == bare
+    assert list(storage.cache(np.array(["a", "bcd"], np.dtypes.StringDType()), "d", "v3")) == ["a", "bcd"]
+    inner = storage.cache([{"w": np.array(["a", "bcd"], np.dtypes.StringDType())}], "d", "v4")
+    assert inner.element_spec == {"w": ArraySpec(str, (2,))}
+
+
+def test_a_column_of_files_takes_a_declared_spec(storage: Storage) -> None:
+    files = {"image": np.array([b"a file", b"another"], object)}
+    ref = storage.cache(files, "d", "v1", element_spec={"image": ImageSpec()})
+    assert [row["image"] for row in ref.raw()] == [b"a file", b"another"]
+
+
+WRONG: dict[str, tuple[list[Any], str]] = {
+    "nan": (["a", float("nan")], r"record 1, leaf \['x'\]: expected str, got float nan"),
+    "mixed": ([b"a", b"b", "c"], r"record 0, leaf \['x'\]: expected str, got bytes b'a'"),
+    "arrays": ([np.zeros(2), np.zeros(3), None], r"record 0, leaf \['x'\]: expected str or bytes, got float64\[2\]"),
+    "numbers": ([1, 2], r"record 0, leaf \['x'\]: expected str or bytes, got int 1"),
+    "nothing": ([None, None], r"leaf \['x'\]: .*None in all of them. Pass element_spec="),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_objects_that_are_no_strings_are_refused_by_record_and_leaf(storage: Storage, case: str) -> None:
+    values, message = WRONG[case]
+    column = np.empty(len(values), object)
+    column[:] = values
+    with pytest.raises(ElementError, match=message):
+        storage.cache({"x": column}, "d", "v1")
+    assert storage.datasets() == []
+
+
+def test_a_column_of_nothing_but_none_takes_a_declared_spec(storage: Storage) -> None:
+    ref = storage.cache({"x": np.array([None, None], object)}, "d", "v1", element_spec={"x": str})
+    assert list(ref) == [{"x": None}, {"x": None}]
+
+
+def test_a_dict_of_lists_is_refused_with_the_leaf_and_the_fix(storage: Storage) -> None:
+    with pytest.raises(InvalidTypeError, match=r"\['b'\] is a list of 2. .*np.asarray"):
+        storage.cache({"a": np.arange(2), "b": [1, 2]}, "d", "v1")

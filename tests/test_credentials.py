@@ -1,0 +1,189 @@
+"""Credentials: in no pickle, no repr, no error; found again by processes of the same user on the same host."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage
+from cachelayer.cli.addresses import Address
+from cachelayer.objects.credentials import StorageOptions
+from cachelayer.objects.opening import open_store
+
+SECRETS = {
+    "key": "hush-1",
+    "secret": "hush-2",
+    "token": {"private_key": "hush-3"},
+    "client_kwargs": {"aws_secret_access_key": "hush-4", "region_name": "eu"},
+    "account_key": "hush-5",
+    "headers": {"X-Mine": "hush-6"},
+    "proxy": "http://user:hush-7@host:1",
+    "url": "https://host/x?sig=hush-8",
+    "credential": object,
+    "password": 12345,
+}
+PLAIN = {
+    "endpoint_url": "http://127.0.0.1:5000",
+    "anon": False,
+    "project": "p",
+    "config_kwargs": {"retries": {"max": 3}, "signed": [1, "v4"]},
+    "requester_pays": None,
+    "profile": "work",
+}
+
+
+@pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
+def test_a_pickle_holds_no_credentials_and_this_host_finds_them_again(dumps: Any) -> None:
+    options = {**SECRETS, **PLAIN}
+    store = open_store("s3://bucket/x", options)
+    raw = dumps(store)
+    assert b"hush" not in raw
+    assert b"12345" not in raw
+    assert b"127.0.0.1:5000" in raw
+    again = pickle.loads(raw)
+    assert again.options == options
+    assert again == store
+    assert pickle.loads(pickle.dumps(again)) == store
+
+
+def test_options_without_credentials_travel_as_they_are() -> None:
+    store = open_store("gs://bucket", {**PLAIN, "token": "anon"})
+    assert b"/proc" not in pickle.dumps(store)
+    assert pickle.loads(pickle.dumps(store)).options == {**PLAIN, "token": "anon"}
+
+
+def test_no_repr_shows_credentials(tmp_path: Path) -> None:
+    storage = Storage("s3://bucket/x", storage_options=SECRETS, local_cache=tmp_path)
+    store = storage._store
+    for shown in (storage, store, store.options, vars(store)):  # type: ignore[union-attr]
+        assert "hush" not in repr(shown)
+    assert copy.deepcopy(store) == copy.copy(store) == store
+
+
+ELSEWHERE = """
+import os, pickle, sys, warnings
+raw = sys.stdin.buffer.read()
+def said(environment):
+    os.environ.update(environment)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ref = pickle.loads(raw)
+    try:
+        outcome = ref.read([1]).tolist()
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    return [str(each.message) for each in caught], outcome
+print([said({}), said({"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"})])
+"""
+
+
+def elsewhere(raw: bytes) -> list[tuple[list[str], Any]]:
+    """The warnings and records of a process that has a pickle: without, and with credentials in its environment."""
+    names = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere"}
+    found = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], input=raw, capture_output=True, env={**names, **nowhere}, timeout=100
+    )
+    assert found.returncode == 0, found.stderr.decode()
+    said: list[tuple[list[str], Any]] = ast.literal_eval(found.stdout.decode())
+    return said
+
+
+def pickled_by_a_process_that_ends(value: Any) -> bytes:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, pickle.dumps(value))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        raw = pipe.read()
+    os.waitpid(child, 0)
+    return raw
+
+
+@pytest.fixture
+def ref(s3: Server) -> Any:
+    storage = Storage(s3.url(new_bucket(s3)), storage_options=s3.storage_options(), local_cache_bytes=0)
+    return storage.cache([5, 6], "d", "v1")
+
+
+def test_a_process_that_cannot_find_them_says_so_and_takes_those_of_its_environment(ref: Any) -> None:
+    raw = pickled_by_a_process_that_ends(ref)
+    assert b"endpoint_url" in raw
+    (warned, outcome), (_, after) = elsewhere(raw)
+    assert "credentials key, secret of the storage_options are not in a pickle" in warned[0]
+    assert outcome.startswith("StorageError")
+    assert "AWS_ACCESS_KEY_ID" in outcome
+    assert after == [6]
+
+
+def test_a_process_of_this_host_finds_them(ref: Any) -> None:
+    assert elsewhere(pickle.dumps(ref))[0] == ([], [6])
+
+
+def options_of(options: StorageOptions) -> dict[str, Any]:
+    return dict(pickle.loads(pickle.dumps(options)))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_find_them_again_however_they_are_started(method: str) -> None:
+    options = StorageOptions({"key": "hush", "endpoint_url": "x"})
+    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+        assert pool.submit(options_of, options).result() == {"key": "hush", "endpoint_url": "x"}
+
+
+def test_a_forked_child_keeps_its_own() -> None:
+    options = StorageOptions({"key": "hush"})
+    pickle.dumps(options)
+    with pytest.warns(CacheLayerWarning, match="key of the storage_options"):
+        assert pickle.loads(pickled_by_a_process_that_ends(options)).missing == ("key",)
+
+
+def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    ref = storage.submit([b"1", b"2"], "d", "v1")
+    path = tmp_path / "d" / ref._base.manifest.shards[0].name
+    url = s3.url(new_bucket(s3))
+    options = {**s3.storage_options(), "secret": "hush-hush"}
+    open_store(url, options).upload(path, "a")
+    source = ArrayRecordDataSource(f"{url}/a", storage_options=options)
+    raw = pickle.dumps(source)
+    assert b"hush" not in raw
+    assert pickle.loads(raw)[1] == b"2"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "s3://key:hush@bucket/d@v1",
+        "s3://key:hush@bucket",
+        "https://hush@host/d@v1",
+        "https://host/d@v1?sig=hush",
+        "https://host/d?sig=hush",
+        "s3://bucket/d@v1?hush[0:5]",
+        "s3://k:hush@[bad/d@v1",
+    ],
+)
+def test_no_error_of_a_reference_shows_what_stands_in_it_as_a_credential(reference: str) -> None:
+    for use in (
+        lambda: cachelayer.open(reference),
+        lambda: Storage(Address.parse(reference).url),
+    ):
+        with pytest.raises(CacheLayerError) as caught:
+            use()
+        shown = [str(caught.value), repr(caught.value.__cause__)]
+        assert not [text for text in shown if "hush" in text]

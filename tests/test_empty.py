@@ -1,0 +1,112 @@
+"""A version without records is published only by those who say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.errors import InvalidArgumentError, SourceError
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "storage")
+
+
+def _nothing(_number: int, _count: int) -> list[int]:
+    return []
+
+
+def _first_is_empty(number: int, _count: int) -> list[int]:
+    return [number] if number else []
+
+
+EMPTY: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "a list": (list, {}),
+    "an iterator": (lambda: iter(()), {}),
+    "an array": (lambda: np.empty((0, 3)), {}),
+    "arrays": (lambda: {"a": np.empty(0)}, {}),
+    "a function": (lambda: list, {}),
+    "batches without rows": (lambda: [{"x": np.empty(0)}], {"unbatch": True}),
+    "no records wanted": (lambda: [1, 2], {"max_records": 0}),
+    "all left out": (lambda: [1, 2], {"element_spec": str, "on_error": "skip"}),
+    "parts": (lambda: cachelayer.sharded(_nothing, 3), {}),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_an_empty_source_is_refused_unless_it_is_allowed(storage: Storage, case: str) -> None:
+    make, options = EMPTY[case]
+    for build in (storage.cache, storage.submit):
+        with pytest.raises(SourceError, match=r"d@v1: .*allow_empty=True"):
+            build(make(), "d", "v1", progress=False, **options)
+        assert storage.datasets() == []
+
+
+@pytest.mark.parametrize("case", [case for case in EMPTY if case != "all left out"])
+def test_an_empty_source_makes_an_empty_version_if_it_may(storage: Storage, case: str) -> None:
+    make, options = EMPTY[case]
+    ref = storage.cache(make(), "d", "v1", allow_empty=True, **options)
+    assert (len(ref), list(ref), list(ref.stream(4)), len(ref.stream(4, shuffle=True, seed=1))) == (0, [], [], 0)
+    assert storage.verify("d", "v1")
+    with pytest.raises(IndexError):
+        ref[0]
+
+
+def test_leaving_out_all_elements_names_the_first(storage: Storage) -> None:
+    with pytest.raises(SourceError, match=r"left out all 2 elements .*The first: record 0: expected str"):
+        storage.cache([1, 2], "d", "v1", element_spec=str, on_error="skip")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="2 of 2 records were left out"):
+        assert len(storage.cache([1, 2], "d", "v1", element_spec=str, on_error="skip", allow_empty=True)) == 0
+
+
+def test_an_empty_part_is_no_empty_source(storage: Storage) -> None:
+    assert list(storage.cache(cachelayer.sharded(_first_is_empty, 3), "d", "v1")) == [1, 2]
+
+
+def test_a_cacheable_function_that_returns_nothing_is_named(storage: Storage) -> None:
+    @storage.cacheable("d", "v1")
+    def load_the_rows() -> list[int]:
+        return []
+
+    with pytest.raises(SourceError, match=r"load_the_rows\(\) made"):
+        load_the_rows()
+
+    @storage.cacheable("d", "v2", allow_empty=True)
+    def load_none() -> list[int]:
+        return []
+
+    assert len(load_none()) == 0
+
+
+def test_appending_nothing_is_refused_unless_it_is_allowed(storage: Storage) -> None:
+    base = storage.submit([1, 2], "d", "v1")
+    with pytest.raises(SourceError, match=r"d@v2: .*allow_empty=True"):
+        storage.append("d", "v1", "v2", [])
+    assert storage.append("d", "v1", "v2", [], allow_empty=True).digest == base.digest
+
+
+@pytest.mark.parametrize("keep", [[], slice(0, 0), [False, False]])
+def test_deriving_nothing_is_refused_unless_it_is_allowed(storage: Storage, keep: Any) -> None:
+    storage.submit([1, 2], "d", "v1")
+    with pytest.raises(InvalidArgumentError, match=r"d@v2: keep= keeps none of the 2 records .*allow_empty=True"):
+        storage.derive("d", "v1", "v2", keep=keep)
+    assert len(storage.derive("d", "v1", "v2", keep=keep, allow_empty=True)) == 0
+
+
+def test_an_empty_version_can_be_used_like_any_other(storage: Storage) -> None:
+    storage.submit([], "d", "v1", allow_empty=True)
+    assert list(storage.append("d", "v1", "v2", [1, 2])) == [1, 2]
+    assert len(storage.cache([1, 2], "d", "v1")) == 0
+
+
+@pytest.mark.parametrize("wrong", [1, "yes", None])
+def test_allow_empty_is_true_or_false(storage: Storage, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="allow_empty"):
+        storage.submit([1], "d", "v1", allow_empty=wrong)

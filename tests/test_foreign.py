@@ -1,0 +1,196 @@
+"""What a dataset that somebody else wrote, or edited, can make us do: nothing outside of it, and no error but ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutations import mutated
+
+import cachelayer
+from cachelayer import CacheLayerError, CorruptionError, Storage
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.versions.log import Log, Snapshot
+from cachelayer.versions.manifest import canonical_json
+
+
+class Foreign:
+    """A storage that another hand may have filled, beside what is the user's own.
+
+    Args:
+        folder: where both are made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root, self.home = folder / "storage" / "below" / "deep", folder / "home"
+        (self.home / "thesis").mkdir(parents=True)
+        (self.home / "thesis" / "chapter1").write_text("mine")
+        (self.home / ".bashrc").write_text("mine")
+        storage = Storage(self.root)
+        storage.submit([{"n": number} for number in range(20)], "d", "all", shard_bytes=200)
+        storage.derive("d", "all", "v1", keep=[3, 1, 4, 1, 5])
+        self.info = storage.versions("d")["v1"]
+        self.path = self.root / "d" / self.info.manifest
+        self.document = json.loads(self.path.read_bytes())
+        self.entry = self.root / paths.log_entry("d", 2)
+        self.logged = json.loads(self.entry.read_bytes())
+
+    def publish(self, document: Any) -> None:
+        """Write a manifest, and what the log says of it, as their author would: with the right hashes."""
+        raw = json.dumps(document).encode()
+        self.path.write_bytes(raw)
+        digest = self.info.digest
+        with suppress(KeyError, TypeError, ValueError):
+            data = document["data"]
+            columns = {name: data["shards"][name] for name in ("records", "sha256")}
+            identity = {"codec": data["codec"], "element_spec": data["element_spec"], **columns}
+            shards = hashlib.sha256(canonical_json(identity)).hexdigest()
+            digest = data["kept"]["digest"] if "kept" in data else shards
+        logged = json.loads(json.dumps(self.logged))
+        logged["versions"][1].update(manifest_sha256=hashlib.sha256(raw).hexdigest(), digest=digest)
+        self.entry.write_bytes(json.dumps(logged).encode())
+
+    def restore(self) -> None:
+        self.publish(self.document)
+
+    def outside(self) -> dict[str, bytes]:
+        """All that is the user's own."""
+        return {str(path): path.read_bytes() if path.is_file() else b"" for path in self.home.rglob("*")}
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Foreign:
+    return Foreign(tmp_path)
+
+
+UP = "../" * 5 + "home/"
+
+
+@pytest.mark.parametrize("name", [f"{UP}thesis", "/home/thesis", f"x/../{UP}"])
+def test_deleting_a_version_deletes_nothing_that_its_manifest_names_elsewhere(foreign: Foreign, name: str) -> None:
+    before = foreign.outside()
+    assert (foreign.root / "d" / "_builds" / f"{UP}thesis").resolve() == foreign.home / "thesis"
+    foreign.document["data"]["shards"]["attempts"].append(name)
+    foreign.restore()
+    storage = Storage(foreign.root)
+    with pytest.raises(CorruptionError, match="not a whole manifest"):
+        storage.fetch("d", "v1")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="nothing of 'd' is collected"):
+        storage.gc(grace=0.0)
+    storage.delete("d", "v1", grace=0)
+    storage.gc(grace=0.0)
+    assert foreign.outside() == before
+    assert storage.verify("d", "all")
+
+
+def test_copying_a_version_writes_nothing_where_its_manifest_says(foreign: Foreign) -> None:
+    before = foreign.outside()
+    foreign.document["data"]["kept"]["file"] = f"_builds/x/{UP}.bashrc"
+    foreign.restore()
+    with pytest.raises(CorruptionError, match="not a whole manifest"):
+        Storage(foreign.root).copy("d", "v1", Storage(foreign.folder / "there"))
+    assert foreign.outside() == before
+
+
+def uses(foreign: Foreign) -> Iterator[Callable[[], Any]]:
+    storage = Storage(foreign.root)
+    yield lambda: storage.fetch("d", "v1").read([0, 4])
+    yield lambda: [storage.fetch("d", "v1")[row] for row in (0, -1)]
+    yield lambda: storage.fetch("d", "v1").metadata
+    yield lambda: str(storage.verify("d", "v1", progress=False))
+    yield lambda: str(storage.diff("d", "all", "v1"))
+    yield lambda: [str(each) for each in storage.history("d")]
+    yield lambda: storage.tag("d", "v1", "best")
+
+
+def uses_that_write(foreign: Foreign) -> Iterator[Callable[[], Any]]:
+    storage = Storage(foreign.root)
+    yield lambda: storage.derive("d", "v1", "v2", keep=[0])
+    yield lambda: storage.copy("d", "v1", Storage(foreign.folder / "there"), progress=False)
+    yield lambda: storage.delete("d", "v1", force=True)
+    yield lambda: storage.gc(grace=0.0)
+
+
+def try_all(foreign: Foreign, calls: Iterator[Callable[[], Any]], done: str) -> None:
+    for number, call in enumerate(calls):
+        try:
+            call()
+        except CacheLayerError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{done}: use {number}") from error
+
+
+def some(document: Any, every: int) -> Iterator[tuple[str, Any]]:
+    return (each for number, each in enumerate(mutated(document)) if number % every == 0)
+
+
+@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+def test_whatever_a_manifest_says_reading_it_is_an_answer_or_an_error_of_ours(foreign: Foreign) -> None:
+    before = foreign.outside()
+    for done, document in some({"data": foreign.document["data"]}, every=17):
+        foreign.publish({**foreign.document, **document} if isinstance(document, dict) else document)
+        try_all(foreign, list(uses(foreign))[:3], done)
+    assert foreign.outside() == before
+
+
+@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+def test_whatever_a_log_says_using_it_is_an_answer_or_an_error_of_ours(foreign: Foreign) -> None:
+    before = foreign.outside()
+    for done, document in some(foreign.logged, every=17):
+        foreign.entry.write_bytes(json.dumps(document).encode())
+        try_all(foreign, list(uses(foreign))[:6], done)
+    assert foreign.outside() == before
+
+
+HOSTILE = {
+    "kept beyond the shards": lambda data: data.update(kept={**data["kept"], "file": "_builds/other/kept.i64"}),
+    "a step beyond the shards": lambda data: data.update(
+        kept={"records": 3, "digest": "ab" * 32, "start": 10_000_000, "step": 1}
+    ),
+    "shards of another size": lambda data: data["shards"].update(bytes=[2**50] * len(data["shards"]["bytes"])),
+    "shards of other records": lambda data: data["shards"].update(
+        records=[2**40] * len(data["shards"]["records"]), index_bytes=[64 + 2**44] * len(data["shards"]["records"])
+    ),
+    "another spec": lambda data: data.update(element_spec={"kind": "array", "dtype": "float64", "shape": [1 << 20]}),
+    "another codec": lambda data: data.update(codec="bytes/1"),
+    "shards that are not there": lambda data: data["shards"]["files"].update(first=[2**60]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_well_formed_lie_is_an_error_of_ours_too(foreign: Foreign, name: str) -> None:
+    before = foreign.outside()
+    HOSTILE[name](foreign.document["data"])
+    foreign.restore()
+    with pytest.raises(CacheLayerError):
+        Storage(foreign.root).fetch("d", "v1").read([0, 4])
+    try_all(foreign, uses(foreign), name)
+    try_all(foreign, uses_that_write(foreign), name)
+    assert foreign.outside() == before
+
+
+def test_a_history_of_more_entries_than_there_are_ends_at_the_first_that_is_missing(foreign: Foreign) -> None:
+    store = LocalStore(foreign.root)
+    far = 10**17
+    store.put(paths.log_entry("e", far), Snapshot(far).encode("theirs"))
+    store.put(paths.log_head("e"), str(far).encode())
+    assert Log(store, "e").head().sequence == far
+    with pytest.raises(CorruptionError, match="an entry of the log is missing"):
+        Storage(foreign.root).history("e")
+
+
+def test_numbers_of_records_that_are_not_there_are_refused(foreign: Foreign) -> None:
+    kept = foreign.root / "d" / foreign.document["data"]["kept"]["file"]
+    for number in (-1, 20, 10_000_000, 2**62):
+        kept.write_bytes(number.to_bytes(8, "little", signed=True) * 5)
+        with pytest.raises(CorruptionError, match="names records that the 20 here are not"):
+            Storage(foreign.root).fetch("d", "v1")

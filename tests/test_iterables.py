@@ -1,0 +1,326 @@
+"""Sources of elements that come one by one: they are held to their length, and nothing but their end ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.building.source import as_source
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "storage")
+
+
+class Items:
+    """Items by number, of which one raises something."""
+
+    def __init__(self, error: type[BaseException] = IndexError, at: int = 500, length: int = 1000) -> None:
+        self.error, self.at, self.length = error, at, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> Any:
+        if number == self.at or number >= self.length:
+            raise self.error("a list within is too short")
+        return number
+
+
+class ItemsOfASequence(Items, Sequence[Any]):
+    """The iterator of ``collections.abc.Sequence`` takes an IndexError for the end."""
+
+
+class Batches(Items):
+    def __getitem__(self, number: int) -> Any:
+        return {"x": np.arange(4) + super().__getitem__(number)}
+
+
+class Said:
+    """An iterable that says another length than it has."""
+
+    def __init__(self, said: int, given: int) -> None:
+        self.said, self.given = said, given
+
+    def __len__(self) -> int:
+        return self.said
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.given))
+
+
+class SaidBatches(Said):
+    def __iter__(self) -> Iterator[Any]:
+        return ({"x": np.arange(2) + number} for number in range(self.given))
+
+
+class SaidSequence(Said, Sequence[int]):
+    def __getitem__(self, number: Any) -> Any:
+        return range(self.given)[number]
+
+
+def refused(storage: Storage, source: Any, **options: Any) -> CacheLayerError:
+    """The error of a source of which nothing is published."""
+    with pytest.raises(CacheLayerError) as caught:
+        storage.cache(source, "d", "v1", progress=False, **options)
+    assert storage.datasets() == []
+    return caught.value
+
+
+def _part(number: int, _count: int) -> Any:
+    return Items(at=500 if number == 2 else 2000)
+
+
+SHORT: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "__getitem__": (Items, {}),
+    "a Sequence": (ItemsOfASequence, {}),
+    "StopIteration": (lambda: Items(StopIteration), {}),
+    "StopIteration of a Sequence": (lambda: ItemsOfASequence(StopIteration), {}),
+    "GeneratorExit": (lambda: Items(GeneratorExit), {}),
+    "a function": (lambda: Items, {}),
+    "two workers": (Items, {"workers": 2, "shard_bytes": 4000}),
+    "an engine": (Items, {"engine": "processes", "shard_bytes": 4000}),
+    "batches": (Batches, {"unbatch": True}),
+    "a part": (lambda: cachelayer.sharded(_part, 3), {}),
+    "as many as are taken": (Items, {"max_records": 501}),
+    "skipping errors": (Items, {"on_error": "skip"}),
+}
+
+
+@pytest.mark.parametrize("case", SHORT)
+def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: str) -> None:
+    make, options = SHORT[case]
+    error = refused(storage, make(), **options)
+    assert isinstance(error, SourceError)
+    assert "500" in str(error)
+
+
+def test_what_is_not_taken_may_fail(storage: Storage) -> None:
+    assert len(storage.cache(Items(), "d", "v1", max_records=500)) == 500
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_publishes_nothing_and_stays_what_it_is(storage: Storage, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        storage.cache(Items(error), "d", "v1", progress=False)
+    assert storage.datasets() == []
+
+
+@pytest.mark.parametrize("kind", [Said, SaidSequence])
+@pytest.mark.parametrize(("said", "given"), [(1000, 500), (1000, 0), (500, 1000), (0, 7), (1024, 1025), (1025, 1024)])
+def test_a_source_that_has_other_elements_than_its_length_says_is_refused(
+    storage: Storage, kind: Any, said: int, given: int
+) -> None:
+    error = refused(storage, kind(said, given), allow_empty=True)
+    assert isinstance(error, SourceError)
+    assert {f"{said}", f"{min(said, given)}"} <= set(str(error).replace(":", "").split())
+
+
+@pytest.mark.parametrize(("said", "given"), [(10, 5), (5, 10)])
+def test_batches_that_are_more_or_fewer_than_said_are_refused(storage: Storage, said: int, given: int) -> None:
+    error = refused(storage, SaidBatches(said, given), unbatch=True)
+    assert "5 elements" in str(error)
+    assert str(said) in str(error)
+
+
+def test_a_length_beyond_what_is_taken_is_not_looked_at(storage: Storage) -> None:
+    assert len(storage.cache(Said(1000, 500), "d", "v1", max_records=300)) == 300
+    assert len(storage.cache(Said(300, 500), "d", "v2", max_records=300)) == 300
+
+
+def test_a_source_of_others_is_held_to_its_length(storage: Storage) -> None:
+    class Other:
+        """What a package of others may pass: it promises more than it has."""
+
+        kind, element_spec, length = "other", None, 20
+
+        def batches(self, limit: int | None) -> Any:
+            return as_source(list(range(10))).batches(limit)
+
+    assert "ended after 10 elements, and its length is 20" in str(refused(storage, Other()))
+
+
+def test_a_resumed_build_is_held_to_the_length_too(storage: Storage) -> None:
+    class Growing(Items):
+        fails = True
+
+        def __getitem__(self, number: int) -> Any:
+            if self.fails and number == 700:
+                raise OSError("gone")
+            return super().__getitem__(number)
+
+    items = Growing(at=900)
+    with pytest.raises(SourceError, match="gone"):
+        storage.cache(items, "d", "v1", shard_bytes=2000, progress=False)
+    items.fails = False
+    with pytest.raises(SourceError, match="item 900 of 1000"):
+        storage.cache(items, "d", "v1", shard_bytes=2000, progress=False)
+    items.at = 2000
+    assert len(storage.cache(items, "d", "v1", shard_bytes=2000, progress=False)) == 1000
+
+
+@pytest.mark.parametrize("change", [lambda items: items.append(0), lambda items: items.pop()])
+def test_a_length_that_changes_during_the_build_is_refused(storage: Storage, change: Any) -> None:
+    class Changing(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            for number in range(100):
+                if number == 99:
+                    change(self)
+                yield number
+
+    assert "100" in str(refused(storage, Changing(range(100))))
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, AttributeError, ZeroDivisionError])
+def test_a_length_that_fails_is_an_error_of_the_source(storage: Storage, error: type[Exception]) -> None:
+    class Failing(Said):
+        def __len__(self) -> int:
+            raise error("no index")
+
+    failed = refused(storage, Failing(3, 3))
+    assert isinstance(failed, SourceError)
+    assert f"len() of the Failing failed: {error.__name__}: no index" in str(failed)
+    assert isinstance(failed.__cause__, error)
+
+
+def test_a_negative_length_is_an_error_of_the_source(storage: Storage) -> None:
+    assert "len() of the Said failed: ValueError" in str(refused(storage, Said(-1, 3)))
+
+
+@pytest.mark.parametrize("error", [TypeError, NotImplementedError])
+def test_a_length_may_say_that_it_is_not_known(storage: Storage, error: type[Exception]) -> None:
+    class Unknown(Said):
+        def __len__(self) -> int:
+            raise error
+
+    assert len(storage.cache(Unknown(0, 3), "d", "v1")) == 3
+
+
+def test_items_by_number_without_a_length_are_refused(storage: Storage) -> None:
+    class Endless:
+        def __getitem__(self, number: int) -> int:
+            return [1, 2, 3][number]
+
+    error = refused(storage, Endless())
+    assert isinstance(error, InvalidTypeError)
+    assert "give it a __len__" in str(error)
+
+
+def test_items_by_number_can_be_divided(storage: Storage) -> None:
+    whole = storage.cache(Items(at=2000), "d", "v1", shard_bytes=4000)
+    assert storage.cache(Items(at=2000), "d", "v2", shard_bytes=4000, workers=2).digest == whole.digest
+
+
+def _stops(number: int) -> int:
+    if number == 7:
+        next(iter(()))
+    return number
+
+
+def _generator() -> Iterator[int]:
+    yield from range(7)
+    next(iter(()))
+    yield 7
+
+
+STOPS: dict[str, Callable[[], Any]] = {
+    "a generator": _generator,
+    "map": lambda: map(_stops, range(20)),
+    "filter": lambda: filter(_stops, range(1, 20)),
+    "zip": lambda: zip(range(20), map(_stops, range(20)), strict=False),
+    "enumerate": lambda: enumerate(map(_stops, range(20))),
+}
+
+
+@pytest.mark.parametrize("case", STOPS)
+def test_a_stop_iteration_from_within_is_a_failure_and_no_end(storage: Storage, case: str) -> None:
+    error = refused(storage, STOPS[case]())
+    assert isinstance(error, SourceError)
+    assert "StopIteration" in str(error)
+
+
+def test_iterators_that_end_in_their_own_ways_are_taken_whole(storage: Storage) -> None:
+    class Own:
+        left = 5
+
+        def __iter__(self) -> Own:
+            return self
+
+        def __next__(self) -> int:
+            return self._advance()
+
+        def _advance(self) -> int:
+            if not self.left:
+                raise StopIteration
+            self.left -= 1
+            return self.left
+
+    assert len(storage.cache(Own(), "d", "v1")) == 5
+    assert len(storage.cache(map(abs, Own()), "d", "v2")) == 5
+    assert len(storage.cache(zip(Own(), Own(), strict=True), "d", "v3")) == 5
+
+
+def _begun(iterator: Any) -> Any:
+    next(iterator)
+    return iterator
+
+
+def _ended(iterator: Any) -> Any:
+    list(iterator)
+    return iterator
+
+
+def _closed(generator: Any) -> Any:
+    generator.close()
+    return generator
+
+
+SPENT: dict[str, tuple[Callable[[], Any], str]] = {
+    "a generator that has begun": (lambda: _begun(number for number in range(10)), "<genexpr> has begun"),
+    "a generator that has ended": (lambda: _ended(number for number in range(10)), "<genexpr> has ended"),
+    "a generator that was closed": (lambda: _closed(number for number in range(10)), "<genexpr> has ended"),
+    "the iterator of a list": (lambda: _begun(iter([1, 2, 3])), "1 elements of the list_iterator were taken"),
+    "the iterator of a tuple": (lambda: _begun(iter((1, 2, 3))), "1 elements of the tuple_iterator were taken"),
+}
+
+
+@pytest.mark.parametrize("case", SPENT)
+def test_what_gave_elements_before_is_refused_with_the_fix(storage: Storage, case: str) -> None:
+    make, message = SPENT[case]
+    for source in (make(), lambda: make()):
+        error = refused(storage, source, allow_empty=True)
+        assert isinstance(error, InvalidArgumentError)
+        assert message in str(error)
+        assert "pass a function that returns a new one" in str(error)
+
+
+def test_a_generator_is_cached_once(storage: Storage) -> None:
+    numbers = (number for number in range(10))
+    assert len(storage.cache(numbers, "d", "v1")) == 10
+    with pytest.raises(InvalidArgumentError, match="has ended"):
+        storage.cache(numbers, "d", "v2")
+    assert len(storage.cache(numbers, "d", "v1")) == 10
+    once = map(abs, range(10))
+    assert len(storage.cache(once, "d", "v3")) == 10
+    with pytest.raises(SourceError, match="gives its elements once"):
+        storage.cache(once, "d", "v4")
+
+
+def test_an_iterator_that_cannot_be_had_is_an_error_of_the_source(storage: Storage) -> None:
+    class Gone:
+        def __iter__(self) -> Iterator[int]:
+            raise OSError("the file is gone")
+
+    class Blocked:
+        __iter__ = None
+
+    assert "iter() of the Gone failed: OSError: the file is gone" in str(refused(storage, Gone()))
+    assert isinstance(refused(storage, Blocked()), InvalidTypeError)

@@ -1,0 +1,189 @@
+"""A write loses its reply, anywhere in a build, while others use what was published: nothing of theirs goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.objects.local import LocalStore
+
+RECORDS = 12
+SHARD_BYTES = 500
+"""A few shards, with or without parts."""
+
+
+class LosesReply(LocalStore):
+    """Of one write, which lands, the reply is lost; others do something before the builder hears of it.
+
+    Args:
+        root: the folder.
+        lost: which write it is, from 1.
+        meanwhile: what others do.
+    """
+
+    def __init__(self, root: Path, lost: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__(root)
+        self.lost = lost
+        self.meanwhile = meanwhile
+        self.writes = 0
+
+    def _answered(self) -> None:
+        self.writes += 1
+        if self.writes == self.lost:
+            self.meanwhile()
+            raise cachelayer.StorageError("the reply was lost")
+
+    def put(self, name: str, data: bytes) -> None:
+        super().put(name, data)
+        self._answered()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        is_ours = super().put_if_absent(name, data)
+        self._answered()
+        return is_ours
+
+
+def numbers(count: int = RECORDS) -> list[int]:
+    return list(range(count))
+
+
+def part(number: int, count: int) -> list[int]:
+    return numbers()[number::count]
+
+
+def submit(storage: Storage) -> Any:
+    return storage.submit(numbers(), "d", "v1", shard_bytes=SHARD_BYTES)
+
+
+def cache(storage: Storage) -> Any:
+    return storage.cache(numbers, "d", "v1", shard_bytes=SHARD_BYTES)
+
+
+def cache_together(storage: Storage) -> Any:
+    return storage.cache(cachelayer.sharded(part, 2), "d", "v1", hosts=(0, 1))
+
+
+def append(storage: Storage) -> Any:
+    return storage.append("d", "v0", "v1", numbers(), shard_bytes=SHARD_BYTES)
+
+
+def derive(storage: Storage) -> Any:
+    return storage.derive("d", "v0", "v1", keep=[1, 0])
+
+
+def copy(storage: Storage) -> Any:
+    return Storage(storage.url).copy("d", "v0", storage, new_id="d", new_version="v1")
+
+
+BUILDS = [submit, cache, cache_together, append, derive, copy]
+
+
+def derived(storage: Storage) -> None:
+    storage.derive("d", "v1", "derived", keep=[0, -1])
+    storage.delete("d", "v1", grace=0)
+
+
+def appended(storage: Storage) -> None:
+    storage.append("d", "v1", "appended", [7], shard_bytes=SHARD_BYTES)
+    storage.delete("d", "v1", grace=0)
+
+
+def copied_away(storage: Storage) -> None:
+    storage.copy("d", "v1", storage.url + "-away")
+    storage.delete("d", "v1", grace=0)
+
+
+def built_again(storage: Storage) -> None:
+    derived(storage)
+    storage.submit([1, 2, 3], "d", "v1")
+
+
+def collected(storage: Storage) -> None:
+    derived(storage)
+    storage.gc(grace=0)
+
+
+MEANWHILE = [derived, appended, copied_away, built_again, collected]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_whatever_reply_is_lost_while_others_use_what_was_published_every_version_stays_whole(
+    build: Callable[[Storage], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.1")
+    lost, published = 1, 0
+    while (is_published := loses(tmp_path / str(lost), build, lost)) is not None:
+        if is_published:
+            published += 1
+            for others in MEANWHILE:
+                loses(tmp_path / f"{lost}-{others.__name__}", build, lost, others)
+        lost += 1
+    assert published
+
+
+def loses(
+    folder: Path, build: Callable[[Storage], Any], lost: int, others: Callable[[Storage], None] | None = None
+) -> bool | None:
+    """Lose one reply, and check all versions then, and after the next build and a collection.
+
+    Returns:
+        Whether the version was published by then; None if the build does not write so often.
+    """
+    storage, builder = Storage(folder), Storage(folder)
+    storage.submit([5, 6, 7], "d", "v0")
+    was_published: list[bool] = []
+
+    def meanwhile() -> None:
+        was_published.append("v1" in storage.versions("d"))
+        if others is not None:
+            others(storage)
+
+    builder._store = LosesReply(folder, lost, meanwhile)
+    with suppress(cachelayer.StorageError, cachelayer.BuildRevokedError, cachelayer.VersionNotFoundError):
+        build(builder)
+    check_all(storage)
+    if others is copied_away:
+        # Under the names that the builder's files had.
+        Storage(storage.url + "-away").copy("d", "v1", storage, new_version="back")
+    with suppress(cachelayer.AlreadyExistsError):
+        build(storage)
+    storage.gc(grace=0)
+    check_all(storage)
+    shutil.rmtree(folder)
+    return was_published[0] if was_published else None
+
+
+def check_all(storage: Storage) -> None:
+    for version in storage.versions("d"):
+        report = storage.verify("d", version, progress=False)
+        assert report, f"{version}: {report}"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_child_that_the_source_forks_and_that_fails_leaves_the_build_to_its_parent(
+    tmp_path: Path, resume: bool
+) -> None:
+    storage, parent = Storage(tmp_path), os.getpid()
+
+    def source() -> Iterator[int]:
+        yield from range(10)
+        child = os.fork()
+        if child == 0:
+            raise RuntimeError
+        os.waitpid(child, 0)
+        yield from range(10)
+
+    try:
+        storage.submit(source, "d", "v1", shard_bytes=100, resume=resume)
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert storage.verify("d", "v1", progress=False)

@@ -1,0 +1,265 @@
+"""Stored JSON, whoever wrote it: decoded whole and checked, or refused with an error of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutations import DEEP, mutated
+
+from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, InvalidArgumentError, RaggedSpec, StateError
+from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.codec import codec_named
+from cachelayer.elements import spec_json
+from cachelayer.elements.tree import leaves, namedtuple_class
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.sequential.checkpoint import FILE, read_state
+from cachelayer.sequential.order import Order
+from cachelayer.sequential.state import StreamIdentity
+from cachelayer.versions.heartbeat import Turns, Watch
+from cachelayer.versions.history import LogEvent
+from cachelayer.versions.log import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.manifest import Kept, Manifest
+from cachelayer.versions.provenance import checked_metadata
+from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
+
+ATTEMPT = "20260101T000000-0123456789ab"
+STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98)
+SPEC = {
+    "x": ArraySpec("float32", (2, None), nullable=True),
+    "y": [RaggedSpec("int8", (None, None)), None, ImageSpec("RGB")],
+    "z": namedtuple_class("Point", ("a", "b"))(ArraySpec("bfloat16"), ArraySpec(str)),
+}
+SHARDS = ShardTable.of(ShardFile(ATTEMPT, number, STATS) for number in range(3))
+INFO = VersionInfo("v1", paths.manifest(ATTEMPT), "0" * 64, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
+PART = FinishedPart(tuple(SHARDS[:1]), frozenset({0}), 4, 1, ("what",))
+
+
+def a_manifest(kept: Kept) -> Any:
+    provenance = {"time": "now", "metadata": {"a": [1]}}
+    return json.loads(Manifest("typed/1", ArraySpec("int8"), SHARDS, provenance, "token", (8, 4), kept).encode())
+
+
+MANIFESTS = {
+    "a step": a_manifest(Kept(3, "cd" * 32, 9, -2)),
+    "a file": a_manifest(Kept(3, "cd" * 32, file=paths.kept(ATTEMPT))),
+}
+
+
+class Held(LocalStore):
+    """A store that holds its objects in memory, so that thousands are written in a moment."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.held: dict[str, bytes] = {}
+
+    def read(self, name: str) -> bytes | None:
+        return self.held.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.held[name] = data
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return self.held.setdefault(name, data) == data
+
+    def names(self, folder: str) -> list[str]:
+        return [name.removeprefix(f"{folder}/") for name in self.held if name.startswith(f"{folder}/")]
+
+
+def use_kept(document: Any) -> None:
+    Kept.from_json(document, 12)
+
+
+def use_manifest(document: Any) -> None:
+    manifest = Manifest.decode(json.dumps(document).encode(), "m")
+    again = Manifest.decode(manifest.encode(), "m")
+    assert again.digest == manifest.digest
+    assert manifest.records >= 0
+    names = [name for shard in manifest.shards for name in (shard.name, paths.index_of(shard.name))]
+    names += [manifest.kept.file] if manifest.kept is not None and manifest.kept.file is not None else []
+    for attempt in manifest.attempts:
+        assert paths.is_attempt(attempt)
+    for name in names:
+        assert name.startswith("_builds/")
+        assert not {"", ".", ".."} & set(name.split("/"))
+    dict(manifest.provenance.get("metadata") or {})
+    codec_named(manifest.codec, manifest.element_spec)
+
+
+def use_entry(document: Any) -> None:
+    snapshot = Snapshot.decode(json.dumps(document).encode(), "entry", 7)
+    assert snapshot.sequence == 7
+    assert Snapshot.decode(snapshot.encode("t"), "entry", 7) == snapshot
+    for info in snapshot.versions.values():
+        assert info.manifest == paths.manifest(paths.attempt_of(info.manifest))
+    for name in (*snapshot.versions, *snapshot.tags, *snapshot.tags.values()):
+        paths.check_name("version", name)
+    for attempt in (*snapshot.revoked, *snapshot.adopted, *snapshot.adopted.values()):
+        paths.check_attempt(attempt)
+    str(LogEvent.of(snapshot))
+
+
+def use_spec(document: Any) -> None:
+    spec = spec_json.from_json(document)
+    assert spec_json.from_json(spec_json.to_json(spec)) == spec
+    assert all(repr(leaf) for leaf in leaves(spec))
+    codec_named("typed/1", spec)
+
+
+ENTRY = json.loads(
+    Snapshot(
+        7,
+        {"v1": INFO},
+        {"best": "v1"},
+        frozenset({"a0"}),
+        {"a0": ATTEMPT},
+        (Deletion(INFO, 5, 3600.0),),
+        {"kind": "tag", "of": ["a"], "pid": 3},
+    ).encode("token")
+)
+DECODERS: dict[str, tuple[Any, Callable[[Any], None]]] = {
+    "a manifest": (MANIFESTS["a step"], use_manifest),
+    "a manifest with a file of numbers": (MANIFESTS["a file"], use_manifest),
+    "an entry of the log": (ENTRY, use_entry),
+    "an element spec": (spec_json.to_json(SPEC), use_spec),
+}
+
+
+@pytest.mark.parametrize("what", DECODERS)
+def test_whatever_stands_in_a_document_it_is_decoded_or_refused(what: str) -> None:
+    document, use = DECODERS[what]
+    use(document)
+    for done, each in mutated(document):
+        try:
+            with suppress(CorruptionError, FormatError):
+                use(each)
+        except Exception as error:
+            raise AssertionError(f"{what}: {done}") from error
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000, b'{"format":1,"format":1}', b"nul"]
+)
+def test_whatever_bytes_lie_there_they_are_refused(raw: bytes) -> None:
+    for decode in (Manifest.decode, lambda raw, name: Snapshot.decode(raw, name, 1)):
+        with pytest.raises(CorruptionError, match="m: not a whole"):
+            decode(raw, "m")
+
+
+@pytest.mark.parametrize("kept", [(3, 5000, 1), (3, 10, 1), (2, 0, 12), (3, 9, -5), (2**62, 0, 0), (13, 0, 1)])
+def test_records_that_the_shards_do_not_have_are_not_kept(kept: tuple[int, int, int]) -> None:
+    records, start, step = kept
+    document = a_manifest(Kept(records, "cd" * 32, start, step))
+    with pytest.raises(CorruptionError, match="kept"):
+        Manifest.decode(json.dumps(document).encode(), "m")
+
+
+@pytest.mark.parametrize("name", ["nested", "an index too long", "records past the end", "more bytes than there are"])
+def test_columns_that_contradict_each_other_are_refused(name: str) -> None:
+    document = json.loads(json.dumps(MANIFESTS["a step"]))
+    columns = document["data"]["shards"]
+    columns.update(
+        {
+            "nested": {"records": [[4], [4], [4]]},
+            "an index too long": {"index_bytes": [2**40] * 3},
+            "records past the end": {"record_bytes": [2**31] * 3},
+            "more bytes than there are": {"bytes": [2**62] * 3},
+        }[name]
+    )
+    with pytest.raises(CorruptionError, match="m: not a whole manifest"):
+        Manifest.decode(json.dumps(document).encode(), "m")
+
+
+@pytest.mark.parametrize("attempt", ["../../../../home/thesis", "a/b", "..", "", "a\0b", "a" * 200])
+def test_a_manifest_names_no_place_outside_its_dataset(attempt: str) -> None:
+    for change in (
+        lambda data: data["shards"].update(attempts=[*data["shards"]["attempts"], attempt]),
+        lambda data: data["kept"].update(file=f"_builds/{attempt}/kept.i64"),
+        lambda data: data["kept"].update(file=f"_builds/{ATTEMPT}/../{attempt}"),
+    ):
+        document = json.loads(json.dumps(MANIFESTS["a file"]))
+        change(document["data"])
+        with pytest.raises(CorruptionError, match="m: not a whole manifest"):
+            Manifest.decode(json.dumps(document).encode(), "m")
+
+
+def test_notes_of_builds_are_decoded_or_refused() -> None:
+    store = Held()
+    unfinished = Unfinished(store, "d", "v1")
+    folder = f"{paths.unfinished('d', 'v1')}/{ATTEMPT}"
+    finished = Finished({"shard_bytes": 1}, spec_json.to_json(ArraySpec("int8")), 9, {0: PART}, is_divided=True)
+    unfinished.begin(ATTEMPT, finished)
+    unfinished.add(ATTEMPT, 1, PART)
+    unfinished.claim(ATTEMPT, 1, 0, ATTEMPT)
+    found = unfinished.read(ATTEMPT)
+    assert found is not None
+    assert dict(found.parts) == {0: PART, 1: PART}
+    asked: dict[str, Callable[[], Any]] = {
+        "plan.json": lambda: unfinished.begun(ATTEMPT),
+        "00001.json": lambda: unfinished.part(ATTEMPT, 1),
+        "00001-00.host": lambda: unfinished.claimant(ATTEMPT, 1, 0),
+    }
+    for name, ask in asked.items():
+        before = store.held[f"{folder}/{name}"]
+        for done, document in mutated(json.loads(before)):
+            store.put(f"{folder}/{name}", json.dumps(document).encode())
+            try:
+                with suppress(CorruptionError, FormatError):
+                    ask()
+                read = unfinished.read(ATTEMPT) if name != "00001-00.host" else None
+                for shard in [] if read is None else read.shards:
+                    paths.check_attempt(shard.attempt)
+            except Exception as error:
+                raise AssertionError(f"{name}: {done}") from error
+        store.put(f"{folder}/{name}", before)
+
+
+def test_beats_and_turns_name_attempts_or_nothing() -> None:
+    store = Held()
+    turn, beat = f"{paths.version_lease('d', 'v1')}/000001", paths.build_lease("d", ATTEMPT)
+    for _, document in mutated({"attempt": ATTEMPT, "token": "t"}):
+        store.put(turn, json.dumps(document).encode())
+        last = Turns(store, "d", "v1").last()
+        assert last.number == 1
+        assert last.attempt is None or paths.is_attempt(last.attempt)
+    for _, document in mutated({"who": "process 1", "status": "at 3", "beat": 1}):
+        store.put(beat, json.dumps(document).encode())
+        watch = Watch(store, "d")
+        watch.is_dead(ATTEMPT)
+        assert watch.shown(ATTEMPT).isprintable()
+
+
+def test_states_are_restored_or_refused() -> None:
+    identity = StreamIdentity("ab" * 32, Order(10, shuffle=True, seed=3))
+    for done, state in mutated(identity.state(5)):
+        for given in (state, json.dumps(state)):
+            try:
+                with suppress(StateError):
+                    assert 0 <= identity.position(given) <= 2**62
+            except Exception as error:
+                raise AssertionError(done) from error
+
+
+def test_what_could_not_be_read_again_is_not_written() -> None:
+    with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
+        checked_metadata({"deep": DEEP})
+    with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
+        Manifest("typed/1", SPEC, SHARDS, {"deep": DEEP}).encode()
+    spec: Any = ArraySpec("int8")
+    for _ in range(101):
+        spec = [spec]
+    with pytest.raises(InvalidArgumentError, match="nested deeper than 100"):
+        spec_json.to_json(spec)
+
+
+@pytest.mark.parametrize("raw", [b"", b"[" * 100_000, b"\xff", b"[]", b"9" * 5000])
+def test_a_checkpoint_that_is_none_is_refused(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / FILE).write_bytes(raw)
+    with pytest.raises(StateError, match="sampler state"):
+        read_state(tmp_path)
