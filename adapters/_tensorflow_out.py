@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,12 @@ _BLOCK_RECORDS = 512
 
 
 def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
-    """A ``tf.data.Dataset`` of what a stream hands out; each iteration of it runs the stream from its start.
+    """A ``tf.data.Dataset`` of what a stream hands out; each iteration of it has the next epoch.
+
+    Of a stream of one epoch, iteration k has epoch k; of ``num_epochs=3``, epochs 3k to 3k + 2. So ``fit(epochs=n)``,
+    ``.repeat(n)`` and a loop over the dataset see each epoch once, in an order of its own. An iteration that is left
+    early counts: after ``take(1)``, to look at a batch, the next has epoch 1. If all epochs have one order
+    (``reshuffle=False``, or no shuffle), or there is no end, each iteration is the stream from its start.
 
     Args:
         stream: batches come out as batches; without batches the elements come out, read in blocks all the same.
@@ -41,24 +47,32 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         raise InvalidArgumentError("to_tf() of a mapped stream: call it on the stream, and map() the tf.data.Dataset")
     spec = stream.source.element_spec
     _check_outward(spec)
+    # Taking a number is one call of C: iterations may begin in any thread of TensorFlow's.
+    numbers = itertools.count()
+
+    def following() -> Stream[Any]:
+        return stream.iteration(next(numbers))
+
     if stream.options.batched:
-        items, signature = (lambda: _batches(stream, spec)), _signature_of_batches(stream, spec)
+        items, signature = (lambda: _batches(following(), spec)), _signature_of_batches(stream, spec)
     # Without 0 in a shape: TensorFlow's unbatch() crashes the process over tensors that hold nothing.
     elif all(isinstance(leaf, ArraySpec) and all(leaf.shape) for _, leaf in tree.leaves(spec)):
-        items, signature = (lambda: _blocks(stream, spec)), tree.map_structure(spec, _batch_signature(None))
+        items, signature = (lambda: _blocks(following(), spec)), tree.map_structure(spec, _batch_signature(None))
         blocks = _generated(items, (signature, tf.TensorSpec((None,), tf.int64)))
         return _finished(blocks.unbatch(), stream, positions=positions)
     else:
-        items, signature = (lambda: _elements(stream, spec)), tree.map_structure(spec, _element_signature)
+        items, signature = (lambda: _elements(following(), spec)), tree.map_structure(spec, _element_signature)
     return _finished(_generated(items, (signature, tf.TensorSpec((), tf.int64))), stream, positions=positions)
 
 
 def _finished(dataset: Any, stream: Stream[Any], *, positions: bool) -> tf.data.Dataset:
     if not positions:
         dataset = dataset.map(lambda item, _: item)
-    endless = stream.options.steps.end is None
-    length = tf.data.INFINITE_CARDINALITY if endless else len(stream)
-    return dataset.apply(tf.data.experimental.assert_cardinality(length)).prefetch(tf.data.AUTOTUNE)
+    steps, start = stream.options.steps, stream.options.start
+    if not stream.iterations_differ or start % steps.records == 0:
+        length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def _signature_of_batches(stream: Stream[Any], spec: Tree) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
@@ -28,7 +28,8 @@ from cachelayer.errors import (
     StateError,
 )
 from cachelayer.protocols import RandomAccess
-from cachelayer.sequential.checkpoint import load_state, save_state
+from cachelayer.sequential.checkpoint import Awaited, load_state, save_state
+from cachelayer.sequential.iterator import StreamIterator
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.order import ORDER_VERSION
 from cachelayer.sequential.steps import Step
@@ -286,7 +287,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         Raises:
             StateError: where it belongs to other records or another order, or to another number of workers.
         """
-        fresh = iter(self._stream)
+        fresh: StreamIterator[Any] = StreamIterator(self._stream)
         begin = fresh.get_state()["position"]
         fresh.set_state(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
@@ -299,13 +300,13 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
             )
         self._iterator = fresh
 
-    async def save(self, directory: Any) -> Awaitable[None]:
+    def save(self, directory: Any) -> Awaited:
         """Save the state beside a model: Orbax calls this. The first shard writes it, the same for all of them."""
-        return await save_state(self.get_state(), directory, writes=self._stream.options.shard_index == 0)
+        return save_state(self.get_state(), directory, writes=self._stream.options.shard_index == 0)
 
-    async def load(self, directory: Any) -> Awaitable[None]:
+    def load(self, directory: Any) -> Awaited:
         """Go on from a saved state, on any number of shards: Orbax calls this."""
-        return await load_state(directory, self.set_state)
+        return load_state(directory, self.set_state)
 
     def __repr__(self) -> str:
         return f"iterator of {self._stream!r}"

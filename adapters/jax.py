@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-from collections import deque
-from collections.abc import Awaitable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,9 @@ from cachelayer.arguments import integer
 from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
-from cachelayer.sequential.checkpoint import load_state, save_state
+from cachelayer.sequential.block import Block
+from cachelayer.sequential.checkpoint import Awaited, load_state, save_state
+from cachelayer.sequential.iterator import END
 from cachelayer.sequential.steps import Steps
 from cachelayer.sequential.stream import Stream
 from cachelayer.storage import Storage
@@ -160,47 +160,51 @@ class GlobalBatchIterator(Iterator[T]):
         self._batches = batches
         self._identity = batches.stream.identity
         self._local = iter(batches.stream.of_rows(lambda size: _local_rows(batches.sharding, size)))
-        self._begin()
-
-    def _begin(self) -> None:
-        self._flight: deque[tuple[T, dict[str, Any]]] = deque()
-        self._failure: BaseException | None = None
-        self._state = self._sent = self._local.get_state()
+        # Batches on their way; replaced as a whole, by one assignment.
+        self._flight: Block[T] = Block(self._local.position)
 
     def __iter__(self) -> GlobalBatchIterator[T]:
         return self
 
-    def __next__(self) -> T:
-        self._fill()
-        if self._flight:
-            batch, self._state = self._flight.popleft()
-            return batch
-        if self._failure is not None:
-            raise self._taken_failure()
-        raise StopIteration
+    if TYPE_CHECKING:
+
+        def __next__(self) -> T: ...
+
+    else:
+
+        @property
+        def __next__(self) -> Callable[[], T]:
+            """What hands out the next batch; as in :class:`cachelayer.StreamIterator`, ``next()`` calls it in C."""
+            self._fill()
+            if not self._flight.items and self._flight.failure is not None:
+                raise self._taken_failure()
+            return self._flight.items.popleft if self._flight.items else END
 
     def _fill(self) -> None:
         """Send off batches until enough are on their way."""
-        while len(self._flight) < self._batches.depth and self._failure is None:
-            size = self._batches.rows_at(self._sent["position"])
+        while len(self._flight.items) < self._batches.depth and self._flight.failure is None:
+            flight = self._flight
+            if self._local.position != flight.end:
+                # A call was interrupted between taking a batch and sending it off.
+                self._local.set_state(self._identity.state(flight.end))
+            size = self._batches.rows_at(flight.end)
             try:
                 batch = _global_arrays(next(self._local), size, self._batches.sharding)
             except StopIteration:
                 return
             except Exception as error:  # noqa: BLE001 - raised in its place, after the batches before it
-                self._failure = error
-                self._local.set_state(self._sent)
+                self._flight = flight.failed(error)
                 return
-            self._sent = self._local.get_state()
-            self._flight.append((batch, self._sent))
+            self._flight = flight.extended(batch, self._local.position)
 
     def _taken_failure(self) -> BaseException:
-        failure, self._failure = cast(BaseException, self._failure), None
+        failure = cast(BaseException, self._flight.failure)
+        self._flight = Block(self._flight.position)
         return failure
 
     def get_state(self) -> dict[str, Any]:
         """The state after what was handed out: that of the stream, the same on every process."""
-        return copy.deepcopy(self._state)
+        return self._identity.state(self._flight.position)
 
     def set_state(self, state: Any) -> None:
         """Go on where an iterator of the same records in the same order was, on any mesh.
@@ -214,23 +218,23 @@ class GlobalBatchIterator(Iterator[T]):
         """
         self._batches.check_steps(self._identity.position(state))
         self._local.set_state(state)
-        self._begin()
+        self._flight = Block(self._local.position)
 
-    async def save(self, directory: Any) -> Awaitable[None]:
-        """Save the state beside a model: Orbax calls this. Process 0 writes ``state.json``.
+    def save(self, directory: Any) -> Awaited:
+        """Save the state beside a model, as ``state.json``; process 0 writes it.
 
         Args:
-            directory: a path, or one that Orbax is about to make.
+            directory: a path, to which it is written at once; or one that Orbax is about to make, and awaits.
         """
-        return await save_state(self.get_state(), directory, writes=jax.process_index() == 0)
+        return save_state(self.get_state(), directory, writes=jax.process_index() == 0)
 
-    async def load(self, directory: Any) -> Awaitable[None]:
-        """Go on from a state that :meth:`save` wrote, on any number of processes: Orbax calls this.
+    def load(self, directory: Any) -> Awaited:
+        """Go on from a state that :meth:`save` wrote, on any number of processes, at once; Orbax calls this too.
 
         Raises:
             StateError: where there is none, or it belongs to other records or another order.
         """
-        return await load_state(directory, self.set_state)
+        return load_state(directory, self.set_state)
 
 
 def _step_sizes(steps: Steps, position: int) -> set[int]:

@@ -110,9 +110,10 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     """A ``PyDataset`` whose epochs are those of a stream: epoch e of ``fit`` hands out the records of epoch e.
 
     ``model.fit(dataset, epochs=3, shuffle=False, callbacks=[dataset.callback])``: the callback tells the dataset which
-    epoch it is, also with ``initial_epoch`` and after ``BackupAndRestore``; ``shuffle=False`` keeps ``fit`` from
-    shuffling our batches once more. It reads ahead as the stream does; Keras's own workers are not used, since they
-    hand batches of one epoch out in the next.
+    epoch it is, also with ``initial_epoch`` and after ``BackupAndRestore``. Without it each epoch that Keras begins is
+    the next one of the stream, and Keras begins one to look at the first batch, too. ``shuffle=False`` keeps ``fit``
+    from shuffling our batches once more. It reads ahead as the stream does; Keras's own workers are not used, since
+    they hand batches of one epoch out in the next.
 
     Args:
         stream: its batches are what ``fit`` takes: ``(x, y)``, ``(x, y, sample_weight)``, ``(x,)``, or a dict of
@@ -150,7 +151,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._stream = stream.with_options(steps=steps)
         self._length = steps.per_epoch()
         self._epoch = 0
-        self._begun_untold = 0
+        self._begun = False
         self._lock = ProcessLock()
         self._ahead: tuple[int, Iterator[Any]] | None = None
 
@@ -189,23 +190,15 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return _Epochs(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Hand out this epoch from now on; :attr:`callback` calls it."""
+        """Hand out this epoch from now on, and those after it in the epochs that follow; :attr:`callback` calls it."""
         self._epoch = integer("epoch", epoch, 0)
-        self._begun_untold = -1
+        self._begun = False
 
     def on_epoch_begin(self) -> None:
-        """Keras calls this, also to look at the first batch of all.
-
-        Raises:
-            InvalidArgumentError: where the order changes from epoch to epoch, and nobody said which one it is.
-        """
-        self._begun_untold += 1
-        order = self._stream.options.order
-        if self._begun_untold > 1 and order.shuffle and order.reshuffle:
-            raise InvalidArgumentError(
-                "fit() began an epoch and did not say which: pass callbacks=[dataset.callback] to it; for evaluate() "
-                "and predict(), pass a stream without shuffle"
-            )
+        """Go on to the next epoch, unless it was said which one comes. Keras calls this, also to look at a batch."""
+        if self._begun:
+            self._epoch += 1
+        self._begun = True
 
 
 class _Epochs(keras.callbacks.Callback):  # type: ignore[misc]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
@@ -26,6 +27,8 @@ from cachelayer.elements.spec import ArraySpec, LeafSpec
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.protocols import T
+from cachelayer.sequential.block import Block
+from cachelayer.sequential.iterator import StreamIterator
 from cachelayer.sequential.stream import Stream
 
 try:
@@ -132,6 +135,8 @@ def _stacks(leaf: LeafSpec) -> bool:
 def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: Any = None) -> Loader[T]:
     """Batches of a stream as tensors, with ``state_dict`` and ``load_state_dict``.
 
+    Each iteration has the next epoch, as a ``DataLoader``'s has an order of its own; see :class:`Loader`.
+
     Args:
         stream: elements come out as elements, batches as batches.
         num_workers: processes that read and map, each every so many steps; for heavy functions that hold the
@@ -152,6 +157,10 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
 class Loader(Generic[T]):
     """What a stream hands out, as tensors; made by :func:`loader`. For one iteration at a time.
 
+    Each iteration has the next epoch: of a stream of one epoch, iteration k has epoch k; of ``num_epochs=3``, epochs 3k
+    to 3k + 2. One that is left early counts. If all epochs have one order (``reshuffle=False``, or no shuffle), or there
+    is no end, each iteration is the stream from its start.
+
     Its state is that of the stream after what was handed out, whatever workers have read; any stream or loader of the
     same records in the same order takes it, on any number of ranks and workers.
     """
@@ -160,60 +169,120 @@ class Loader(Generic[T]):
         self._stream = stream
         self._workers = num_workers
         self._context = context
-        self._state = iter(_unread(stream)).get_state()
-        self._resumes = False
+        # What the next iteration has, and the iterator of the last one.
+        self._next = _Begin(0, None)
+        self._last: StreamIterator[T] | None = None
 
-    def __iter__(self) -> Iterator[T]:
-        """From where ``load_state_dict`` went, once; else from the start of the stream."""
-        if not self._resumes:
-            self._state = iter(_unread(self._stream)).get_state()
-        self._resumes = False
-        return self._run(self._stream.with_options(start=self._state["position"]))
+    def __iter__(self) -> StreamIterator[T]:
+        """The next epoch; after ``load_state_dict``, from there on to the end of the epoch."""
+        begin = self._next
+        iterator = self._iterator(begin)
+        self._next, self._last = _Begin(begin.iteration + 1, None), iterator
+        return iterator
 
-    def _run(self, stream: Stream[T]) -> Iterator[T]:
-        for item, state in self._loaded(stream) if self._workers else stream.with_state():
-            self._state = state
-            yield item if self._workers else tensors(item)
+    def _iterator(self, begin: _Begin) -> StreamIterator[T]:
+        stream = self._stream.iteration(begin.iteration)
+        if begin.position is not None:
+            stream = stream.with_options(start=begin.position)
+        if self._workers:
+            return StreamIterator(stream, _WorkerBlocks(stream, self._workers, self._context))
+        return _TensorIterator(stream)
 
-    def _loaded(self, stream: Stream[T]) -> Iterator[tuple[T, dict[str, Any]]]:
-        options = stream.options
-        numbers: Iterable[int] = itertools.count() if options.steps.end is None else range(len(stream))
+    def __len__(self) -> int:
+        """What the first iteration hands out; a TypeError if the stream has no end."""
+        return len(self._stream)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next iteration with an epoch: of ``num_epochs=3``, with epoch 3 * epoch. A place within it that
+        was loaded stays.
+        """
+        if integer("epoch", epoch, 0) != self._next.iteration:
+            self._next, self._last = _Begin(epoch, None), None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after what was handed out: small, JSON, the same on every rank."""
+        iterator = self._iterator(self._next) if self._last is None else self._last
+        return iterator.get_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Begin the next iteration there.
+
+        Raises:
+            StateError: if it belongs to other records or another order, or lies past the end.
+        """
+        number = self._stream.iteration_at(self._stream.identity.position(state_dict))
+        iterator = self._iterator(_Begin(number, None))
+        iterator.set_state(state_dict)
+        self._next, self._last = _Begin(number, iterator.position), None
+
+    def __repr__(self) -> str:
+        return f"loader({self._stream!r}, num_workers={self._workers})"
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """Where an iteration begins: at its start, or at a position within it."""
+
+    iteration: int
+    position: int | None
+
+
+class _TensorIterator(StreamIterator[T]):
+    """Hands out a stream as tensors."""
+
+    def _shown(self, block: Block[Any]) -> Block[T]:
+        return block.replaced(lambda item, _: tensors(item))
+
+
+class _WorkerBlocks:
+    """The steps of a stream, made by the worker processes of a ``DataLoader``; tensors already.
+
+    Args:
+        stream: the stream.
+        workers: number of processes.
+        context: how they are made.
+    """
+
+    def __init__(self, stream: Stream[Any], workers: int, context: Any) -> None:
+        self._stream = stream
+        self._workers = workers
+        self._context = context
+        self._loading: Iterator[Any] | None = None
+        # Where what is loaded next begins.
+        self._position = stream.options.start
+
+    def block(self, position: int) -> Block[Any] | None:
+        """The step at a position; None at the end. After an error the processes begin there anew."""
+        steps = self._stream.options.steps
+        step = steps.at(position)
+        if step is None:
+            return None
+        if self._loading is None or self._position != step.begin:
+            self._loading = self._from(step.begin)
+        loading, self._loading = self._loading, None
+        item = next(loading)
+        after = steps.after(step)
+        # In this order, so that an error in between leaves nothing to go on with.
+        self._position, self._loading = after, loading
+        return Block(position, [after], [item])
+
+    def forget(self) -> None:
+        """Drop what the processes have made."""
+        self._loading = None
+
+    def _from(self, position: int) -> Iterator[Any]:
+        stream = _unread(self._stream.with_options(start=position))
+        endless = stream.options.steps.end is None
+        numbers: Iterable[int] = itertools.count() if endless else range(len(stream))
         loader = data.DataLoader(
-            _Steps(_unread(stream)),
+            _Steps(stream),
             batch_size=None,
             sampler=numbers,
             num_workers=self._workers,
             collate_fn=_same,
             multiprocessing_context=self._context,
         )
-        position = options.start
-        for item in loader:
-            step = options.steps.at(position)
-            if step is not None:
-                position = options.steps.after(step)
-            yield item, stream.identity.state(position)
-
-    def __len__(self) -> int:
-        """What a fresh iteration hands out; a TypeError where the stream has no end."""
-        return len(self._stream)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state after what was handed out: small, JSON, the same on every rank."""
-        return dict(self._state)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Begin the next iteration there.
-
-        Raises:
-            StateError: where it belongs to other records or another order, or lies past the end.
-        """
-        iterator = iter(_unread(self._stream))
-        iterator.set_state(state_dict)
-        self._state = iterator.get_state()
-        self._resumes = True
-
-    def __repr__(self) -> str:
-        return f"loader({self._stream!r}, num_workers={self._workers})"
+        return iter(loader)
 
 
 class _Steps(data.Dataset):  # type: ignore[misc]

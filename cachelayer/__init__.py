@@ -36,7 +36,8 @@ from cachelayer.errors import (
     VersionNotFoundError,
 )
 from cachelayer.opening import open_reference as open
-from cachelayer.sequential.stream import Stream, StreamIterator
+from cachelayer.sequential.iterator import StreamIterator
+from cachelayer.sequential.stream import Stream
 from cachelayer.storage import Storage
 from cachelayer.versions.history import LogEvent
 from cachelayer.versions.log import VersionInfo

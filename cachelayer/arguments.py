@@ -9,6 +9,9 @@ import numpy as np
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 
+# Python does not write longer integers.
+_MOST_BITS = 4096
+
 
 def boolean(name: str, value: Any) -> bool:
     """The argument as a bool.
@@ -34,6 +37,8 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
         number = operator.index(value)
     except TypeError:
         raise InvalidTypeError(f"{name} {value!r} of type {type(value).__name__}: pass an integer") from None
+    if number.bit_length() > _MOST_BITS:
+        raise InvalidArgumentError(f"{name}: an integer of {number.bit_length()} bits, which is out of range")
     if least is not None and number < least:
         raise InvalidArgumentError(f"{name} {number}: it is {least} at least")
     return number

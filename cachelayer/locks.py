@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
 _MISSING = object()
@@ -23,15 +23,29 @@ class ProcessLock:
         self._pid = os.getpid()
         self._lock = threading.RLock()
 
-    def __enter__(self) -> None:
+    def of_process(self) -> threading.RLock:
+        """The lock that threads of this process hold."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
-        self._lock.acquire()
+        return self._lock
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None: ...
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None: ...
+
+    else:
+        # Properties, so that a ``with`` statement calls the lock of C itself: a signal handler that raises in a method
+        # of ours, just after it took the lock, would leave the lock taken for ever.
+        @property
+        def __enter__(self) -> Callable[[], Any]:
+            return self.of_process().__enter__
+
+        @property
+        def __exit__(self) -> Callable[..., None]:
+            return self._lock.__exit__
 
     def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
         return ProcessLock, ()

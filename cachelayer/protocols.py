@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+# "stored": about its bytes. "decoded": it may be many times larger in memory. "foreign": the user's object makes it.
+ReadingCost = Literal["stored", "decoded", "foreign"]
 
 
 class Stacking(Protocol):
@@ -47,6 +50,10 @@ class RandomAccess(Protocol[T_co]):
     @property
     def read_together(self) -> int:
         """How many records, in batches of fewer, a stream had best read at once."""
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        """What is known beforehand of the cost of a record."""
 
     def __len__(self) -> int:
         """Number of records."""

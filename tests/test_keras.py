@@ -258,12 +258,29 @@ def test_training_learns(ref: Any) -> None:
     assert history.history["loss"][-1] < 0.1 * history.history["loss"][0]
 
 
-def test_epochs_of_which_nobody_said_the_number_are_refused(ref: Any) -> None:
+def test_without_the_callback_each_epoch_is_another_one_of_the_stream(ref: Any) -> None:
     dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"callbacks=\[dataset\.callback\]"):
-        watched().fit(dataset, epochs=2, verbose=0, shuffle=False)
-    same = to_keras(ref.stream(BATCH, shuffle=True, seed=7, reshuffle=False).map_batches(pair))
-    watched().fit(same, epochs=2, verbose=0, shuffle=False)
+    model = watched()
+    model.fit(dataset, epochs=3, verbose=0, shuffle=False)
+    epochs = [model.seen[first : first + 3] for first in (0, 3, 6)]
+    first = next(epoch for epoch in range(4) if epochs[0] == expected(ref, epochs=epoch + 1, start=epoch))
+    assert epochs[1] == expected(ref, epochs=first + 2, start=first + 1)
+    assert epochs[2] == expected(ref, epochs=first + 3, start=first + 2)
+
+
+def test_what_is_validated_with_is_the_same_each_time(ref: Any) -> None:
+    class Validated(Watched):
+        def test_step(self, *arguments: Any) -> Any:
+            self.seen.append(keras.ops.convert_to_numpy(arguments[-1][1]).tolist())
+            return super().test_step(*arguments)
+
+    model = Validated()
+    model.compile(loss="mse", optimizer="sgd", run_eagerly=True)
+    training = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
+    held_out = to_keras(ref.stream(BATCH).map_batches(pair))
+    seen = fit(model, training, validation_data=held_out)
+    validated = [part for part in seen if not isinstance(part[0], list)]
+    assert validated == [batch["y"].tolist() for batch in ref.stream(BATCH)] * 3
 
 
 def test_steps_per_epoch_that_are_not_those_of_the_stream_are_refused(ref: Any) -> None:
@@ -306,7 +323,7 @@ def test_what_is_no_stream_is_refused(ref: Any) -> None:
 
 @pytest.mark.soak
 def test_fit_on_other_backends_sees_the_same() -> None:
-    chosen = "fit_sees or padding or nobody_said"
+    chosen = "fit_sees or padding or without_the_callback"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
     children = [
         subprocess.Popen(

@@ -153,8 +153,7 @@ def test_elements_of_any_structure_are_stacked() -> None:
         (lambda n: {"x": n} if n else {"y": n}, r"\['x'\].* and .*\['y'\]"),
         (lambda n: {"x": np.int32(n) if n else np.int64(n)}, r"leaf \['x'\]: .* int32\[\] and int64\[\]"),
         (lambda n: (n,) * (n + 1), "tuple of 1 and tuple of 2"),
-        (lambda n: n or None, "NoneType .* and int"),
-        (lambda n: n if n else None, "NoneType .* and int"),
+        (lambda n: {"x": n or None}, r"leaf \['x'\]: .* NoneType .* and int"),
     ],
 )
 def test_elements_that_do_not_stack_are_named(fn: Any, message: str) -> None:

@@ -38,12 +38,13 @@ class ShardOptions:
         ({"shard": ShardOptions(3, 2)}, r"shard \(3, 2\)"),
         ({"num_epochs": -1}, "num_epochs -1: it is 0 at least"),
         ({"start": -1}, "start -1: it is 0 at least"),
+        ({"start": 10**5000}, "start: an integer of 16610 bits"),
+        ({"global_batch_size": 2**70, "remainder": "pad"}, r"2\*\*62 at most"),
+        ({"shard": (0, 2**70)}, r"2\*\*62 at most"),
         ({"start": 11}, "start 11 is past the end, 10: pass a larger num_epochs"),
         ({"prefetch": -1}, "prefetch -1: it is 0 at least"),
         ({"remainder": "truncate"}, "remainder 'truncate': it is one of 'drop', 'keep', 'pad'"),
         ({"remainder": "pad"}, "remainder='pad' .* pass a global_batch_size"),
-        ({"global_batch_size": 4, "shard": (0, 2)}, "10 records .* remainder='drop' .* 'keep' .* 'pad'"),
-        ({"shard": (0, 3)}, "10 records .* remainder="),
         ({"global_batch_size": 11, "num_epochs": None, "remainder": "drop"}, "num_epochs=None .* pass a number"),
         ({"start": 2**63, "num_epochs": None}, r"start leads to position .* 2\*\*62 at most"),
         ({"num_epochs": 2**70}, r"num_epochs leads to position"),
@@ -109,10 +110,11 @@ def test_shards_come_as_pairs_or_as_objects() -> None:
         assert [batch.tolist() for batch in REF.stream(10, shard=shard)] == [[5, 6, 7, 8, 9]]
 
 
-def test_the_remainder_need_not_be_said_where_there_is_none() -> None:
-    assert REF.stream(4).options.steps.remainder == "keep"
-    assert REF.stream(10, shard=(0, 5)).options.steps.remainder == "keep"
-    assert REF.stream(shard=(0, 5)).options.steps.remainder == "keep"
+def test_a_shorter_last_step_is_kept_whatever_the_length() -> None:
+    for arguments in ((4,), (4, (0, 2)), (10, (0, 5)), (None, (0, 3)), (None, (0, 5))):
+        stream = REF.stream(arguments[0], shard=arguments[1] if len(arguments) > 1 else (0, 1))
+        assert stream.options.steps.remainder == "keep"
+    assert [batch.tolist() for batch in REF.stream(4, shard=(1, 2))] == [[2, 3], [6, 7], [9]]
 
 
 CHECKS = """
@@ -125,7 +127,6 @@ calls = [
     lambda: ref.stream(0),
     lambda: ref.stream(4, shard=(2, 2)),
     lambda: ref.stream(4, shard=(0, 3)),
-    lambda: ref.stream(4, shard=(0, 2)),
     lambda: ref.stream(4, start=11),
     lambda: ref[:0].stream(4, num_epochs=None),
     lambda: iter(ref.stream(4)).set_state({**state, "position": 11}),

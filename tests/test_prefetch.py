@@ -10,16 +10,18 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cachelayer
 from cachelayer import SourceError
-from cachelayer.sequential.prefetch import Chunk, Prefetcher
+from cachelayer.sequential.block import Plan, Reading
+from cachelayer.sequential.pace import Pace
+from cachelayer.sequential.prefetch import Prefetcher
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
@@ -101,15 +103,19 @@ def test_who_would_wait_loads_what_the_thread_has_not_come_to() -> None:
                 assert waiting.wait(60)
             return super().__getitem__(index)
 
-    def load(position: int) -> Iterator[int]:
-        return (slow[index] for index in range(position, position + 1000))
+    def load(position: int, out: list[int], _: Reading) -> None:
+        out.extend(slow[index] for index in range(position, position + 1000))
+
+    def plan(position: int, _: int) -> Plan[int] | None:
+        return (
+            Plan(position, range(position + 1, position + 1001), partial(load, position)) if position < 4000 else None
+        )
 
     slow = Slow(4_000)
-    plan = [Chunk([start + 1000], partial(load, start)) for start in range(0, 4_000, 1000)]
-    prefetcher = Prefetcher(lambda position: plan[position // 1000] if position < 4_000 else None, 3)
-    loaded = []
-    while (found := prefetcher.next_chunk()) is not None:
-        loaded += found[1]
+    prefetcher = Prefetcher(plan, 3, Pace(1, 1, 1), helps=True)
+    loaded: list[int] = []
+    while (found := prefetcher.block(len(loaded))) is not None:
+        loaded += found.items
     assert loaded == list(range(4_000))
 
 
@@ -371,3 +377,41 @@ def test_a_copy_of_an_iterator_goes_its_own_way(prefetch: int) -> None:
     other, third = copy.copy(iterator), pickle.loads(pickle.dumps(iterator))
     assert next(other).tolist() == next(iterator).tolist() == next(third).tolist() == [5, 6, 7, 8, 9]
     assert len(list(other)) == len(list(iterator)) == 18
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+@pytest.mark.parametrize("batch", [None, 5])
+def test_threads_that_share_an_iterator_get_each_item_once(prefetch: int, batch: int | None) -> None:
+    iterator = iter(Records(3000).stream(batch, prefetch=prefetch))
+    found: list[list[Any]] = [[] for _ in range(4)]
+    threads = [threading.Thread(target=each.extend, args=(iterator,)) for each in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    together = [int(record) for each in found for item in each for record in np.ravel(item)]
+    assert sorted(together) == list(range(3000))
+
+
+@DEPTHS
+def test_a_function_of_batches_that_fails_is_called_again_and_nothing_is_lost(prefetch: int) -> None:
+    failures = [3, 3, 11]
+
+    def fails_at_times(batch: Any) -> Any:
+        if failures and batch[0] == failures[0] * 4:
+            failures.pop(0)
+            raise OSError("not now")
+        return batch
+
+    iterator = iter(Records(100).stream(4, prefetch=prefetch).map_batches(fails_at_times))
+    seen: list[int] = []
+    raised = 0
+    while True:
+        try:
+            seen += next(iterator).tolist()
+        except OSError:
+            raised += 1
+            assert iterator.position == len(seen)
+        except StopIteration:
+            break
+    assert (seen, raised) == (list(range(100)), 3)

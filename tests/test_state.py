@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +58,8 @@ def test_batch_epochs_remainder_shards_and_start_are_not_compared() -> None:
 
 
 def test_without_shuffle_reshuffle_makes_no_difference() -> None:
-    iterator(shuffle=False, reshuffle=True).set_state(iterator(shuffle=False, reshuffle=False).get_state())
+    unshuffled = {"shuffle": False, "seed": None}
+    iterator(reshuffle=True, **unshuffled).set_state(iterator(reshuffle=False, **unshuffled).get_state())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_without_shuffle_reshuffle_makes_no_difference() -> None:
         ({"identity": "others"}, "digest is '[0-9a-f]{64}' here and '[0-9a-f]{64}' in the state"),
         ({"records": 11}, "records is 11 here and 10 in the state"),
         ({"seed": 8}, "seed is 8 here and 7 in the state"),
-        ({"shuffle": False}, "shuffle is False here and True in the state"),
+        ({"shuffle": False, "seed": None}, "shuffle is False here and True in the state"),
         ({"reshuffle": False}, "reshuffle is False here and True in the state"),
     ],
 )
@@ -94,6 +96,22 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(target: dict[str
 def test_a_state_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(StateError, match=message):
         iterator().set_state(state(**changes))
+
+
+@pytest.mark.parametrize("name", ["format", "position", "digest", "records", "order"])
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), -1, -(10**5000), 10**5000, "7", [], {}, object(), np.arange(3)],
+    ids=["nan", "inf", "-1", "low", "high", "text", "list", "dict", "object", "array"],
+)
+def test_a_state_that_was_edited_is_refused_by_an_error_of_ours(name: str, value: Any) -> None:
+    found = iterator()
+    next(found)
+    with pytest.raises(StateError):
+        found.set_state(state(**{name: value}))
+    with pytest.raises(StateError):
+        found.set_state(state(order={**state()["order"], "seed": value}))
+    assert found.position == 4
 
 
 @pytest.mark.parametrize(

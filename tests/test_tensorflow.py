@@ -343,3 +343,66 @@ def test_positions_stand_beside_batches_and_masks(storage: cachelayer.Storage) -
         for (batch, mask), after in to_tf(ref.stream(4, remainder="pad"), positions=True)
     ]
     assert found[-1] == ([8, 9, 9, 9], [True, True, False, False], 10)
+
+
+def numbers_of(dataset: Any) -> list[int]:
+    return [int(number) for item in dataset for number in np.ravel(item.numpy())]
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_each_iteration_of_to_tf_has_the_epochs_that_follow(batch: int | None, epochs: int) -> None:
+    ref = cachelayer.wrap(np.arange(10), identity="ten")
+
+    def expected(iteration: int) -> list[int]:
+        whole = {"shuffle": True, "seed": 5, "num_epochs": (iteration + 1) * epochs, "start": iteration * epochs * 10}
+        return [int(number) for number in ref.stream(**whole)]
+
+    dataset = to_tf(ref.stream(batch, shuffle=True, seed=5, num_epochs=epochs))
+    assert numbers_of(dataset.take(1)) == expected(0)[: batch or 1]
+    assert numbers_of(dataset) == expected(1)
+    assert numbers_of(dataset.repeat(3)) == expected(2) + expected(3) + expected(4)
+    positions = [int(after) for _, after in to_tf(ref.stream(5, shuffle=True, seed=5), positions=True).repeat(3)]
+    assert positions == [5, 10, 15, 20, 25, 30]
+
+
+def test_each_iteration_of_to_tf_is_the_same_if_all_epochs_have_one_order() -> None:
+    ref = cachelayer.wrap(np.arange(10), identity="ten")
+    for options in ({}, {"shuffle": True, "seed": 5, "reshuffle": False}):
+        stream = ref.stream(4, start=3, num_epochs=2, **options)
+        expected = [int(number) for part in stream for number in part]
+        assert numbers_of(to_tf(stream).repeat(2)) == expected * 2
+
+
+def test_a_run_that_began_within_an_epoch_goes_on_with_the_next() -> None:
+    ref = cachelayer.wrap(np.arange(10), identity="ten")
+    dataset = to_tf(ref.stream(4, shuffle=True, seed=5, num_epochs=3, start=24))
+    whole = [int(number) for number in ref.stream(shuffle=True, seed=5, num_epochs=4, start=24)]
+    assert numbers_of(dataset.repeat(2)) == whole
+
+
+def test_fit_sees_another_epoch_each_time() -> None:
+    ref = cachelayer.wrap([np.float32(number) for number in range(10)], identity="ten")
+    seen: list[list[float]] = []
+
+    class Watched(tf.keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, item: Any) -> Any:
+            seen.append(item[1].numpy().tolist())
+            return {"loss": tf.constant(0.0)}
+
+    dataset = to_tf(ref.stream(5, shuffle=True, seed=5)).map(lambda x: (x[:, None], x))
+    model = Watched()
+    model(tf.zeros((1, 1)))
+    model.compile(run_eagerly=True)
+    model.fit(dataset, epochs=3, verbose=0, shuffle=False)
+    epochs = [tuple(seen[2 * epoch] + seen[2 * epoch + 1]) for epoch in range(3)]
+    orders = [tuple(ref.stream(shuffle=True, seed=5, num_epochs=e + 1, start=e * 10)) for e in range(5)]
+    first = orders.index(epochs[0])
+    assert epochs == orders[first : first + 3]

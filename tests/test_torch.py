@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -554,8 +555,8 @@ def test_a_loader_gives_the_stream_as_tensors(ref: Any, name: str, workers: int)
     stream = streams(ref)[name]
     batches = loader(stream, num_workers=workers)
     assert len(batches) == len(stream)
-    assert plain(list(batches)) == plain(list(stream))
     assert plain(next(iter(batches))) == plain(stream[0])
+    assert plain(list(loader(stream, num_workers=workers))) == plain(list(stream))
 
 
 def test_elements_of_an_unbatched_stream_are_tensors(ref: Any) -> None:
@@ -598,6 +599,57 @@ def test_a_loader_goes_on_once_where_another_stopped_on_any_number_of_ranks(ref:
     assert stopped + rest == whole
     again = [next(iter(rank))["label"].tolist() for rank in four]
     assert [label for part in again for label in part] == whole[0]
+
+
+def labels(batches: Any) -> list[int]:
+    return [label for batch in batches for label in batch["label"].tolist()]
+
+
+def epochs_of(ref: Any, first: int, end: int) -> list[int]:
+    return labels(ref.stream(16, shuffle=True, seed=4, num_epochs=end, start=first * len(ref)))
+
+
+@pytest.mark.parametrize(("workers", "epochs"), [(0, 1), (2, 1), (0, 3)])
+def test_each_iteration_of_a_loader_has_the_epochs_that_follow(ref: Any, workers: int, epochs: int) -> None:
+    batches = loader(ref.stream(16, shuffle=True, seed=4, num_epochs=epochs), num_workers=workers)
+    next(iter(batches))
+    assert labels(batches) == epochs_of(ref, epochs, 2 * epochs)
+    assert batches.state_dict()["position"] == 2 * epochs * len(ref)
+    again = loader(ref.stream(16, shuffle=True, seed=4, num_epochs=epochs), num_workers=workers)
+    again.load_state_dict(batches.state_dict())
+    assert labels(again) == labels(batches) == epochs_of(ref, 2 * epochs, 3 * epochs)
+    iterator = iter(again)
+    begun = labels(itertools.islice(iterator, 2))
+    batches.load_state_dict(again.state_dict())
+    batches.set_epoch(3)
+    assert begun + labels(batches) == epochs_of(ref, 3 * epochs, 4 * epochs)
+    batches.set_epoch(1)
+    assert labels(batches) == epochs_of(ref, epochs, 2 * epochs)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 4, "reshuffle": False}])
+def test_each_iteration_of_a_loader_is_the_same_if_all_epochs_have_one_order(ref: Any, options: Any) -> None:
+    batches = loader(ref.stream(16, start=32, **options))
+    assert labels(batches) == labels(batches) == labels(ref.stream(16, start=32, **options))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_failed_goes_on_with_the_batch_that_it_has_not_handed_out(ref: Any, workers: int) -> None:
+    def fails_at_times(batch: Any) -> Any:
+        if batch["label"][0] == 32 and not done.exists():
+            done.touch()
+            raise OSError("gone")
+        return batch
+
+    with tempfile.TemporaryDirectory() as folder:
+        done = Path(folder, "done")
+        batches = loader(ref.stream(16).map_batches(fails_at_times), num_workers=workers)
+        iterator = iter(batches)
+        seen = labels(itertools.islice(iterator, 2))
+        with pytest.raises(OSError, match="gone"):
+            next(iterator)
+        assert batches.state_dict()["position"] == 32
+        assert seen + labels(iterator) == list(range(len(ref)))
 
 
 def test_a_state_of_other_records_is_refused(ref: Any) -> None:

@@ -42,12 +42,23 @@ for element in ref.stream():
     assert_type(element, Row)
 for element in ref:
     assert_type(element, Row)
-assert_type(ref.stream(8, shuffle=True, seed=1), Stream[Row])
-assert_type(ref.stream(8, remainder="pad"), Stream[tuple[Row, NDArray[np.bool_]]])
+assert_type(ref.stream(shuffle=True, seed=1), Stream[Row])
+assert_type(ref.stream(8, shuffle=True, seed=1), Stream[Any])
+assert_type(ref.stream(8, remainder="pad"), Stream[tuple[Any, NDArray[np.bool_]]])
 for batch in ref.stream(8):
-    assert_type(batch, Row)
-for batch, state in ref.stream(8).with_state():
-    assert_type(batch, Row)
+    assert_type(batch, Any)
+assert_type(next(iter(storage.cache([1, 2, 3], "numbers", "v1").stream(2))), Any)
+for element, state in ref.stream().with_state():
+    assert_type(element, Row)
+    assert_type(state, dict[str, Any])
+assert_type(next(ref.stream().epoch(3)), Row)
+for epoch in ref.stream().epochs():
+    assert_type(epoch.get_state(), dict[str, Any])
+    for element in epoch:
+        assert_type(element, Row)
+iterator = iter(ref.stream())
+iterator.save("folder")
+assert_type(iterator, cachelayer.StreamIterator[Row])
 assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
 assert_type(storage.cache(lambda: (n for n in "abc"), "letters", "v1"), DataRef[str])
 assert_type(storage.cache({"x": np.zeros(3)}, "arrays", "v1"), DataRef[Any])
@@ -56,7 +67,8 @@ assert_type(storage.history("rows"), list[cachelayer.LogEvent])
 assert_type(ref.select([1, 2]), DataRef[Row])
 assert_type(ref.split({"train": 0.9, "val": 0.1}, seed=0), dict[str, DataRef[Row]])
 assert_type(cachelayer.concat([ref, ref]), JoinedRef[Row])
-assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(8), Stream[Row])
+assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(), Stream[Row])
+assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(8), Stream[Any])
 
 
 def flip(row: Row, generator: np.random.Generator) -> list[int]:

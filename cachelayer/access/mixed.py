@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Generic
+from typing import Any, Generic, overload
 
 import numpy as np
 
@@ -44,6 +44,30 @@ class Mixture(Generic[T]):
         """The structure of an element, with :class:`cachelayer.ArraySpec` and the like as leaves."""
         return self._records.element_spec
 
+    @overload
+    def stream(
+        self,
+        global_batch_size: None = ...,
+        *,
+        shuffle: bool = ...,
+        seed: int | None = ...,
+        reshuffle: bool = ...,
+        shard: Any = ...,
+        start: int = ...,
+        prefetch: int = ...,
+    ) -> Stream[T]: ...
+    @overload
+    def stream(
+        self,
+        global_batch_size: int | None,
+        *,
+        shuffle: bool = ...,
+        seed: int | None = ...,
+        reshuffle: bool = ...,
+        shard: Any = ...,
+        start: int = ...,
+        prefetch: int = ...,
+    ) -> Stream[Any]: ...
     def stream(
         self,
         global_batch_size: int | None = None,
@@ -54,7 +78,7 @@ class Mixture(Generic[T]):
         shard: Any = (0, 1),
         start: int = 0,
         prefetch: int = 2,
-    ) -> Stream[T]:
+    ) -> Stream[Any]:
         """All datasets as an endless sequence, the same for any number of shards, resumable at any place.
 
         Each dataset goes through its own epochs, so that a small one with a large weight comes round more often. The

@@ -17,6 +17,7 @@ from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
+from cachelayer.protocols import ReadingCost
 
 
 class RecordBase(ABC):
@@ -64,6 +65,11 @@ class RecordBase(ABC):
     def shown(self) -> Codec:
         """The codec of what is handed out."""
         return decoding(self.codec) if self.decodes else self.codec
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        """What is known beforehand of the cost of a record."""
+        return "stored" if self.shown is self.codec else "decoded"
 
     @property
     def element_spec(self) -> Tree:

@@ -16,7 +16,7 @@ from cachelayer.elements.infer import declared
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import T
+from cachelayer.protocols import ReadingCost, T
 from cachelayer.sequential.options import make_options
 from cachelayer.sequential.step_reader import StepReader
 from cachelayer.sequential.stream import Stream
@@ -42,6 +42,10 @@ class Base(Protocol):
     @property
     def read_together(self) -> int:
         """How many records, in batches of fewer, had best be read at once."""
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        """What is known beforehand of the cost of a record."""
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -99,6 +103,11 @@ class View(ABC, Generic[T]):
     def read_together(self) -> int:
         """How many records, in batches of fewer, a stream had best read at once."""
         return self._base.read_together
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        """What is known beforehand of the cost of a record."""
+        return self._base.reading_cost
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -210,11 +219,11 @@ class View(ABC, Generic[T]):
         remainder: Literal["pad"],
         start: int = ...,
         prefetch: int = ...,
-    ) -> Stream[tuple[T, NDArray[np.bool_]]]: ...
+    ) -> Stream[tuple[Any, NDArray[np.bool_]]]: ...
     @overload
     def stream(
         self,
-        global_batch_size: int | None = ...,
+        global_batch_size: None = ...,
         *,
         shuffle: bool = ...,
         seed: int | None = ...,
@@ -225,6 +234,20 @@ class View(ABC, Generic[T]):
         start: int = ...,
         prefetch: int = ...,
     ) -> Stream[T]: ...
+    @overload
+    def stream(
+        self,
+        global_batch_size: int | None,
+        *,
+        shuffle: bool = ...,
+        seed: int | None = ...,
+        reshuffle: bool = ...,
+        num_epochs: int | None = ...,
+        shard: Any = ...,
+        remainder: Literal["drop", "keep"] | None = ...,
+        start: int = ...,
+        prefetch: int = ...,
+    ) -> Stream[Any]: ...
     def stream(
         self,
         global_batch_size: int | None = None,
@@ -248,11 +271,12 @@ class View(ABC, Generic[T]):
             reshuffle: False keeps the same order in every epoch.
             num_epochs: epochs from position 0 on; None for no end.
             shard: (index, count), or an object with shard_index and shard_count.
-            remainder: what becomes of a shorter last step of an epoch: "drop" skips it, "keep" shares it out, "pad"
-                fills it up and gives ``(batch, mask)`` at every step. Required where there are several shards and the
-                length does not divide; else "keep".
+            remainder: what becomes of a shorter last step of an epoch: "keep", the default, shares it out, so that
+                shards may get different numbers of records; "drop" skips it; "pad" fills it up and gives
+                ``(batch, mask)`` at every step.
             start: a global position in records, over all epochs and all shards.
-            prefetch: reads ahead in the background, each of one batch, or of several small ones; 0 for none.
+            prefetch: batches, or elements, that are read ahead in the background. These and one more are held in
+                memory; several small ones are read at once, up to 4 MB for each that is asked for. 0 reads none ahead.
 
         Raises:
             InvalidArgumentError: where an argument cannot be; the message names it and the fix.

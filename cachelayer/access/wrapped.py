@@ -18,7 +18,7 @@ from cachelayer.elements import tree
 from cachelayer.elements.infer import declared, from_element, from_elements
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import T
+from cachelayer.protocols import ReadingCost, T
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,6 +54,7 @@ class WrappedBase:
     # Unknown without reading; a guess that makes blocks of a few hundred items.
     record_nbytes = 4096
     read_together = 1024
+    reading_cost: ReadingCost = "foreign"
 
     @property
     def segments(self) -> tuple[int, ...]:

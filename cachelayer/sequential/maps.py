@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Stacking
+from cachelayer.sequential.block import Dropped, Reading
 
 Indices = NDArray[np.int64]
 
@@ -37,21 +39,52 @@ class ElementMap:
     declared: Stacking | None = None
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
-    def __call__(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int) -> list[Any]:
-        """What the function makes of elements at global positions.
+    def __call__(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
+        """Return what the function makes of elements at global positions.
 
         Raises:
             Exception: what the function raises, with a note that says where.
         """
-        if self.threads == 0:
-            with self._lock:
-                return self._run(elements, positions, seed)
-        # Every thread takes a part of its own, in order, with a generator of its own.
+        run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
+        return reading.timed(run, elements, positions, seed, reading)
+
+    def _in_threads(
+        self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading
+    ) -> list[Any]:
+        """Give every thread a part of its own, in order, with a generator of its own."""
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
-        with ThreadPoolExecutor(self.threads, "cachelayer-map") as pool:
-            found = pool.map(lambda part: self._run(elements[part], positions[part], seed), parts)
-            return [item for part in found for item in part]
+        # They end as soon as one of them has failed, or the caller was interrupted.
+        ended = threading.Event()
+        together = Reading(ended, *reading.stops)
+        found: list[list[Any] | BaseException] = [Dropped()] * len(parts)
+
+        def work(number: int, part: slice) -> None:
+            try:
+                found[number] = self._run(elements[part], positions[part], seed, together)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                found[number] = error
+                ended.set()
+
+        threads = [
+            threading.Thread(target=work, args=each, name="cachelayer-map", daemon=True) for each in enumerate(parts)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            ended.set()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+        try:
+            _raise_first(found)
+            return [item for part in found for item in cast(list[Any], part)]
+        finally:
+            # The traceback of an error holds this frame.
+            found.clear()
 
     def conform(self, elements: Sequence[Any], numbers: Indices, positions: Indices) -> Sequence[Any]:
         """What the function made of records of these numbers at global positions, as it was declared.
@@ -71,17 +104,33 @@ class ElementMap:
             hint = error.hint
             raise ElementError(error.expected, got, path=error.path, record=number, hint=hint) from error.__cause__
 
-    def _run(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int) -> list[Any]:
+    def _run(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
         generators = keyed_generators(seed, positions, self.number) if self.rng else None
-        out = []
+        fn, check, out = self.fn, reading.check, list[Any]()
+        held = nullcontext() if self.threads else self._lock.of_process()
         for element, position in zip(elements, positions.tolist(), strict=True):
             drawn = () if generators is None else (next(generators),)
+            check()
             try:
-                out.append(called(self.fn, element, *drawn))
+                with held:
+                    made = fn(element, *drawn)
+            except StopIteration as error:
+                raise _ended(error) from error
             except Exception as error:
                 error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
                 raise
+            out.append(made)
         return out
+
+
+def _raise_first(found: Sequence[Any]) -> None:
+    """Raise the first error of some parts; those of parts that ended because of another do not count."""
+    for part in found:
+        if isinstance(part, BaseException) and not isinstance(part, Dropped):
+            raise part
+    for part in found:
+        if isinstance(part, BaseException):
+            raise part
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -93,7 +142,11 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except StopIteration as error:
-        raise RuntimeError("a function passed to map() or map_batches() raised StopIteration") from error
+        raise _ended(error) from error
+
+
+def _ended(error: StopIteration) -> RuntimeError:
+    return RuntimeError(f"a function passed to map() or map_batches() raised StopIteration({error})")
 
 
 def keyed_generators(seed: int, positions: NDArray[np.int64], number: int) -> Iterator[np.random.Generator]:

@@ -46,6 +46,8 @@ def make_options(
     if remainder is None and getattr(shard, "drop_remainder", False) is True:
         remainder = "drop"
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
+    if batch > MOST_POSITIONS:
+        raise InvalidArgumentError(f"a step of {batch} records: there are 2**62 at most")
     if batch % shard_count:
         raise InvalidArgumentError(
             f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "
@@ -58,7 +60,7 @@ def make_options(
             raise InvalidArgumentError(f"{name} leads to position {value}: there are 2**62 at most")
     if epochs is not None and position > epochs * records:
         raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
-    rule = _remainder(remainder, global_batch_size, records, batch, shard_count)
+    rule = _remainder(remainder, batched=global_batch_size is not None)
     _check_endless(epochs, records, batch, skips=rule == "drop" or global_batch_size is None)
     return StreamOptions(
         batched=global_batch_size is not None,
@@ -109,16 +111,11 @@ def _shard(shard: Any) -> tuple[int, int]:
     return index, count
 
 
-def _remainder(remainder: str | None, batch_size: int | None, records: int, batch: int, shards: int) -> Remainder:
+def _remainder(remainder: str | None, *, batched: bool) -> Remainder:
     if remainder is None:
-        if shards > 1 and records % batch:
-            raise InvalidArgumentError(
-                f"{records} records do not divide into steps of {batch} over {shards} shards: pass remainder='drop' to "
-                "skip the last step of an epoch, 'keep' to share it out, or 'pad' to fill it and get (batch, mask)"
-            )
         return "keep"
-    if remainder not in REMAINDERS:
+    if not isinstance(remainder, str) or remainder not in REMAINDERS:
         raise InvalidArgumentError(f"remainder {remainder!r}: it is one of {', '.join(map(repr, REMAINDERS))}, or None")
-    if remainder == "pad" and batch_size is None:
+    if remainder == "pad" and not batched:
         raise InvalidArgumentError("remainder='pad' fills up batches: pass a global_batch_size")
     return remainder

@@ -4,133 +4,120 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import dropwhile, takewhile
+from typing import Generic
+
+from cachelayer.protocols import T
+from cachelayer.sequential.block import Block, Plan
+from cachelayer.sequential.pace import Pace, nbytes_of
+from cachelayer.sequential.worker import Worker
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Something to be read.
+@dataclass(eq=False)
+class _Ahead(Generic[T]):
+    """A block that is read, or will be."""
 
-    Args:
-        after: the position after each step of it; there may be an item less than steps.
-        load: reads the items one after the other.
-    """
-
-    after: Sequence[int]
-    load: Callable[[], Iterator[Any]]
-
-    @property
-    def end(self) -> int:
-        """The position where the next chunk begins."""
-        return self.after[-1]
-
-    def load_into(self, items: list[Any]) -> None:
-        """Read the items; where one fails, those before it are there."""
-        items.extend(self.load())
+    plan: Plan[T]
+    future: Future[Block[T]]
 
 
-# A chunk, its items up to the first that failed, and the error.
-Loaded = tuple[Chunk, list[Any], BaseException | None]
+class Prefetcher(Generic[T]):
+    """Reads blocks, some of them ahead, in one thread that ends with it.
 
-
-class Prefetcher:
-    """Loads chunks in order, some of them ahead, in one thread that ends with it.
-
-    The thread works off a bounded number of loads and waits for nothing else, so that neither a dropped iterator nor
-    the end of the interpreter leaves it hanging. After a fork the child goes on with a thread of its own.
+    A block is asked for by its position, and asked for again it is the same block: a caller that was interrupted at any
+    place asks again, and nothing is lost. After a fork the child goes on with a thread of its own.
 
     Args:
-        plan: the chunk at a position, None at the end; called in the caller's thread.
-        depth: number of chunks ahead; 0 loads in the caller's thread.
+        plan: the block of at most so many items at a position, None at the end; called in the caller's thread.
+        depth: number of blocks ahead; 0 reads in the caller's thread.
+        pace: how many items a block has.
+        helps: whether the caller, before it waits for a block, reads one that the thread has not come to. Not where
+            the user's functions are called: a later one would keep the caller from an earlier block that is ready.
     """
 
-    def __init__(self, plan: Callable[[int], Chunk | None], depth: int) -> None:
+    def __init__(
+        self, plan: Callable[[int, int], Plan[T] | None], depth: int, pace: Pace, *, helps: bool = False
+    ) -> None:
         self._plan = plan
         self._depth = depth
-        # Each with the position that it was planned from, and the items that its future fills in.
-        self._pending: deque[tuple[int, Chunk, list[Any], Future[None]]] = deque()
-        self._executor: ThreadPoolExecutor | None = None
+        self._pace = pace
+        self._helps = helps
+        # Replaced, never changed.
+        self._ahead: tuple[_Ahead[T], ...] = ()
+        self._worker: Worker | None = None
         self._pid = os.getpid()
-        self._position = 0
 
-    def go_to(self, position: int) -> None:
-        """Go on from a position; what was read ahead is dropped."""
-        self._notice_fork()
-        for *_, future in self._pending:
-            future.cancel()
-        self._pending.clear()
-        self._position = position
+    def forget(self) -> None:
+        """Drop what was read ahead."""
+        ahead, self._ahead = self._ahead, ()
+        for dropped in ahead:
+            dropped.future.cancel()
 
-    def next_chunk(self) -> Loaded | None:
-        """The next chunk; None at the end. After one that failed, say with :meth:`go_to` where to go on."""
+    def block(self, position: int) -> Block[T] | None:
+        """The block at a position; None at the end. It may be empty if another thread called :meth:`forget`."""
         if self._depth == 0:
-            return self._load_here()
+            plan = self._plan(position, self._pace.size)
+            return None if plan is None else plan.load(None, Exception)
         self._notice_fork()
-        self._read_ahead()
-        if not self._pending:
+        ahead = self._read_ahead(position, self._depth)
+        if not ahead:
             return None
-        self._help()
-        _, chunk, items, future = self._pending.popleft()
-        failure = future.exception()
-        if failure is None:
-            self._read_ahead()
-        return chunk, items, failure
-
-    def _load_here(self) -> Loaded | None:
-        chunk = self._plan(self._position)
-        if chunk is None:
-            return None
-        items: list[Any] = []
+        if self._helps:
+            _help(ahead)
         try:
-            chunk.load_into(items)
-        except Exception as error:  # noqa: BLE001 - raised in its place, after these items
-            return chunk, items, error
-        self._position = chunk.end
-        return chunk, items, None
+            block = ahead[0].future.result()
+        except CancelledError:
+            return Block(position)
+        self._learn(block)
+        if block.failure is None:
+            self._read_ahead(position, self._depth + 1)
+        return block
 
-    def _read_ahead(self) -> None:
-        while len(self._pending) < self._depth:
-            chunk = self._plan(self._position)
-            if chunk is None:
-                return
-            items: list[Any] = []
-            self._pending.append((self._position, chunk, items, self._threads().submit(chunk.load_into, items)))
-            self._position = chunk.end
+    def _read_ahead(self, position: int, count: int) -> tuple[_Ahead[T], ...]:
+        """The blocks from a position on, so many of them that are read or will be; the first may be read already."""
+        following = dropwhile(lambda each: each.plan.begin != position, self._ahead)
+        ahead = tuple(takewhile(lambda each: not each.future.cancelled(), following))
+        for each in self._ahead:
+            if each not in ahead:
+                each.future.cancel()
+        self._ahead = ahead
+        end = ahead[-1].plan.end if ahead else position
+        while len(ahead) < count and (plan := self._plan(end, self._pace.size)) is not None:
+            loading = self._thread().submit(partial(plan.load, caught=BaseException))
+            self._ahead = ahead = (*ahead, _Ahead(plan, loading))
+            end = plan.end
+        return ahead
 
-    def _help(self) -> None:
-        """Rather than wait for the next chunk, load some that the thread has not come to."""
-        for place, (position, chunk, items, future) in enumerate(self._pending):
-            if self._pending[0][3].done():
-                return
-            if not future.cancel():
-                continue
-            here: Future[None] = Future()
-            try:
-                chunk.load_into(items)
-                here.set_result(None)
-            except Exception as error:  # noqa: BLE001 - raised in its place, after these items
-                here.set_exception(error)
-            except BaseException:
-                self.go_to(self._pending[0][0])
-                raise
-            self._pending[place] = position, chunk, items, here
+    def _learn(self, block: Block[T]) -> None:
+        if block.items:
+            nbytes = max(map(nbytes_of, (block.items[0], block.items[-1])))
+            self._pace = self._pace.learnt(len(block.items), block.seconds, nbytes)
 
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, "cachelayer-prefetch")
-            weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
-        return self._executor
+    def _thread(self) -> Worker:
+        if self._worker is None:
+            worker = Worker("cachelayer-prefetch")
+            weakref.finalize(self, worker.close)
+            self._worker = worker
+        return self._worker
 
     def _notice_fork(self) -> None:
-        """The parent's thread does not exist in a child, so what it was to load never comes."""
-        if self._pid == os.getpid():
+        """The parent's thread does not exist in a child, so what it was to read never comes."""
+        if self._pid != os.getpid():
+            self._worker = None
+            self._ahead = ()
+            self._pid = os.getpid()
+
+
+def _help(ahead: tuple[_Ahead[T], ...]) -> None:
+    """Rather than wait for the first block, read some that the thread has not come to."""
+    for each in ahead:
+        if ahead[0].future.done():
             return
-        self._pid = os.getpid()
-        self._executor = None
-        if self._pending:
-            self._position = self._pending[0][0]
-            self._pending.clear()
+        if each.future.cancel():
+            here: Future[Block[T]] = Future()
+            here.set_result(each.plan.load(None, Exception))
+            each.future = here

@@ -52,9 +52,11 @@ class StreamIdentity:
         if isinstance(state, (str, bytes)):
             state = _parsed(state)
         if not isinstance(state, Mapping) or "format" not in state or "position" not in state:
-            raise StateError(f"not a sampler state: {str(state)[:200]!r}")
+            raise StateError(f"not a sampler state: {_shown(state)}")
         if _whole(state["format"], 1, "format") > FORMAT:
-            raise StateError(f"state of format {state['format']}; this release reads up to {FORMAT}: update cachelayer")
+            raise StateError(
+                f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
+            )
         differences = _differences(self.state(0), state)
         if differences:
             raise StateError(
@@ -62,13 +64,13 @@ class StreamIdentity:
             )
         position = _whole(state["position"], 0, "position")
         if position > MOST_POSITIONS:
-            raise StateError(f"position {position} of the state: there are 2**62 at most")
+            raise StateError(f"position {_shown(position)} of the state: there are 2**62 at most")
         return position
 
 
 def _whole(number: Any, least: int, name: str) -> int:
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
-        raise StateError(f"not a sampler state: its {name} is {number!r}")
+        raise StateError(f"not a sampler state: its {name} is {_shown(number)}")
     return int(number)
 
 
@@ -85,7 +87,20 @@ def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
         if name == "order":
             inner = other.get("order")
             found += _differences(value, inner if isinstance(inner, Mapping) else {})
-        elif name not in ("format", "position") and other.get(name) != value:
+        elif name not in ("format", "position") and not _equal(value, other.get(name)):
             label = "order version" if name == "version" else name
-            found.append(f"{label} is {value!r} here and {other.get(name)!r} in the state")
+            found.append(f"{label} is {value!r} here and {_shown(other.get(name))} in the state")
     return found
+
+
+def _equal(mine: Any, other: Any) -> bool:
+    """True if a value of a state is this one; it may be anything."""
+    return isinstance(other, (bool, int, float, str, np.generic, type(None))) and bool(mine == other)
+
+
+def _shown(value: Any) -> str:
+    """A value of a state for a message, cut short."""
+    try:
+        return repr(value)[:200]
+    except Exception as error:  # noqa: BLE001 - an integer of thousands of digits, or an object of a class of its own
+        return f"a {type(value).__name__} that cannot be shown ({error})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
@@ -10,21 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, integer
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError
+from cachelayer.errors import CacheLayerWarning, InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import RandomAccess, T
-from cachelayer.sequential.checkpoint import load_state, save_state
+from cachelayer.sequential.block import Plan
+from cachelayer.sequential.epochs import Epochs, Iterations, epoch_options
+from cachelayer.sequential.iterator import StatesIterator, StreamIterator
 from cachelayer.sequential.maps import ElementMap
 from cachelayer.sequential.options import StreamOptions
-from cachelayer.sequential.prefetch import Chunk, Prefetcher
+from cachelayer.sequential.pace import BLOCK_NBYTES, Pace
+from cachelayer.sequential.prefetch import Prefetcher
 from cachelayer.sequential.state import StreamIdentity
 from cachelayer.sequential.step_reader import StepReader
-from cachelayer.sequential.steps import Step
+from cachelayer.sequential.steps import MOST_POSITIONS, Step
 
 U = TypeVar("U")
 
-# What is read at once at most, where batches are smaller or there are none.
-_CHUNK_NBYTES = 4 << 20
-# Of elements that functions are applied to, which may take long.
+# Elements that functions are applied to are read in so many at once at most.
 _MAPPED_RECORDS = 128
 
 
@@ -36,9 +38,9 @@ class Stream(Generic[T]):
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        records = reader.records
-        most = min(records.read_together, _MAPPED_RECORDS if reader.maps else records.read_together)
-        self._chunk_records = min(most, max(1, _CHUNK_NBYTES // max(1, records.record_nbytes)))
+        # Set by an iterator that came from the start to the end.
+        self.iterated_through = False
+        self._warned = False
 
     @property
     def options(self) -> StreamOptions:
@@ -139,8 +141,57 @@ class Stream(Generic[T]):
         return Stream(replace(self._reader, options=replace(self.options, **changes)))
 
     def __iter__(self) -> StreamIterator[T]:
-        """An iterator from ``start`` on, independent of others."""
+        """An iterator from ``start`` on, independent of others: each one has the same order."""
+        self._warn_once()
         return StreamIterator(self)
+
+    def epoch(self, epoch: int) -> StreamIterator[T]:
+        """An iterator over one whole epoch, whatever ``start`` and ``num_epochs`` are: epoch e of any run.
+
+        Args:
+            epoch: its number, from 0 on.
+        """
+        options = epoch_options(self.options, integer("epoch", epoch, 0))
+        return iter(self.with_options(start=options.start, steps=options.steps))
+
+    def epochs(self) -> Epochs[T]:
+        """Iterators over one epoch after the other: ``for epoch in stream.epochs(): for batch in epoch: ...``.
+
+        The first is that of ``start``, from there on. The last is that before epoch ``num_epochs``; if that is 1, as it
+        is by default, or None, there is no last one. What is returned has ``get_state`` and ``set_state``.
+        """
+        return Epochs(self)
+
+    def iteration(self, number: int) -> Stream[T]:
+        """What the iteration of a number hands out, of a dataset that is made of this stream: for adapters.
+
+        Iteration 0 is this stream, the next has as many epochs, those that follow, and so on. If all epochs have one
+        order, or there is no end, each is this stream.
+        """
+        options = Iterations(self.options).options_of(number)
+        return self.with_options(start=options.start, steps=options.steps)
+
+    def iteration_at(self, position: int) -> int:
+        """The number of the iteration that goes on at a position."""
+        return Iterations(self.options).number_at(position)
+
+    @property
+    def iterations_differ(self) -> bool:
+        """True if each iteration has epochs of its own."""
+        return Iterations(self.options).differ
+
+    def _warn_once(self) -> None:
+        order, message = self.options.order, None
+        if self.iterated_through and order.shuffle and order.reshuffle and self.options.steps.num_epochs == 1:
+            message = (
+                "this stream is iterated over again, and has the same order each time: iterate over stream.epoch(e), "
+                "or over stream.epochs(), for another order in every epoch, or pass reshuffle=False"
+            )
+        elif order.seed is not None and not order.shuffle and not any(function.rng for function in self._reader.maps):
+            message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"
+        if message is not None and not self._warned:
+            self._warned = True
+            warnings.warn(message, CacheLayerWarning, stacklevel=3)
 
     # Steps can be asked for by number, but without batches they are more than what is handed out.
     __reversed__ = None
@@ -155,6 +206,8 @@ class Stream(Generic[T]):
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
         count = options.steps.count(options.start, offset)
+        if count is None and options.steps.records >= MOST_POSITIONS:
+            raise InvalidTypeError("a mixture has no end, and so no length: take as many batches as you need of it")
         if count is None:
             raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
         return count
@@ -177,11 +230,10 @@ class Stream(Generic[T]):
         """The record numbers in the batch of a step, one a row: int64. Padding rows repeat the last one."""
         return self._reader.numbers(self._step(step))
 
-    def with_state(self) -> Iterator[tuple[T, dict[str, Any]]]:
+    def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Pairs of a batch and the state after it, for consumers that hold back batches before they hand them out."""
-        iterator = iter(self)
-        for item in iterator:
-            yield item, iterator.get_state()
+        self._warn_once()
+        return StatesIterator(self)
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
@@ -195,25 +247,41 @@ class Stream(Generic[T]):
             raise RecordIndexError(f"step {number}: the stream has {total} steps")
         return found
 
-    def plan(self, position: int) -> Chunk | None:
-        """What is read next from a position: some steps at once, so that small batches cost little; None at the end."""
+    def plan(self, position: int, most: int) -> Plan[T] | None:
+        """What is read next from a position: so many batches, or elements, at most; None at the end."""
         steps = self.options.steps
-        if self.options.batched:
-            share = max(1, self._reader.share)
-            found: list[Step] = []
-            while len(found) * share < self._chunk_records and (step := steps.at(position)) is not None:
-                position = steps.after(step)
-                found.append(step)
-            if not found:
-                return None
-            after = [steps.after(step) for step in found]
-            return Chunk(after, lambda: self._reader.batches(found))
-        block = steps.block(position, self._chunk_records)
+        if not self.options.batched:
+            return self._plan_of_elements(position, most)
+        begin, found, after = position, list[Step](), list[int]()
+        while len(found) < most and (step := steps.at(position)) is not None:
+            position = steps.after(step)
+            found.append(step)
+            after.append(position)
+        return Plan(begin, after, lambda out, reading: self._reader.batches(found, out, reading)) if found else None
+
+    def _plan_of_elements(self, position: int, most: int) -> Plan[T] | None:
+        steps = self.options.steps
+        block = steps.block(position, most)
         if block is None:
             return None
         stride = steps.shard_count
         after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
-        return Chunk(after, lambda: self._reader.block(block))
+        return Plan(position, after, lambda out, reading: self._reader.block(block, out, reading))
+
+    def prefetcher(self) -> Prefetcher[T]:
+        """Read the stream in blocks.
+
+        One is a batch, or an element. It becomes several where they are known to be small and quick, or turn out to be.
+        """
+        reader, records = self._reader, self._reader.records
+        share = max(1, reader.share) if self.options.batched else 1
+        together = min(records.read_together, _MAPPED_RECORDS if reader.maps else records.read_together)
+        most = -(-max(1, min(together, BLOCK_NBYTES // max(1, records.record_nbytes))) // share)
+        threads = max((function.threads for function in reader.maps), default=1)
+        least = 1 if self.options.prefetch == 0 else -(-max(1, threads) // share)
+        known = records.reading_cost == "stored" and not self.is_mapped
+        pace = Pace(most if known else least, least, max(least, most))
+        return Prefetcher(self.plan, self.options.prefetch, pace, helps=known)
 
     @property
     def identity(self) -> StreamIdentity:
@@ -228,107 +296,3 @@ def _function(fn: Any) -> Any:
     if not callable(fn):
         raise InvalidTypeError(f"fn {fn!r}: pass a function")
     return fn
-
-
-class StreamIterator(Iterator[T]):
-    """Hands out a stream, and knows where it is. For one thread at a time."""
-
-    def __init__(self, stream: Stream[T]) -> None:
-        self._stream = stream
-        self._identity = stream.identity
-        self._steps = stream.options.steps
-        self._writes = stream.options.shard_index == 0
-        self._prefetcher = Prefetcher(stream.plan, stream.options.prefetch)
-        self._go_to(stream.options.start)
-
-    def _go_to(self, position: int) -> None:
-        self._position = self._steps.next_start(position)
-        self._ready: Iterator[tuple[T, int]] = iter(())
-        self._failure: BaseException | None = None
-        self._chunk_end = self._position
-        self._prefetcher.go_to(self._position)
-
-    def __iter__(self) -> StreamIterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        while True:
-            ready = next(self._ready, None)
-            if ready is not None:
-                item, self._position = ready
-                return item
-            if self._failure is not None:
-                raise self._taken_failure()
-            if not self._next_chunk():
-                raise StopIteration
-
-    # Apart from __next__, whose frame is in the traceback of the error and must not hold it.
-    def _next_chunk(self) -> bool:
-        """Get the next chunk ready; False at the end."""
-        # A shard that has no element in the last step of an epoch passes it over here.
-        self._position = self._chunk_end
-        loaded = self._prefetcher.next_chunk()
-        if loaded is None:
-            return False
-        chunk, items, self._failure = loaded
-        self._chunk_end = chunk.end
-        self._ready = zip(items, chunk.after, strict=False)
-        return True
-
-    def _taken_failure(self) -> BaseException:
-        """The error that ended a chunk early; what it concerns is read again on the next call."""
-        failure = cast(BaseException, self._failure)
-        self._go_to(self._position)
-        return failure
-
-    def __reduce__(self) -> tuple[Callable[..., StreamIterator[T]], tuple[Stream[T], dict[str, Any]]]:
-        return _restored, (self._stream, self.get_state())
-
-    @property
-    def position(self) -> int:
-        """The global position after what was handed out: ``stream(start=position)`` goes on there."""
-        return self._position
-
-    def get_state(self) -> dict[str, Any]:
-        """The state after what was handed out: small, JSON, the same on every shard after the same number of steps."""
-        return self._identity.state(self._position)
-
-    def set_state(self, state: Any) -> None:
-        """Go on where an iterator of the same records in the same order was, on any number of shards.
-
-        Args:
-            state: what ``get_state`` gave, or its JSON.
-
-        Raises:
-            StateError: where it belongs to other records or another order, or lies past the end.
-        """
-        position = self._identity.position(state)
-        end = self._steps.end
-        if end is not None and position > end:
-            raise StateError(
-                f"position {position} of the state is past the end of this stream, {end}: pass a larger num_epochs"
-            )
-        self._go_to(position)
-
-    async def save(self, directory: Any) -> Awaitable[None]:
-        """Save the state beside a model: Orbax calls this. The first shard writes ``state.json``.
-
-        Args:
-            directory: a path, or one that Orbax is about to make.
-        """
-        return await save_state(self.get_state(), directory, writes=self._writes)
-
-    async def load(self, directory: Any) -> Awaitable[None]:
-        """Go on from a state that :meth:`save` wrote, on any number of shards: Orbax calls this.
-
-        Raises:
-            StateError: where there is none, or it belongs to other records or another order.
-        """
-        return await load_state(directory, self.set_state)
-
-
-def _restored(stream: Stream[T], state: dict[str, Any]) -> StreamIterator[T]:
-    """A copy of an iterator, which reads ahead by itself."""
-    iterator = StreamIterator(stream)
-    iterator.set_state(state)
-    return iterator

@@ -1,0 +1,123 @@
+"""One epoch after the other: orders of their own, states, and warnings for those who go through one again."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import cases
+
+import cachelayer
+from cachelayer import CacheLayerWarning, InvalidArgumentError, InvalidTypeError, StateError
+
+
+def numbers(n: int) -> Any:
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def order(n: int, epoch: int, seed: int = 3) -> list[int]:
+    return list(numbers(n).stream(shuffle=True, seed=seed, start=epoch * n, num_epochs=epoch + 1))
+
+
+@given(cases(), st.integers(0, 5))
+@settings(deadline=None, max_examples=60)
+def test_an_epoch_is_that_of_any_run_whatever_start_and_number_of_epochs(case: Any, epoch: int) -> None:
+    arguments = {**case.arguments(), "prefetch": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheLayerWarning)
+        found = numbers(case.n).stream(case.batch, **arguments).epoch(epoch)
+        run = numbers(case.n).stream(case.batch, **{**arguments, "num_epochs": epoch + 1, "start": epoch * case.n})
+        assert str(list(found)) == str(list(run))
+    assert found.get_state()["position"] == (epoch + 1) * case.n
+
+
+def test_epochs_follow_one_another_without_end_unless_their_number_is_given() -> None:
+    stream = numbers(10).stream(4, shuffle=True, seed=3)
+    found = [[n for batch in epoch for n in batch.tolist()] for epoch in itertools.islice(stream.epochs(), 4)]
+    assert found == [order(10, epoch) for epoch in range(4)]
+    three = numbers(10).stream(shuffle=True, seed=3, num_epochs=3, start=14)
+    assert [list(epoch) for epoch in three.epochs()] == [order(10, 1)[4:], order(10, 2)]
+    assert list(numbers(0).stream().epochs()) == []
+    assert list(numbers(3).stream(num_epochs=0).epochs()) == []
+    assert len(list(itertools.islice(numbers(3).stream(num_epochs=None).epochs(), 5))) == 5
+
+
+@pytest.mark.parametrize("stop", range(26))
+def test_epochs_go_on_from_any_state(stop: int) -> None:
+    stream = numbers(10).stream(shuffle=True, seed=3)
+    epochs = stream.epochs()
+    seen: list[int] = []
+    for epoch in epochs:
+        seen += itertools.islice(epoch, stop - len(seen))
+        if len(seen) == stop:
+            break
+    rest = stream.epochs()
+    rest.set_state(epochs.get_state())
+    while len(seen) < 30:
+        seen += next(rest)
+    assert seen == order(10, 0) + order(10, 1) + order(10, 2)
+
+
+def test_an_epoch_that_is_left_early_is_followed_by_the_next() -> None:
+    epochs = numbers(10).stream(shuffle=True, seed=3).epochs()
+    assert next(next(epochs)) == order(10, 0)[0]
+    assert next(next(epochs)) == order(10, 1)[0]
+    assert epochs.get_state()["position"] == 11
+
+
+def test_an_iterator_over_an_epoch_has_a_state_and_can_be_pickled() -> None:
+    stream = numbers(10).stream(4, shuffle=True, seed=3)
+    iterator = stream.epoch(2)
+    next(iterator)
+    other, third = stream.epoch(2), pickle.loads(pickle.dumps(iterator))
+    other.set_state(iterator.get_state())
+    rest = [batch.tolist() for batch in iterator]
+    assert rest == [batch.tolist() for batch in other] == [batch.tolist() for batch in third]
+    assert [n for batch in rest for n in batch] == order(10, 2)[4:]
+
+
+def test_what_is_no_epoch_is_refused() -> None:
+    stream = numbers(10).stream(shuffle=True, seed=3, num_epochs=2)
+    for epoch, error in ((-1, InvalidArgumentError), (1.0, InvalidTypeError), (True, InvalidTypeError)):
+        with pytest.raises(error, match="epoch"):
+            stream.epoch(epoch)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"epoch .* 2\*\*62"):
+        stream.epoch(2**60)
+    with pytest.raises(StateError, match="past the end of this stream, 20"):
+        stream.epochs().set_state({**iter(stream).get_state(), "position": 21})
+
+
+def test_going_through_one_shuffled_epoch_again_warns_once() -> None:
+    stream = numbers(10).stream(4, shuffle=True, seed=3)
+    first = [batch.tolist() for batch in stream]
+    with pytest.warns(CacheLayerWarning, match=r"the same order each time.*stream\.epochs\(\)") as caught:
+        assert [batch.tolist() for batch in stream] == first
+    assert caught[0].filename == __file__
+    assert [batch.tolist() for batch in stream] == first
+
+
+def test_going_through_an_order_that_is_kept_does_not_warn() -> None:
+    for options in (
+        {},
+        {"shuffle": True, "seed": 3, "reshuffle": False},
+        {"shuffle": True, "seed": 3, "num_epochs": 2},
+    ):
+        stream = numbers(10).stream(**options)
+        assert list(stream) == list(stream)
+    looked_at = numbers(10).stream(shuffle=True, seed=3)
+    next(iter(looked_at))
+    assert list(looked_at) == order(10, 0)
+
+
+def test_a_seed_that_nothing_uses_warns_once() -> None:
+    stream = numbers(10).stream(4, seed=3)
+    with pytest.warns(CacheLayerWarning, match=r"seed 3 changes nothing here: pass shuffle=True too"):
+        iter(stream)
+    iter(stream)
+    iter(stream.map(lambda n, rng: n + rng.random(), rng=True))
+    iter(numbers(10).stream(shuffle=True, seed=3))
