@@ -158,8 +158,8 @@ class Loader(Generic[T]):
     """What a stream hands out, as tensors; made by :func:`loader`. For one iteration at a time.
 
     Each iteration has the next epoch: of a stream of one epoch, iteration k has epoch k; of ``num_epochs=3``, epochs 3k
-    to 3k + 2. One that is left early counts. If all epochs have one order (``reshuffle=False``, or no shuffle), or there
-    is no end, each iteration is the stream from its start.
+    to 3k + 2. One that is left early counts. If all epochs have one order (``reshuffle=False``, or no shuffle), or
+    there is no end, each iteration is the stream from its start.
 
     Its state is that of the stream after what was handed out, whatever workers have read; any stream or loader of the
     same records in the same order takes it, on any number of ranks and workers.

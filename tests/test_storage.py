@@ -309,7 +309,7 @@ def test_tags_move_and_versions_go(storage: Storage, tmp_path: Path) -> None:
         storage.delete("d", "v9")
     reader = storage.fetch("d", "v0")
     assert reader[0] == 0
-    storage.delete("d", "v0")
+    storage.delete("d", "v0", grace=0)
     assert list(storage.versions("d")) == ["v1", "v2"]
     assert len(list((tmp_path / "d" / "_builds").iterdir())) == 2
     assert reader[99] == 0
