@@ -160,6 +160,8 @@ def _item(place: int, item: Any) -> int:
 
 def _integer(value: Any) -> int | None:
     """Return an integer as an int, or None for anything else; a bool, or an array of one, is none."""
+    if type(value) is int or isinstance(value, np.integer):
+        return int(value)
     if isinstance(value, (bool, np.bool_)) or str(getattr(value, "dtype", "")).endswith("bool"):
         return None
     try:

@@ -58,7 +58,9 @@ class OpenShards:
             now: when the read began, in nanoseconds of the monotonic clock.
         """
         self._used[shard] = now
-        return self._mapped.get(shard) or self._opened(shard, now)
+        # Compared with None: a reader of a shard without records is false.
+        found = self._mapped.get(shard)
+        return self._opened(shard, now) if found is None else found
 
     def readers(self, shards: Sequence[int], now: int) -> list[ShardReader]:
         """The readers of several shards, of which as many are mapped as can be at a time."""
@@ -66,8 +68,10 @@ class OpenShards:
         found: list[ShardReader] = []
         is_full = False
         for shard in shards:
-            reader = self._mapped.get(shard) or (self._unmapped.get(shard) if is_full else None)
-            found.append(reader or self._opened(shard, now))
+            reader = self._mapped.get(shard)
+            if reader is None and is_full:
+                reader = self._unmapped.get(shard)
+            found.append(self._opened(shard, now) if reader is None else reader)
             # All that others have was given up for this read already, so the rest of it is read by system calls.
             is_full = is_full or not found[-1].is_mapped
         return found

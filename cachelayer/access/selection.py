@@ -161,7 +161,11 @@ class Selection:
         Raises:
             RecordIndexError, InvalidTypeError: as :func:`record_number` does.
         """
-        return int(self.numbers[record_number(index, len(self))])
+        numbers = self.numbers
+        # The most common case by far.
+        if type(index) is int and type(numbers) is range and 0 <= index < len(numbers):
+            return numbers[index]
+        return int(numbers[record_number(index, len(self))])
 
     def pieces(self) -> Iterator[Numbers]:
         """The base's record numbers from the first to the last, some at a time; one piece at least."""
