@@ -56,9 +56,8 @@ for epoch in ref.stream().epochs():
     assert_type(epoch.get_state(), dict[str, Any])
     for element in epoch:
         assert_type(element, Row)
-iterator = iter(ref.stream())
-iterator.save("folder")
-assert_type(iterator, cachelayer.StreamIterator[Row])
+assert_type(ref.stream().__iter__(), cachelayer.StreamIterator[Row])
+iter(ref.stream()).save("folder")
 assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
 assert_type(storage.cache(lambda: (n for n in "abc"), "letters", "v1"), DataRef[str])
 assert_type(storage.cache({"x": np.zeros(3)}, "arrays", "v1"), DataRef[Any])
