@@ -208,8 +208,11 @@ def write(stream: IO[str], line: str) -> None:
 
 
 def harmless() -> suppress:
-    """Return a context in which a log that is full or closed is no error: it ends no work."""
-    return suppress(OSError, ValueError)
+    """Return a context in which nothing that stderr does is an error: it ends no work.
+
+    It may be full or closed, or an object of the user's program that can write, but not all that a file can.
+    """
+    return suppress(Exception)
 
 
 def _number(count: int, unit: str) -> str:

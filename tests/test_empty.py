@@ -103,7 +103,7 @@ def test_deriving_nothing_is_refused_unless_it_is_allowed(storage: Storage, keep
 def test_an_empty_version_can_be_used_like_any_other(storage: Storage) -> None:
     storage.submit([], "d", "v1", allow_empty=True)
     assert list(storage.append("d", "v1", "v2", [1, 2])) == [1, 2]
-    assert len(storage.cache([1, 2], "d", "v1")) == 0
+    assert len(storage.cache([1, 2], "d", "v1", on_change="ignore")) == 0
 
 
 @pytest.mark.parametrize("wrong", [1, "yes", None])

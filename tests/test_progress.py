@@ -148,10 +148,17 @@ def closed() -> io.StringIO:
     return stream
 
 
-@pytest.mark.parametrize("stream", [lambda: None, closed, Broken], ids=["none", "closed", "full"])
+class WriteAlone:
+    """What some programs put in the place of stderr."""
+
+    def write(self, text: str) -> None:
+        raise RuntimeError(text)
+
+
+@pytest.mark.parametrize("stream", [lambda: None, closed, Broken, WriteAlone], ids=["none", "closed", "full", "odd"])
 @pytest.mark.parametrize("enabled", [None, True])
 def test_a_stderr_that_cannot_be_written_to_ends_no_work(
-    monkeypatch: pytest.MonkeyPatch, stream: Callable[[], io.StringIO | None], enabled: bool | None
+    monkeypatch: pytest.MonkeyPatch, stream: Callable[[], object], enabled: bool | None
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream())
     shown(100, enabled)

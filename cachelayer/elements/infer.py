@@ -9,7 +9,7 @@ import numpy as np
 
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree, children, describe, leaf_values, map_structure
-from cachelayer.elements.values import Ragged, Sparse
+from cachelayer.elements.values import NoArray, Ragged, Sparse
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
 
 # By name: to know these types is no reason to import their modules.
@@ -151,7 +151,7 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
         if array.dtype == object:
             raise InvalidTypeError(f"{value} does not fit 64 bits")
         return array
-    if hasattr(value, "__array__"):
+    if hasattr(value, "__array__") and not isinstance(value, NoArray):
         try:
             array = np.asarray(value)
         except Exception as error:
