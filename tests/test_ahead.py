@@ -49,7 +49,7 @@ class Large(Counted):
 def everything_ahead(iterator: Any) -> None:
     """Wait until all is read that is read ahead."""
     for ahead in iterator._blocks._ahead:
-        ahead.future.result()
+        ahead.outcome.result()
 
 
 @pytest.mark.parametrize(("batch", "first"), [(4, 4), (None, 1)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures._base
 import itertools
+import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -14,12 +17,15 @@ import numpy as np
 import pytest
 
 import cachelayer
+from cachelayer.sequential.outcome import Outcome
 
 # Where there is state; the rest of the sequential layer is arithmetic.
 OURS = {
     str(Path(cachelayer.__file__).parent / "sequential" / f"{name}.py")
-    for name in ("block", "maps", "pace", "prefetch", "step_reader", "stream", "worker")
+    for name in ("block", "maps", "outcome", "pace", "prefetch", "step_reader", "stream", "worker")
 }
+# Locks of these that an interrupt left taken would keep the thread that reads ahead waiting for ever.
+OURS |= {str(module.__file__) for module in (concurrent.futures._base, queue)}
 
 
 class Interrupted(BaseException):
@@ -201,3 +207,37 @@ def test_alarms_at_random_moments_lose_and_repeat_nothing(batch: int | None, ahe
         signal.signal(signal.SIGALRM, before)
     assert raised > 5
     assert list(map(plain, seen)) == list(map(plain, stream))
+
+
+def test_an_interrupt_within_a_cancellation_keeps_no_thread_waiting() -> None:
+    for bytecode in itertools.count(1):
+        outcome: Outcome[int] = Outcome()
+        if not interrupted_at(bytecode, outcome.cancel):
+            break
+        thread = threading.Thread(target=lambda outcome=outcome: outcome.begin() and outcome.set_result(1), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert outcome.done()
+    assert bytecode > 1
+
+
+def interrupted_at(bytecode: int, call: Callable[[], object]) -> bool:
+    """Call something, and raise before its n-th bytecode, in whatever it calls; False if there are fewer."""
+    left = itertools.count(bytecode, -1)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(left) == 1:
+            raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

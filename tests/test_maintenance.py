@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -386,6 +387,15 @@ def test_a_reader_in_another_process_goes_on_for_the_grace_and_is_told_of_the_de
     assert Log(LocalStore(tmp_path), "d").head().deleted == ()
     with pytest.raises(cachelayer.VersionNotFoundError, match="was deleted"):
         ref.read([50])
+
+
+@pytest.mark.parametrize("keep", [range(3), [5, 2, 9]])
+def test_a_ref_that_another_process_had_before_the_deletion_is_told_of_it(storage: Storage, keep: Any) -> None:
+    storage.submit(range(10), "d", "v1")
+    pickled = pickle.dumps(storage.derive("d", "v1", "v2", keep=keep))
+    storage.delete("d", "v2", grace=0)
+    with pytest.raises(cachelayer.VersionNotFoundError, match="d@v2 was deleted"):
+        pickle.loads(pickled).read([0])
 
 
 def test_a_reader_that_opens_its_shards_after_the_deletion_reads_them_for_the_grace(storage: Storage) -> None:

@@ -80,12 +80,14 @@ class Published(RecordBase):
         """The manifest, checked against the log.
 
         Raises:
-            CorruptionError: where it is missing or is not what was published.
+            CorruptionError: if it is missing or is not what was published.
+            VersionNotFoundError: if the version was deleted meanwhile.
         """
         name = f"{self.dataset_id}/{self.info.manifest}"
         raw = self.store.read(name)
         if raw is None:
-            raise CorruptionError(f"{self.store.url}/{name}: the manifest of a published version is missing")
+            with self.told_of_deletion():
+                raise CorruptionError(f"{self.store.url}/{name}: the manifest of a published version is missing")
         changed = CorruptionError(f"{self.store.url}/{name}: changed after version {self.info.version!r} was published")
         if hashlib.sha256(raw).hexdigest() != self.info.manifest_sha256:
             raise changed
@@ -126,7 +128,8 @@ class Published(RecordBase):
             name = f"{self.dataset_id}/{kept.file}"
             raw = self.store.read(name)
             if raw is None or len(raw) != 8 * kept.records:
-                raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
+                with self.told_of_deletion():
+                    raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
             numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
         if not _are_below(numbers, len(self)):
             raise CorruptionError(f"{self.store.url}/{name}: it names records that the {len(self)} here are not")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from cachelayer.protocols import T
+from cachelayer.sequential.outcome import Flag
 
 U = TypeVar("U")
 
@@ -27,7 +27,7 @@ class Reading:
 
     __slots__ = ("seconds", "stops")
 
-    def __init__(self, *stops: threading.Event) -> None:
+    def __init__(self, *stops: Flag) -> None:
         self.stops = stops
         self.seconds = 0.0
 
@@ -123,7 +123,7 @@ class Plan(Generic[T]):
         """The position where the next block begins."""
         return self.after[-1]
 
-    def load(self, stop: threading.Event | None, caught: type[BaseException]) -> Block[T]:
+    def load(self, stop: Flag | None, caught: type[BaseException]) -> Block[T]:
         """Read the block; an error ends it, and the items before the error stay.
 
         Args:

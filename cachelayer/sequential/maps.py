@@ -16,6 +16,7 @@ from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Stacking
 from cachelayer.sequential.block import Dropped, Reading
+from cachelayer.sequential.outcome import Flag
 
 Indices = NDArray[np.int64]
 
@@ -55,7 +56,7 @@ class ElementMap:
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
         # They end as soon as one of them has failed, or the caller was interrupted.
-        ended = threading.Event()
+        ended = Flag()
         together = Reading(ended, *reading.stops)
         found: list[list[Any] | BaseException] = [Dropped()] * len(parts)
 

@@ -1,11 +1,8 @@
 """Reading ahead in the background."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import dropwhile, takewhile
@@ -13,6 +10,7 @@ from typing import Generic
 
 from cachelayer.protocols import T
 from cachelayer.sequential.block import Block, Plan
+from cachelayer.sequential.outcome import CancelledError, Outcome
 from cachelayer.sequential.pace import Pace, nbytes_of
 from cachelayer.sequential.worker import Worker
 
@@ -22,7 +20,7 @@ class _Ahead(Generic[T]):
     """A block that is read, or will be."""
 
     plan: Plan[T]
-    future: Future[Block[T]]
+    outcome: Outcome[Block[T]]
 
 
 class Prefetcher(Generic[T]):
@@ -55,7 +53,7 @@ class Prefetcher(Generic[T]):
         """Drop what was read ahead."""
         ahead, self._ahead = self._ahead, ()
         for dropped in ahead:
-            dropped.future.cancel()
+            dropped.outcome.cancel()
 
     def block(self, position: int) -> Block[T] | None:
         """The block at a position; None at the end. It may be empty if another thread called :meth:`forget`."""
@@ -69,7 +67,7 @@ class Prefetcher(Generic[T]):
         if self._helps:
             _help(ahead)
         try:
-            block = ahead[0].future.result()
+            block = ahead[0].outcome.result()
         except CancelledError:
             return Block(position)
         self._learn(block)
@@ -80,10 +78,10 @@ class Prefetcher(Generic[T]):
     def _read_ahead(self, position: int, count: int) -> tuple[_Ahead[T], ...]:
         """The blocks from a position on, so many of them that are read or will be; the first may be read already."""
         following = dropwhile(lambda each: each.plan.begin != position, self._ahead)
-        ahead = tuple(takewhile(lambda each: not each.future.cancelled(), following))
+        ahead = tuple(takewhile(lambda each: not each.outcome.cancelled(), following))
         for each in self._ahead:
             if each not in ahead:
-                each.future.cancel()
+                each.outcome.cancel()
         self._ahead = ahead
         end = ahead[-1].plan.end if ahead else position
         while len(ahead) < count and (plan := self._plan(end, self._pace.size)) is not None:
@@ -115,9 +113,10 @@ class Prefetcher(Generic[T]):
 def _help(ahead: tuple[_Ahead[T], ...]) -> None:
     """Rather than wait for the first block, read some that the thread has not come to."""
     for each in ahead:
-        if ahead[0].future.done():
+        if ahead[0].outcome.done():
             return
-        if each.future.cancel():
-            here: Future[Block[T]] = Future()
+        if each.outcome.cancel():
+            here: Outcome[Block[T]] = Outcome()
+            here.begin()
             here.set_result(each.plan.load(None, Exception))
-            each.future = here
+            each.outcome = here

@@ -1,24 +1,22 @@
 """A thread in the background that nobody has to wait for."""
 
-from __future__ import annotations
-
 import atexit
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from cachelayer.sequential.block import Dropped
+from cachelayer.sequential.outcome import Flag, Outcome
 
 R = TypeVar("R")
-_Task = tuple[Future[Any], Callable[[threading.Event], Any]]
+_Task = tuple[Outcome[Any], Callable[[Flag], Any]]
 
 
 class Worker:
     """Works off tasks in a thread, one after another. It holds nothing of the one who gave them.
 
-    After :meth:`close`, and at the end of the program, the task that is running ends as soon as it looks at its event,
+    After :meth:`close`, and at the end of the program, the task that is running ends as soon as it looks at its flag,
     and the others are left. The program waits for that: no thread runs on while the interpreter is taken down.
 
     Args:
@@ -28,20 +26,20 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._stop = threading.Event()
+        self._stop = Flag()
         self._thread: threading.Thread | None = None
 
-    def submit(self, task: Callable[[threading.Event], R]) -> Future[R]:
-        """Have a task done after those before it; it is given the event that tells it to end early."""
-        future: Future[R] = Future()
-        self._tasks.put((future, task))
+    def submit(self, task: Callable[[Flag], R]) -> Outcome[R]:
+        """Have a task done after those before it; it is given the flag that tells it to end early."""
+        outcome: Outcome[R] = Outcome()
+        self._tasks.put((outcome, task))
         if self._thread is None or not self._thread.is_alive():
             # A call that was interrupted here may have left a thread behind, which then shares the tasks.
             thread = threading.Thread(target=_work, args=(self._tasks, self._stop), name=self._name, daemon=True)
             _threads[thread] = self.close
             thread.start()
             self._thread = thread
-        return future
+        return outcome
 
     def close(self) -> None:
         """Let the thread end; returns at once."""
@@ -53,7 +51,7 @@ class Worker:
 _threads: dict[threading.Thread, Callable[[], None]] = {}
 
 
-def _work(tasks: SimpleQueue[_Task | None], stop: threading.Event) -> None:
+def _work(tasks: SimpleQueue[_Task | None], stop: Flag) -> None:
     try:
         while _done(tasks.get(), stop):
             pass
@@ -64,22 +62,22 @@ def _work(tasks: SimpleQueue[_Task | None], stop: threading.Event) -> None:
 
 
 # Apart from the loop, which must not hold a task, or what came of it, while it waits for the next.
-def _done(found: _Task | None, stop: threading.Event) -> bool:
+def _done(found: _Task | None, stop: Flag) -> bool:
     """Do a task; False if there are no more."""
     if found is None or stop.is_set():
         return False
-    future, task = found
+    outcome, task = found
     try:
-        if future.set_running_or_notify_cancel():
-            future.set_result(task(stop))
+        if outcome.begin():
+            outcome.set_result(task(stop))
     except Dropped:
         return False
     except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-        future.set_exception(error)
+        outcome.set_exception(error)
     finally:
         # The traceback of an error in what was found may hold this frame.
         found = None
-        del future, task
+        del outcome, task
     return True
 
 
