@@ -95,7 +95,7 @@ def test_of_processes_that_cache_at_once_one_builds_and_the_others_say_who(place
     children = [stack.enter_context(place.child("cache", f"host-{number}")) for number in range(8)]
     with ThreadPoolExecutor(16) as threads:
         heard = {threads.submit(each.hears): each for each in children}
-        shown = {each: threads.submit(each.shown, " records") for each in children}
+        shown = {each: threads.submit(each.shown, "waiting for") for each in children}
         first = next(as_completed(heard))
         builder = heard.pop(first)
         assert first.result() == "building"
