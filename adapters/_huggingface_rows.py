@@ -155,7 +155,8 @@ def _python(array: pa.Array) -> list[Any]:
         return _with_nulls(array, [list(islice(values, length)) for length in lengths])
     if (kinds.is_timestamp(kind) or kinds.is_duration(kind)) and kind.unit == "ns":
         return _with_nulls(array, list(array.to_numpy(zero_copy_only=False)))
-    return array.to_pylist()
+    found: list[Any] = array.to_pylist()
+    return found
 
 
 def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:

@@ -286,7 +286,7 @@ def _global_arrays(batch: Any, size: int, sharding: NamedSharding, changed: set[
         if not isinstance(leaf, (np.ndarray, jax.Array)) or not _is_known(leaf.dtype) or leaf.shape[:1] != rows.shape:
             raise _refusal(jax.tree_util.tree_flatten_with_path(batch)[0][place], len(rows))
         if leaf.dtype.itemsize > 4 and leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype):
-            leaves[place] = _narrowed(np.asarray(leaf), lambda place=place: _name(batch, place), changed)
+            leaves[place] = _narrowed(np.asarray(leaf), functools.partial(_name, batch, place), changed)
     if (
         sharding.num_devices == 1
         and sharding.is_fully_addressable
