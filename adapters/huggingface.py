@@ -343,5 +343,12 @@ def _features_of(ref: Any) -> datasets.Features:
 
 
 def _table(features: datasets.Features, batch: Any, rows: int) -> pa.Table:
-    arrays = [arrow_of(feature, batch[name], rows) for name, feature in features.items()]
+    arrays = []
+    for name, feature in features.items():
+        try:
+            arrays.append(arrow_of(feature, batch[name], rows))
+        except UnicodeEncodeError as error:
+            raise InvalidTypeError(
+                f"leaf [{name!r}] has a str that is no UTF-8, and Arrow has no other: {error}"
+            ) from error
     return pa.Table.from_arrays(arrays, schema=features.arrow_schema)

@@ -666,6 +666,13 @@ def test_a_stream_goes_out_in_its_order_and_resumes_where_it_was(storage: cachel
         assert [each["id"] for each in again] == order[stop:]
 
 
+def test_a_text_that_arrow_does_not_hold_is_refused_by_its_leaf(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    ref = storage.cache([{"x": "a"}, {"x": "\ud800"}], "d", "v1")
+    for out in (lambda: to_datasets(ref, cache_dir=tmp_path), lambda: list(to_iterable_dataset(ref.stream()))):
+        with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['x'\] has a str that is no UTF-8"):
+            out()
+
+
 def test_nanoseconds_go_out_in_a_stream(storage: cachelayer.Storage) -> None:
     times = np.array([0, 1, 2**53 + 1], "M8[ns]")
     ref = storage.cache([{"at": {"t": at, "d": at - times[0]}, "all": times} for at in times], "d", "v1")
