@@ -240,8 +240,6 @@ def arrow_array(kind: pa.DataType, values: Any) -> pa.Array:
     nulls = None
     if isinstance(values, Nullable):
         values, nulls = values.values, ~values.valid
-    if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, *_levels(values), nulls))
     return _nested(kind, *_levels(values), nulls)
 
 
@@ -258,6 +256,8 @@ def _levels(values: Any) -> tuple[NDArray[Any], list[Ints]]:
 
 
 def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls) -> pa.Array:
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls))
     if not splits:
         return _flat_array(kind, values, nulls)
     inner = _nested(kind.value_type, values, splits[1:], None)

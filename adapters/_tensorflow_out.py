@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from cachelayer.adapters._handed import check_stream
+from cachelayer.cautions import warn
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree
@@ -17,6 +18,9 @@ from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.sequential.stream import Stream
 
+# In the metadata: the leaves that are ragged tensors of one dimension, which an element spec has no other name for than
+# an array of any length.
+RAGGED = "tensorflow_ragged"
 _BLOCK_RECORDS = 512
 
 
@@ -34,12 +38,13 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
             only this tells where training is: ``ref.stream(..., start=position)`` goes on there.
 
     Returns:
-        A dataset of the element spec that was cached: str leaves as UTF-8 ``tf.string``; in batches, leaves with
-        unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its batches are ``(batch, mask)``.
+        A dataset of the element spec that was cached: str leaves as UTF-8 ``tf.string``, lists as tuples, with a
+        warning; in batches, leaves with unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its batches are
+        ``(batch, mask)``.
 
     Raises:
         InvalidTypeError: for anything but a stream, and for leaves that TensorFlow has no type for, or that are None in
-            some elements.
+            some elements; and for elements without a leaf.
         InvalidArgumentError: where functions were mapped over the stream: what they return has no spec.
     """
     check_stream(stream)
@@ -53,21 +58,44 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     def following() -> Stream[Any]:
         return stream.iteration(next(numbers))
 
+    leaves = [leaf for _, leaf in tree.leaves(spec)]
     if stream.options.batched:
-        items, signature = (lambda: _batches(following(), spec)), _signature_of_batches(stream, spec)
-    # Without 0 in a shape: TensorFlow's unbatch() crashes the process over tensors that hold nothing.
-    elif all(isinstance(leaf, ArraySpec) and all(leaf.shape) for _, leaf in tree.leaves(spec)):
-        items, signature = (lambda: _blocks(following(), spec)), tree.map_structure(spec, _batch_signature(None))
-        blocks = _generated(items, (signature, tf.TensorSpec((None,), tf.int64)))
-        return _finished(blocks.unbatch(), stream, positions=positions)
+        signature = _signature_of_batches(stream, leaves)
+        items = _generated(lambda: _batches(following(), spec), signature, ())
+    elif all(map(_unbatches, leaves)):
+        blocks = [_batch_signature(leaf, None) for leaf in leaves]
+        items = _generated(lambda: _blocks(following(), spec), blocks, (None,)).unbatch()
     else:
-        items, signature = (lambda: _elements(following(), spec)), tree.map_structure(spec, _element_signature)
-    return _finished(_generated(items, (signature, tf.TensorSpec((), tf.int64))), stream, positions=positions)
+        items = _generated(lambda: _elements(following(), spec), list(map(_element_signature, leaves)), ())
+    return _finished(items, stream, positions=positions)
 
 
-def _finished(dataset: Any, stream: Stream[Any], *, positions: bool) -> tf.data.Dataset:
-    if not positions:
-        dataset = dataset.map(lambda item, _: item)
+def _generated(generate: Callable[[], Iterator[Any]], leaves: list[Any], of_positions: Any) -> tf.data.Dataset:
+    """Return a dataset of leaves, which is what its generators have for structures, and of positions."""
+    signature = tuple(leaves), tf.TensorSpec(of_positions, tf.int64)
+    return tf.data.Dataset.from_generator(generate, output_signature=signature)
+
+
+def _unbatches(leaf: LeafSpec) -> bool:
+    """Return whether TensorFlow takes a batch of a leaf apart.
+
+    It crashes the process over one that holds nothing, and does not know the small dtypes of ml_dtypes.
+    """
+    is_small = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "V" and leaf.dtype.name != "bfloat16"
+    return isinstance(leaf, ArraySpec) and all(leaf.shape) and not is_small
+
+
+def _finished(leaves: Any, stream: Stream[Any], *, positions: bool) -> tf.data.Dataset:
+    """Return the dataset of what the stream hands out, from one of its leaves and positions."""
+    pack = tree.packer(_without_lists(stream.source.element_spec))
+    padded = stream.options.batched and stream.options.steps.remainder == "pad"
+
+    def packed(leaves: tuple[Any, ...], position: Any) -> Any:
+        item = (pack(iter(leaves[:-1])), leaves[-1]) if padded else pack(iter(leaves))
+        return (item, position) if positions else item
+
+    ragged = {} if stream.options.batched else _ragged_leaves(stream)
+    dataset = leaves.flat_map(_as_rows(packed, ragged)) if ragged else leaves.map(packed)
     steps, start = stream.options.steps, stream.options.start
     if not stream.iterations_differ or start % steps.records == 0:
         length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
@@ -75,21 +103,69 @@ def _finished(dataset: Any, stream: Stream[Any], *, positions: bool) -> tf.data.
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def _signature_of_batches(stream: Stream[Any], spec: Tree) -> Any:
+def _without_lists(spec: Tree) -> Tree:
+    """Return the structure with tuples for lists, of which TensorFlow makes tensors."""
+    if isinstance(spec, dict):
+        return {key: _without_lists(child) for key, child in spec.items()}
+    if tree.is_namedtuple(spec):
+        return type(spec)(*map(_without_lists, spec))
+    return tuple(map(_without_lists, spec)) if isinstance(spec, (list, tuple)) else spec
+
+
+def _ragged_leaves(stream: Stream[Any]) -> dict[int, Any]:
+    """Return the leaves that went in as ragged tensors of one dimension, each with the dtype of its splits."""
+    kept = getattr(stream.source, "metadata", {}).get(RAGGED, {})
+    paths = [path for path, _ in tree.leaves(stream.source.element_spec)]
+    return {number: tf.as_dtype(kept[path]) for number, path in enumerate(paths) if path in kept}
+
+
+def _as_rows(packed: Callable[..., Any], ragged: dict[int, Any]) -> Callable[..., tf.data.Dataset]:
+    """Return what makes a dataset of an element, as a row of a batch: only so TensorFlow makes ragged tensors of one
+    dimension.
+    """
+
+    def rows(leaves: tuple[Any, ...], position: Any) -> tf.data.Dataset:
+        batch = tuple(
+            [
+                _one_row(leaf, ragged[number]) if number in ragged else _expanded(leaf)
+                for number, leaf in enumerate(leaves)
+            ]
+        )
+        return tf.data.Dataset.from_tensor_slices(packed(batch, _expanded(position)))
+
+    return rows
+
+
+def _expanded(leaf: Any) -> Any:
+    if not isinstance(leaf, tf.SparseTensor):
+        return tf.expand_dims(leaf, 0)
+    one = tf.constant([1], tf.int64)
+    shape = leaf.shape.as_list() if leaf.shape.is_fully_defined() else leaf.dense_shape
+    return tf.SparseTensor(
+        tf.pad(leaf.indices, [[0, 0], [1, 0]]), leaf.values, tf.concat([one, tf.cast(shape, tf.int64)], 0)
+    )
+
+
+def _one_row(leaf: Any, splits_dtype: Any) -> Any:
+    splits = tf.stack([tf.constant(0, splits_dtype), tf.shape(leaf, out_type=splits_dtype)[0]])
+    return tf.RaggedTensor.from_row_splits(leaf, splits, validate=False)
+
+
+def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[Any]:
     steps, start = stream.options.steps, stream.options.start
     share = steps.global_batch // steps.shard_count
     even = steps.remainder != "keep" or steps.records % steps.global_batch == start % steps.global_batch == 0
-    signature = tree.map_structure(spec, _batch_signature(share if even else None))
-    return signature if steps.remainder != "pad" else (signature, tf.TensorSpec((share,), tf.bool))
+    signature = [_batch_signature(leaf, share if even else None) for leaf in leaves]
+    return [*signature, tf.TensorSpec((share,), tf.bool)] if steps.remainder == "pad" else signature
 
 
 def _batches(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
-    """The batches of a stream, each with the position after it."""
+    """Yield the leaves of each batch of a stream, the mask among them, with the position after it."""
     padded = stream.options.steps.remainder == "pad"
     iterator = iter(stream)
     for item in iterator:
-        out = (_outward(spec, item[0]), item[1]) if padded else _outward(spec, item)
-        yield out, iterator.position
+        leaves = (*_outward(spec, item[0]), item[1]) if padded else _outward(spec, item)
+        yield leaves, iterator.position
 
 
 def _elements(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
@@ -98,15 +174,10 @@ def _elements(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
         yield _outward(spec, element), iterator.position
 
 
-def _generated(generate: Callable[[], Iterator[Any]], signature: Any) -> tf.data.Dataset:
-    return tf.data.Dataset.from_generator(generate, output_signature=signature)
-
-
 def _blocks(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
-    """What an unbatched stream hands out, stacked, with the position after each element."""
+    """Yield the leaves of what an unbatched stream hands out, stacked, with the position after each element."""
     elements = iter(stream)
     leaves = [leaf for _, leaf in tree.leaves(spec)]
-    pack = tree.packer(spec)
     while True:
         rows, after = [], []
         for _, element in zip(range(_BLOCK_RECORDS), elements, strict=False):
@@ -115,7 +186,7 @@ def _blocks(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
         if not rows:
             return
         columns = zip(leaves, zip(*rows, strict=True), strict=True)
-        yield pack(iter([_stack(leaf, column) for leaf, column in columns])), np.array(after)
+        yield tuple(_stack(leaf, column) for leaf, column in columns), np.array(after)
 
 
 def _stack(leaf: LeafSpec, values: tuple[Any, ...]) -> Any:
@@ -125,6 +196,12 @@ def _stack(leaf: LeafSpec, values: tuple[Any, ...]) -> Any:
 
 
 def _check_outward(spec: Tree) -> None:
+    if not tree.leaves(spec):
+        raise InvalidTypeError(
+            f"the element is {tree.describe(spec)} without a leaf, and TensorFlow has no such dataset"
+        )
+    if _without_lists(spec) != spec:
+        warn("lists of a structure come out of to_tf() as tuples: tf.data makes a tensor of a list")
     for path, leaf in tree.leaves(spec):
         where = f"leaf {path}" if path else "the element"
         if leaf.nullable:
@@ -138,31 +215,32 @@ def _check_outward(spec: Tree) -> None:
 
 
 def _tf_dtype(leaf: LeafSpec) -> Any:
+    """Return TensorFlow's dtype for a leaf.
+
+    Raises:
+        TypeError: if there is none, or none in datasets.
+    """
     if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
         return tf.string
+    if leaf.dtype.name == "float8_e5m2":
+        # It cannot be in the graph of a dataset.
+        raise TypeError(leaf.dtype)
     return tf.as_dtype(leaf.dtype)
 
 
-def _batch_signature(rows: int | None) -> Callable[[str, Any], Any]:
-    def signature(_path: str, leaf: LeafSpec | None) -> Any:
-        if leaf is None:
-            return None
-        dtype = _tf_dtype(leaf)
-        if isinstance(leaf, SparseSpec):
-            return tf.SparseTensorSpec((None, *(None,) * len(leaf.shape)), dtype)
-        if isinstance(leaf, RaggedSpec):
-            return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, leaf.ragged_rank + 1, tf.int64)
-        if None in leaf.shape:
-            levels = len(leaf.shape) - leaf.shape[::-1].index(None)
-            return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, levels, tf.int64)
-        return tf.TensorSpec((rows, *leaf.shape), dtype)
-
-    return signature
+def _batch_signature(leaf: LeafSpec, rows: int | None) -> Any:
+    dtype = _tf_dtype(leaf)
+    if isinstance(leaf, SparseSpec):
+        return tf.SparseTensorSpec((None, *(None,) * len(leaf.shape)), dtype)
+    if isinstance(leaf, RaggedSpec):
+        return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, leaf.ragged_rank + 1, tf.int64)
+    if None in leaf.shape:
+        levels = len(leaf.shape) - leaf.shape[::-1].index(None)
+        return tf.RaggedTensorSpec((rows, *leaf.shape), dtype, levels, tf.int64)
+    return tf.TensorSpec((rows, *leaf.shape), dtype)
 
 
-def _element_signature(_path: str, leaf: LeafSpec | None) -> Any:
-    if leaf is None:
-        return None
+def _element_signature(leaf: LeafSpec) -> Any:
     dtype = _tf_dtype(leaf)
     if isinstance(leaf, SparseSpec):
         return tf.SparseTensorSpec(leaf.shape, dtype)
@@ -171,9 +249,9 @@ def _element_signature(_path: str, leaf: LeafSpec | None) -> Any:
     return tf.TensorSpec(leaf.shape, dtype)
 
 
-def _outward(spec: Tree, value: Any) -> Any:
-    """An element or a batch with its ragged and sparse leaves in TensorFlow's form."""
-    return tree.packer(spec)(map(_outward_leaf, tree.flatten_like(spec, value)))
+def _outward(spec: Tree, value: Any) -> tuple[Any, ...]:
+    """Return the leaves of an element or a batch, ragged and sparse ones in TensorFlow's form."""
+    return tuple(map(_outward_leaf, tree.flatten_like(spec, value)))
 
 
 def _outward_leaf(leaf: Any) -> Any:

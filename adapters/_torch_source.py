@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils import data
 
 from cachelayer.adapters._torch_tensors import arrays
 from cachelayer.building.batches import Batch, batch_records, wrong_length
-from cachelayer.building.iterables import IterableSource
+from cachelayer.building.iterables import IterableSource, length_of
 from cachelayer.building.source import Source
-from cachelayer.building.unbatch import BatchesSource
+from cachelayer.building.unbatch import BatchesSource, stacked_columns
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import ElementError, InvalidTypeError, SourceError
@@ -36,7 +36,7 @@ class SeekableTorchSource(IterableSource):
     """The items of a map-style dataset."""
 
     def __init__(self, dataset: Any, first: int = 0) -> None:
-        super().__init__(iter(()), _KIND, len(_with_length(dataset)), first)
+        super().__init__(iter(()), _KIND, _known_length(dataset), first)
         self._dataset = dataset
 
     def elements(self) -> Iterator[Any]:
@@ -88,7 +88,7 @@ class SkippableLoaderSource:
             elements = _numbered(_loaded(self._loader, first), first)
             return IterableSource(elements, _KIND, None, first).batches(limit)
         batch, rows = divmod(first, self._loader.batch_size)
-        loaded = map(arrays, _loaded(self._loader, batch))
+        loaded = map(_checked_batch, _loaded(self._loader, batch))
         return BatchesSource(loaded, _KIND, None, first - rows, rows).batches(limit)
 
 
@@ -101,21 +101,76 @@ def source_of_dataset(dataset: Any, *, unbatch: bool) -> Source:
     if unbatch:
         return BatchesSource(map(arrays, _items(dataset, 0)), _KIND)
     if isinstance(dataset, data.IterableDataset):
-        length = len(dataset) if hasattr(dataset, "__len__") else None
-        return IterableSource(_numbered(_items(dataset, 0), 0), _KIND, length)
+        return IterableSource(_numbered(_items(dataset, 0), 0), _KIND, length_of(dataset))
     return SeekableTorchSource(dataset)
 
 
 def source_of_loader(loader: Any, *, unbatch: bool) -> Source:
-    """The source that a ``DataLoader`` is; one that skips, where it hands out a map-style dataset in its order."""
-    # Another function may make more or fewer rows of as many items.
-    has_rows = loader.batch_size is not None and loader.collate_fn is data.default_collate
+    """Return the source that a ``DataLoader`` is; one that skips if it hands out a map-style dataset in its order.
+
+    Raises:
+        InvalidTypeError: if batches are to be taken apart, and nothing tells how many samples are in each.
+    """
+    if unbatch and loader.batch_sampler is not None and loader.collate_fn is not data.default_collate:
+        loader = _counting(loader)
+    has_rows = loader.batch_size is not None
     if _is_in_order(loader) and (has_rows or not unbatch):
         return SkippableLoaderSource(loader, unbatch=unbatch)
     length = _loader_length(loader, rows=unbatch) if has_rows or not unbatch else None
     if unbatch:
-        return BatchesSource(map(arrays, _loaded(loader, 0)), _KIND, length)
+        return BatchesSource(map(_checked_batch, _loaded(loader, 0)), _KIND, length)
     return IterableSource(_numbered(_loaded(loader, 0), 0), _KIND, length)
+
+
+class _Counted(NamedTuple):
+    """What a collate function made, and the number of samples that it was given."""
+
+    samples: int
+    batch: Any
+
+
+class _CountingCollate:
+    """A collate function that also tells the number of its samples."""
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Any) -> _Counted:
+        return _Counted(len(samples), self._collate(samples))
+
+
+def _counting(loader: Any) -> Any:
+    """Return a loader of the same batches, each with its number of samples."""
+    if type(loader) is not data.DataLoader:
+        # Its iterator may look into the batches.
+        raise InvalidTypeError(
+            f"unbatch=True: a {type(loader).__name__} with a collate function of its own does not tell how many "
+            "samples are in a batch: pass a torch.utils.data.DataLoader, or a function that yields the elements"
+        )
+    counting = copy(loader)
+    counting.collate_fn = _CountingCollate(loader.collate_fn)
+    # That of persistent workers has the other function.
+    counting._iterator = None
+    return counting
+
+
+def _checked_batch(loaded: Any) -> Tree:
+    """Return a batch of arrays.
+
+    Raises:
+        ElementError: if it does not have a row for each sample.
+    """
+    if not isinstance(loaded, _Counted):
+        return arrays(loaded)
+    batch = arrays(loaded.batch)
+    rows = stacked_columns(batch)[1]
+    if rows != loaded.samples:
+        raise ElementError(
+            f"a row for each of the {loaded.samples} samples of a batch",
+            f"{rows} rows",
+            hint="Collate with the samples on the first axis, or pass a function that yields the elements.",
+        )
+    return batch
 
 
 def _is_in_order(loader: Any) -> bool:
@@ -142,25 +197,26 @@ def _loader_length(loader: Any, *, rows: bool) -> int | None:
         return None
 
 
-def _with_length(dataset: Any) -> Any:
-    if not hasattr(dataset, "__len__"):
+def _known_length(dataset: Any) -> int:
+    length = length_of(dataset)
+    if length is None:
         raise InvalidTypeError(f"{type(dataset).__name__} has no length: give it a __len__, or pass an IterableDataset")
-    return dataset
+    return length
 
 
 def _items(dataset: Any, first: int) -> Iterator[Any]:
     """The items of a dataset, from one on where it has them by number."""
     if isinstance(dataset, data.IterableDataset):
         return iter(dataset)
-    if not hasattr(_with_length(dataset), "__getitems__"):
-        return (dataset[number] for number in range(first, len(dataset)))
+    if not hasattr(dataset, "__getitems__"):
+        return (dataset[number] for number in range(first, _known_length(dataset)))
     return _many_at_once(dataset, first)
 
 
 def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
-    size = _FIRST_ITEMS
-    while start < len(dataset):
-        numbers = list(range(start, min(start + size, len(dataset))))
+    size, length = _FIRST_ITEMS, _known_length(dataset)
+    while start < length:
+        numbers = list(range(start, min(start + size, length)))
         try:
             items = dataset.__getitems__(numbers)
         except Exception:

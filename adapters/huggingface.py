@@ -23,7 +23,6 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.building.batches import Batch, Prepared, batch_records
-from cachelayer.building.iterables import guarded
 from cachelayer.building.source import Splits
 from cachelayer.codec import codec_for
 from cachelayer.elements import tree
@@ -42,17 +41,16 @@ from cachelayer.sequential.stream import Stream
 try:
     import datasets
     import pyarrow as pa
-    from datasets.arrow_writer import TypedSequence
     from datasets.iterable_dataset import _BaseExamplesIterable
 
     from cachelayer.adapters._arrow_columns import Lists, column
     from cachelayer.adapters._huggingface_features import arrow_of, feature_of, leaves_of, spec_of
+    from cachelayer.adapters._huggingface_rows import ROWS_AT_ONCE, rows_of, tabled
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
 METADATA = "huggingface_features"
 _FILES_AT_ONCE = 64
-_ROWS_AT_ONCE = 256
 
 
 def as_source(
@@ -191,66 +189,23 @@ def _sliced(dataset: datasets.Dataset, first: int, limit: int | None) -> Iterato
 def _streamed(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
     # Where rows come from Python, datasets makes a table of each by itself, with a schema of its own.
     if dataset._ex_iterable.iter_arrow is None:
-        return _tabled(dataset)
+        return tabled(dataset)
     return _arrow_batches(dataset)
 
 
 def _arrow_batches(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
     done = 0
     try:
-        for table in dataset.with_format("arrow").iter(_ROWS_AT_ONCE):
+        for table in dataset.with_format("arrow").iter(ROWS_AT_ONCE):
             yield table
             done += len(table)
     except CacheLayerError:
         raise
     except Exception as error:
-        last = done + _ROWS_AT_ONCE - 1
+        last = done + ROWS_AT_ONCE - 1
         raise SourceError(
             f"the datasets.IterableDataset failed between records {done} and {last}: {type(error).__name__}: {error}"
         ) from error
-
-
-def _tabled(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
-    """The rows of a dataset that come one by one, in tables of one schema."""
-    features = dataset.features
-    if features is not None:
-        dataset = dataset.decode(False)
-    rows = guarded(iter(dataset.with_format(None)))
-    first = 0
-    while chunk := list(islice(rows, _ROWS_AT_ONCE)):
-        table = _table_of(chunk, features, first)
-        features = datasets.Features.from_arrow_schema(table.schema)
-        yield table
-        first += len(chunk)
-
-
-def _table_of(rows: list[dict[str, Any]], features: datasets.Features | None, first: int) -> pa.Table:
-    names = list(rows[0] if features is None else features)
-    for number, row in enumerate(rows, start=first):
-        if row.keys() != set(names):
-            raise ElementError(f"the columns {names}", f"{list(row)}", record=number)
-    arrays, found = [], {}
-    for name in names:
-        typed = TypedSequence([row[name] for row in rows], type=features and features[name])
-        try:
-            arrays.append(pa.array(typed))
-        except Exception as error:
-            number = first + _failing([row[name] for row in rows], features and features[name])
-            expected = "values of one type" if features is None else f"a value of {features[name]}"
-            got = tree.describe(rows[number - first][name])
-            raise ElementError(expected, got, record=number, path=f"[{name!r}]", hint=str(error)) from error
-        found[name] = typed.get_inferred_type() if features is None else features[name]
-    return pa.Table.from_arrays(arrays, schema=datasets.Features(found).arrow_schema)
-
-
-def _failing(values: list[Any], feature: Any) -> int:
-    """The first value that with those before it has no Arrow type."""
-    for count in range(1, len(values)):
-        try:
-            pa.array(TypedSequence(values[:count], type=feature))
-        except Exception:  # noqa: BLE001
-            return count - 1
-    return len(values) - 1
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -296,7 +251,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         written = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             with pa.OSFile(str(written), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-                size = min(_ROWS_AT_ONCE, batch_records(records.record_nbytes))
+                size = min(ROWS_AT_ONCE, batch_records(records.record_nbytes))
                 for start in range(0, len(records), size):
                     rows = np.arange(start, min(start + size, len(records)))
                     writer.write_table(_table(features, records.read(rows), len(rows)))
@@ -349,9 +304,9 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]
         codec = codec_for(self._stream.source.element_spec)
         pairs = ((element, iterator.get_state()) for element in iterator)
         key = 0
-        while chunk := list(islice(pairs, _ROWS_AT_ONCE)):
+        while chunk := list(islice(pairs, ROWS_AT_ONCE)):
             batch = codec.batch(codec.columns([element for element, _ in chunk]))
-            rows = _table(self._features, batch, len(chunk)).to_pylist()
+            rows = rows_of(_table(self._features, batch, len(chunk)))
             for row, (_, state) in zip(rows, chunk, strict=True):
                 if self._state_dict:
                     self._state_dict["stream"] = state
@@ -388,5 +343,12 @@ def _features_of(ref: Any) -> datasets.Features:
 
 
 def _table(features: datasets.Features, batch: Any, rows: int) -> pa.Table:
-    arrays = [arrow_of(feature, batch[name], rows) for name, feature in features.items()]
+    arrays = []
+    for name, feature in features.items():
+        try:
+            arrays.append(arrow_of(feature, batch[name], rows))
+        except UnicodeEncodeError as error:
+            raise InvalidTypeError(
+                f"leaf [{name!r}] has a str that is no UTF-8, and Arrow has no other: {error}"
+            ) from error
     return pa.Table.from_arrays(arrays, schema=features.arrow_schema)

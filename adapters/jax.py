@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
+from cachelayer.cautions import warn
 from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
@@ -85,7 +86,8 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
 
     Returns:
         What gives an iterator of batches as often as it is asked. A batch has the structure of the stream's, with
-        ``jax.Array`` leaves in the dtypes that JAX has for them: 64 bits become 32 unless ``jax_enable_x64`` is set.
+        ``jax.Array`` leaves in the dtypes that JAX has for them: 64 bits become 32 unless ``jax_enable_x64`` is set,
+        which is warned of once for a leaf if its values are too large for that; floats are rounded without a warning.
         With remainder "pad" it is ``(batch, mask)``.
 
     Raises:
@@ -116,6 +118,8 @@ class GlobalBatches(Generic[T]):
         self.stream = stream
         self.sharding = sharding
         self.depth = depth
+        # Leaves of which was warned.
+        self.changed: set[str] = set()
         self.check_steps(stream.options.start)
 
     def __iter__(self) -> GlobalBatchIterator[T]:
@@ -189,7 +193,7 @@ class GlobalBatchIterator(Iterator[T]):
                 self._local.set_state(self._identity.state(flight.end))
             size = self._batches.rows_at(flight.end)
             try:
-                batch = _global_arrays(next(self._local), size, self._batches.sharding)
+                batch = _global_arrays(next(self._local), size, self._batches.sharding, self._batches.changed)
             except StopIteration:
                 return
             except Exception as error:  # noqa: BLE001 - raised in its place, after the batches before it
@@ -267,13 +271,22 @@ def _local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
     return found
 
 
-def _global_arrays(batch: Any, size: int, sharding: NamedSharding) -> Any:
-    """Global arrays of ``size`` rows from a batch of the rows that this process holds."""
+def _global_arrays(batch: Any, size: int, sharding: NamedSharding, changed: set[str]) -> Any:
+    """Return global arrays of ``size`` rows from a batch of the rows that this process holds.
+
+    Args:
+        batch: the rows.
+        size: number of rows of the global batch.
+        sharding: where they go.
+        changed: the leaves with values that JAX does not hold, of which was warned; more are added.
+    """
     rows = _local_rows(sharding, size)
     leaves, structure = jax.tree.flatten(batch)
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, (np.ndarray, jax.Array)) or not _is_known(leaf.dtype) or leaf.shape[:1] != rows.shape:
             raise _refusal(jax.tree_util.tree_flatten_with_path(batch)[0][place], len(rows))
+        if leaf.dtype.itemsize > 4 and leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype):
+            leaves[place] = _narrowed(np.asarray(leaf), functools.partial(_name, batch, place), changed)
     if (
         sharding.num_devices == 1
         and sharding.is_fully_addressable
@@ -281,6 +294,31 @@ def _global_arrays(batch: Any, size: int, sharding: NamedSharding) -> Any:
     ):
         return structure.unflatten(_sender(sharding, tuple([leaf.ndim for leaf in leaves]))(*map(np.asarray, leaves)))
     return structure.unflatten([_global_array(leaf, size, rows, sharding) for leaf in leaves])
+
+
+def _name(batch: Any, place: int) -> str:
+    path = jax.tree_util.tree_flatten_with_path(batch)[0][place][0]
+    return f"leaf {jax.tree_util.keystr(path)}" if path else "the batch"
+
+
+def _narrowed(array: NDArray[Any], name: Callable[[], str], changed: set[str]) -> NDArray[Any]:
+    """Return an array of 64 bits in the dtype that JAX has for it; warn if its values are not held."""
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    with np.errstate(over="ignore"):
+        narrow: NDArray[Any] = array.astype(dtype)
+    held = np.array_equal(narrow, array) if dtype.kind in "iu" else _as_finite(narrow, array)
+    if not held and name() not in changed:
+        changed.add(name())
+        warn(
+            f"{name()} has values of {array.dtype} that {dtype} does not hold, and JAX has no {array.dtype}, so they "
+            "change: set jax.config.update('jax_enable_x64', True), split or scale them with map(), or leave them out"
+        )
+    return narrow
+
+
+def _as_finite(narrow: NDArray[Any], array: NDArray[Any]) -> bool:
+    infinite = np.isinf(narrow)
+    return not infinite.any() or np.array_equal(infinite, np.isinf(array))
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,8 @@ a stream, for ``model.fit``.
 from __future__ import annotations
 
 import itertools
+import operator
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -21,7 +23,13 @@ from cachelayer.building.batches import Batch
 from cachelayer.building.unbatch import BatchesSource
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    MissingDependencyError,
+    RecordIndexError,
+    SourceError,
+)
 from cachelayer.locks import ProcessLock
 from cachelayer.sequential.stream import Stream
 
@@ -45,7 +53,7 @@ class PyDatasetSource(BatchesSource):
     """One epoch of a ``PyDataset``, made by as many workers as it asks for."""
 
     def __init__(self, dataset: Any) -> None:
-        super().__init__(_epoch(dataset), "keras")
+        super().__init__(map(_of_arrays, _epoch(dataset)), "keras")
         self._dataset = dataset
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
@@ -54,15 +62,53 @@ class PyDatasetSource(BatchesSource):
         Raises:
             InvalidArgumentError: where the dataset is endless and there is no limit.
         """
-        if limit is None and self._dataset.num_batches is None:
+        if limit is None and _batch_count(self._dataset) is None:
             raise InvalidArgumentError(
                 "the PyDataset is endless (num_batches is None): give it a __len__, or pass max_records="
             )
         return super().batches(limit)
 
 
+def _batch_count(dataset: Any) -> int | None:
+    """Return how many batches a dataset has; None if it has no end.
+
+    Raises:
+        SourceError: if its ``__len__`` fails.
+    """
+    try:
+        count: int | None = dataset.num_batches
+    except (TypeError, NotImplementedError):
+        # A __len__ that returns None is a TypeError of Python's.
+        return None
+    except Exception as error:
+        raise SourceError(f"len() of the {type(dataset).__name__} failed: {type(error).__name__}: {error}") from error
+    return count
+
+
+def _of_arrays(batch: Any) -> Tree:
+    """Return a batch with arrays for tensors, without a ``sample_weight`` that is None."""
+    if "torch" in sys.modules:
+        from cachelayer.adapters._torch_tensors import arrays
+
+        batch = arrays(batch)
+    return tree.map_structure(_without_weight(batch), _array_leaf)
+
+
+def _array_leaf(_path: str, leaf: Any) -> Any:
+    """Return the array of a tensor of TensorFlow or JAX."""
+    is_tensor = all(hasattr(leaf, name) for name in ("__array__", "dtype", "shape"))
+    return np.asarray(leaf) if is_tensor and not isinstance(leaf, (np.ndarray, np.generic)) else leaf
+
+
+def _without_weight(batch: Any) -> Any:
+    """Return ``(x, y)`` for ``(x, y, None)``, as Keras does."""
+    no_weight = isinstance(batch, (tuple, list)) and len(batch) == 3 and batch[2] is None
+    return tuple(batch[:2]) if no_weight else batch
+
+
 def _epoch(dataset: Any) -> Iterator[Any]:
-    numbers: Iterable[int] = itertools.count() if dataset.num_batches is None else range(dataset.num_batches)
+    count = _batch_count(dataset)
+    numbers: Iterable[int] = itertools.count() if count is None else range(count)
     dataset.on_epoch_begin()
     if dataset.workers > 0 and dataset.use_multiprocessing:
         with ProcessPoolExecutor(dataset.workers, initializer=_keep, initargs=(dataset,)) as processes:
@@ -160,13 +206,18 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return self._length
 
     def __getitem__(self, index: int) -> Any:
-        """A batch of the epoch that it is.
+        """Return a batch of the epoch that it is; negative numbers count from its end.
 
         Raises:
+            RecordIndexError: if the epoch has no such batch.
             InvalidTypeError: where it is nothing that Keras takes; the message names the leaf.
         """
+        number = operator.index(index)
+        if not -self._length <= number < self._length:
+            raise RecordIndexError(f"batch {number} of an epoch of {self._length} batches")
+        number %= self._length
         with self._lock:
-            item = self._read(self._epoch * self._length + index, begins=index == 0)
+            item = self._read(self._epoch * self._length + number, begins=number == 0)
         return _for_fit(item, padded=self._stream.options.steps.remainder == "pad")
 
     def _read(self, step: int, *, begins: bool) -> Any:
@@ -224,6 +275,7 @@ def _for_fit(item: Any, *, padded: bool) -> Any:
     batch, mask = item if padded else (item, None)
     if isinstance(batch, list) or tree.is_namedtuple(batch):
         batch = tuple(batch)
+    batch = _without_weight(batch)
     if not isinstance(batch, (dict, np.ndarray)) and not (isinstance(batch, tuple) and 1 <= len(batch) <= 3):
         raise InvalidTypeError(f"fit() takes (x, y), (x, y, sample_weight), (x,) or a dict: {_MAP}")
     for path, leaf in tree.leaf_values(batch):

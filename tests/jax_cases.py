@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
+import warnings
 from collections import namedtuple
 from itertools import islice
 from pathlib import Path
@@ -223,6 +225,44 @@ def test_what_is_advised_for_leaves_that_vary_works(follow: Any, tmp_path: Path)
     for number, batch in enumerate(global_batches(follow(stored.stream(8)), devices(8))):
         assert batch["v"].shape == (8, 4)
         assert batch["n"].tolist() == [0 if n == 5 else n for n in range(number * 8, number * 8 + 8)]
+
+
+NARROW: dict[str, tuple[Any, Any]] = {
+    "int64": (np.int64(2**32 + 5), np.int64(2**31 - 1)),
+    "negative int64": (np.int64(-(2**31) - 1), np.int64(-(2**31))),
+    "uint64": (np.uint64(2**64 - 1), np.uint64(2**32 - 1)),
+    "float64": (1e300, 0.1),
+    "complex128": (1e300 + 1j, 0.1 + 1j),
+    "infinity beside": (np.array([np.inf, 1e300]), np.array([np.inf, np.nan])),
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_value_that_jax_does_not_hold_is_warned_of_once_with_its_leaf(case: str, depth: int) -> None:
+    lost, held = NARROW[case]
+    for value, warned in ((held, 0), (lost, 1)):
+        elements = [{"row": [leaf], "id": np.int32(0)} for leaf in [held] * 8 + [value] * 16]
+        stream = cachelayer.wrap(elements, identity=case).stream(8)
+        for sharding in (devices(1), devices(4)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                batches = global_batches(stream, sharding, depth)
+                assert len(list(batches)) + len(list(batches)) == 6
+            assert len(caught) == warned
+            for warning in caught:
+                assert issubclass(warning.category, cachelayer.CacheLayerWarning)
+                assert re.search(r"leaf \['row'\]\[0\] .*jax_enable_x64", str(warning.message))
+                assert warning.filename == __file__
+
+
+def test_values_of_64_bits_are_whole_where_jax_has_64() -> None:
+    stream = cachelayer.wrap([np.int64(2**32 + 5)] * 8, identity="wide").stream(8)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        assert next(iter(global_batches(stream, devices(4)))).tolist() == [2**32 + 5] * 8
+    finally:
+        jax.config.update("jax_enable_x64", False)
 
 
 @pytest.mark.parametrize("records_nbytes", [32, 1 << 18], ids=["small", "large"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from datasets import Features, List, Value
@@ -182,6 +183,14 @@ NESTED: list[tuple[str, Any, list[Any], Any]] = [
     ("flags", List(Value("bool")), [[True], [False, True]], ArraySpec("bool", (None,))),
     ("2d", datasets.Array2D((2, 3), "uint8"), [[[1, 2, 3], [4, 5, 6]]] * 2, ArraySpec("uint8", (2, 3))),
     ("any", datasets.Array2D((None, 2), "float32"), [[[1, 2]], [[3, 4], [5, 6]]], ArraySpec("float32", (None, 2))),
+    (
+        "2ds",
+        List(datasets.Array2D((1, 2), "int32")),
+        [[[[1, 2]]], [[[3, 4]], [[5, 6]]]],
+        ArraySpec("int32", (None, 1, 2)),
+    ),
+    ("large 2ds", datasets.LargeList(datasets.Array2D((1, 1), "int8")), [[[[1]]], []], ArraySpec("int8", (None, 1, 1))),
+    ("2 2ds", List(datasets.Array2D((1, 1), "int8"), 2), [[[[1]], [[2]]]] * 2, ArraySpec("int8", (2, 1, 1))),
     ("3d", datasets.Array3D((1, 2, 1), "int64"), [[[[1], [2]]]] * 2, ArraySpec("int64", (1, 2, 1))),
     ("4d", datasets.Array4D((1, 1, 2, 1), "int64"), [[[[[1], [2]]]]] * 2, ArraySpec("int64", (1, 1, 2, 1))),
     ("5d", datasets.Array5D((1, 1, 1, 2, 1), "int64"), [[[[[[1], [2]]]]]] * 2, ArraySpec("int64", (1, 1, 1, 2, 1))),
@@ -210,6 +219,7 @@ def test_lists_and_arrays_come_in_and_go_out(
     assert back.features == dataset.features
     assert arrow_rows(back) == arrow_rows(dataset) == values
     assert arrow_rows(to_datasets(ref[1:], cache_dir=tmp_path)) == values[1:]
+    assert [row["x"] for row in to_iterable_dataset(ref.stream())] == values
 
 
 def test_slices_of_nested_arrays_are_read_from_their_place(storage: cachelayer.Storage) -> None:
@@ -508,6 +518,76 @@ def test_a_column_that_was_all_null_at_first_is_named_where_it_is_not(storage: c
     assert [ref[0]["y"], ref[400]["y"]] == [None, 1]
 
 
+LATE: dict[str, tuple[Any, Any]] = {
+    "a float past float32": (np.float32(1.5), 1e300),
+    "a float that float32 rounds": (np.float32(1.5), 0.1),
+    "a float in lists of float32": (np.zeros(2, np.float32), np.full(2, 1e300)),
+    "an integer past 2^53 among floats": (0.5, 2**53 + 1),
+    "an integer past int8": (np.int8(1), 300),
+    "an integer past int64": (1, 2**63),
+    "a number among texts": ("a", 1),
+    "bytes among texts": ("a", b"\xff"),
+    "a float among integers": (1, 0.5),
+    "a flag among integers": (1, True),
+    "another key": ({"a": 1}, {"a": 1, "b": 2}),
+    "a finer time": (np.datetime64(1, "s"), np.datetime64(1, "ns")),
+    "a zone": (dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+    "a list of lists": ([1], [[1]]),
+    "nanoseconds of pandas": (pd.Timestamp(2020, 1, 1), pd.Timestamp("2020-01-01 00:00:00.000000001")),
+}
+HELD: dict[str, tuple[Any, Any]] = {
+    "null": (1, None),
+    "an integer among floats": (0.5, 2**53),
+    "a narrower integer": (1, np.int8(5)),
+    "a narrower float": (0.5, np.float32(1.5)),
+    "keys in another order": ({"a": 1, "b": 2}, {"b": 4, "a": 3}),
+    "an empty list": ([0.5], []),
+    "integers in a list": ([[0.5]], [[1, 2], [3]]),
+    "infinity": (np.float32(0), float("inf")),
+    "NaN": ([np.float32(0)], [float("nan"), 0.5]),
+}
+
+
+def streamed(first: Any, late: Any, count: int, **options: Any) -> datasets.IterableDataset:
+    return datasets.IterableDataset.from_generator(lambda: ({"x": x} for x in [*[first] * count, late]), **options)
+
+
+@pytest.mark.parametrize("count", [2, 300])
+@pytest.mark.parametrize("case", LATE)
+def test_a_late_value_that_its_column_does_not_hold_is_refused_by_its_record(
+    storage: cachelayer.Storage, case: str, count: int
+) -> None:
+    first, late = LATE[case]
+    try:
+        ref = storage.cache(streamed(first, late, count), "d", "v1")
+    except ElementError as error:
+        refused = str(error)
+    else:
+        # Rows of one table may have a wider type, or null for a key that is missing.
+        assert count == 2
+        np.testing.assert_equal(ref[count]["x"], late)
+        held = ref[0]["x"]
+        assert {key: held[key] for key in first} == first if isinstance(first, dict) else np.all(held == first)
+        return
+    assert re.search(rf"record {count}, leaf \['x'\].*features=", refused)
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_a_late_value_that_its_column_holds_is_kept(storage: cachelayer.Storage, case: str) -> None:
+    first, late = HELD[case]
+    ref = storage.cache(streamed(first, late, 300), "d", "v1")
+    found = ref[300]["x"]
+    np.testing.assert_equal(found.to_list() if isinstance(found, Ragged) else found, late)
+
+
+@pytest.mark.parametrize("count", [0, 300])
+def test_a_number_that_its_feature_makes_infinite_is_refused(storage: cachelayer.Storage, count: int) -> None:
+    typed = Features({"x": Value("float32")})
+    with pytest.raises(ElementError, match=rf"record {count}, leaf \['x'\].*finite"):
+        storage.cache(streamed(0.5, 1e300, count, features=typed), "d", "v1")
+    assert storage.cache(streamed(0.5, float("inf"), count, features=typed), "d", "v1")[count]["x"] == np.inf
+
+
 def test_names_of_columns_do_not_change_their_types(storage: cachelayer.Storage) -> None:
     dataset = datasets.IterableDataset.from_generator(
         lambda: iter([{"attention_mask": [1, 0]}, {"attention_mask": [1]}])
@@ -584,6 +664,21 @@ def test_a_stream_goes_out_in_its_order_and_resumes_where_it_was(storage: cachel
         again = to_iterable_dataset(stream)
         again.load_state_dict(dataset.state_dict())
         assert [each["id"] for each in again] == order[stop:]
+
+
+def test_a_text_that_arrow_does_not_hold_is_refused_by_its_leaf(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    ref = storage.cache([{"x": "a"}, {"x": "\ud800"}], "d", "v1")
+    for out in (lambda: to_datasets(ref, cache_dir=tmp_path), lambda: list(to_iterable_dataset(ref.stream()))):
+        with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['x'\] has a str that is no UTF-8"):
+            out()
+
+
+def test_nanoseconds_go_out_in_a_stream(storage: cachelayer.Storage) -> None:
+    times = np.array([0, 1, 2**53 + 1], "M8[ns]")
+    ref = storage.cache([{"at": {"t": at, "d": at - times[0]}, "all": times} for at in times], "d", "v1")
+    rows = list(to_iterable_dataset(ref.stream()))
+    assert [row["at"] for row in rows] == [{"t": at, "d": at - times[0]} for at in times]
+    assert [row["all"] for row in rows] == [list(times)] * 3
 
 
 def test_streams_of_shards_share_the_rows_out(storage: cachelayer.Storage) -> None:

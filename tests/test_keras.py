@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -161,6 +162,45 @@ def test_a_batch_that_holds_what_has_no_rows_is_refused(storage: Storage) -> Non
         storage.cache(Odd(16), "d", "v1")
 
 
+class Given(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches that a test makes; ``length`` is what its ``__len__`` returns."""
+
+    def __init__(self, make: Any, length: Any = 2) -> None:
+        super().__init__()
+        self.make, self.length = make, length
+
+    def __len__(self) -> int:
+        return self.length  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(np.arange(3, dtype=np.float32) + 3 * index)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_batches_of_tensors_are_those_of_arrays(storage: Storage, framework: str) -> None:
+    tensor = importlib.import_module(framework)
+    make = tensor.tensor if framework == "torch" else tensor.constant
+    kind = tensor.bfloat16
+    ref = storage.cache(Given(lambda rows: (make(rows), {"y": make(rows.tolist(), dtype=kind)})), "d", "v1")
+    assert ref.element_spec == (cachelayer.ArraySpec("float32"), {"y": cachelayer.ArraySpec("bfloat16")})
+    assert [(float(x), float(y["y"])) for x, y in ref] == [(row, row) for row in range(6)]
+
+
+def test_a_sample_weight_of_none_is_left_out_in_and_out(storage: Storage) -> None:
+    ref = storage.cache(Given(lambda rows: (rows, rows, None)), "d", "v1")
+    assert [tuple(map(float, row)) for row in ref] == [(row, row) for row in range(6)]
+    stream = ref.stream(4, remainder="pad").map_batches(lambda batch: (*batch, None))
+    assert [part.tolist() for part in to_keras(stream)[1]] == [[4, 5, 5, 5], [4, 5, 5, 5], [1, 1, 0, 0]]
+    plain = ref.stream(4).map_batches(lambda batch: (*batch, None))
+    assert len(to_keras(plain)[0]) == 2
+
+
+def test_a_length_of_none_is_no_end(storage: Storage) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"endless.*pass max_records="):
+        storage.cache(Given(lambda rows: rows, None), "d", "v1")
+    assert len(storage.cache(Given(lambda rows: rows, None), "d", "v1", max_records=7)) == 7
+
+
 # Out.
 
 
@@ -314,6 +354,17 @@ def test_streams_without_epochs_of_whole_batches_are_refused(ref: Any, arguments
 def test_batches_that_keras_cannot_take_are_refused_with_their_leaf(ref: Any, fn: Any, message: str) -> None:
     with pytest.raises(cachelayer.InvalidTypeError, match=message):
         to_keras(ref.stream(BATCH).map_batches(fn))[0]
+
+
+def test_an_epoch_has_its_own_batches_and_no_others(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
+    dataset.set_epoch(1)
+    wanted = [batch[0] for batch in expected(ref, epochs=2, start=1)]
+    assert [dataset[index][1].tolist() for index in (0, 1, 2, -1, -3)] == [*wanted, wanted[2], wanted[0]]
+    assert [y.tolist() for _, y in dataset] == wanted
+    for index in (3, 99, -4):
+        with pytest.raises(cachelayer.RecordIndexError, match=f"batch {index} of an epoch of 3 batches"):
+            dataset[index]
 
 
 def test_what_is_no_stream_is_refused(ref: Any) -> None:

@@ -110,8 +110,26 @@ PIPELINES = {
     "ragged int32 splits": lambda: ragged_rows(tf.int32),
     "ragged strings": lambda: tf.data.Dataset.from_tensors(tf.ragged.constant([["a", "bb"], []])).repeat(3),
     "ragged rank 0": lambda: tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
+    "ragged rank 0 int32 splits beside others": lambda: tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.from_tensor_slices(
+                {"one": tf.ragged.constant([[], [1, 2], [3]], row_splits_dtype=tf.int32), "text": ["", "a", "b"]}
+            ),
+            tf.data.Dataset.from_generator(
+                lambda: (np.zeros(i, np.int8) for i in range(3)), output_signature=tf.TensorSpec((None,), tf.int8)
+            ),
+            sparse_rows(),
+        )
+    ),
+    "ragged rank 0 beside none": lambda: tf.data.Dataset.from_tensor_slices(
+        {"a": tf.ragged.constant([[], [1, 2], [3]]), "b": (None, np.zeros((3, 0, 2)))}
+    ),
+    "ragged rank 0 of rows": lambda: tf.data.Dataset.from_tensor_slices(
+        tf.RaggedTensor.from_row_splits(tf.reshape(tf.range(6), (3, 2)), [0, 0, 2, 3])
+    ),
     "sparse": sparse_rows,
     "none": lambda: tf.data.Dataset.from_tensors((1, None)),
+    "none within": lambda: tf.data.Dataset.range(4).map(lambda i: {"b": None, "a": (i, None, tf.range(i)), "c": {}}),
     "zero-size": lambda: tf.data.Dataset.from_tensors(np.zeros((0, 5), np.float32)),
     "unknown length": lambda: tf.data.Dataset.range(100).filter(lambda i: i % 3 == 0),
     "batched by the user": lambda: tf.data.Dataset.range(10).batch(4),
@@ -131,16 +149,63 @@ def test_every_element_comes_back(storage: cachelayer.Storage, name: str) -> Non
         assert_same(ref[index], expected[index])
 
 
-@pytest.mark.parametrize("name", sorted(set(PIPELINES) - {"none"}))
+@pytest.mark.parametrize("name", PIPELINES)
 def test_to_tf_gives_the_same_elements_again(storage: cachelayer.Storage, name: str) -> None:
     dataset = PIPELINES[name]()
     again = to_tf(storage.cache(dataset, "d", "v1", allow_empty=name == "empty").stream())
     assert int(again.cardinality()) == len(list(dataset))
+    assert again.element_spec == dataset.element_spec
     for mine, theirs in zip(again, dataset, strict=True):
         tf.nest.map_structure(lambda a, b: assert_same(*_numpy_pair(a, b)), mine, theirs)
 
 
+@pytest.mark.parametrize("name", ["ragged rank 0", "ragged rank 0 beside none", "ragged rank 0 of rows"])
+def test_ragged_tensors_of_one_dimension_are_batched_by_tensorflow_as_before(
+    storage: cachelayer.Storage, name: str
+) -> None:
+    dataset = PIPELINES[name]()
+    again = to_tf(storage.cache(dataset, "d", "v1")[0:3].stream())
+    assert again.batch(2).element_spec == dataset.batch(2).element_spec
+    for mine, theirs in zip(again.batch(2), dataset.batch(2), strict=True):
+        tf.nest.map_structure(lambda a, b: np.testing.assert_equal(_listed(a), _listed(b)), mine, theirs)
+
+
+def _listed(value: Any) -> Any:
+    if value is None:
+        return None
+    return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy()
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_lists_go_out_as_tuples_with_a_warning(storage: cachelayer.Storage, batch: int | None) -> None:
+    ref = storage.cache([{"x": [np.int32(i), [np.zeros(2)]]} for i in range(4)], "d", "v1")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="lists .* as tuples") as caught:
+        dataset = to_tf(ref.stream(batch))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    first, (second,) = next(iter(dataset))["x"]
+    assert first.numpy().tolist() == (0 if batch is None else [0, 1])
+    assert second.shape == ((2,) if batch is None else (2, 2))
+
+
+@pytest.mark.parametrize("elements", [{}, (None, {})])
+def test_elements_without_a_leaf_are_refused(storage: cachelayer.Storage, elements: Any) -> None:
+    ref = storage.cache([elements] * 2, "d", "v1", element_spec=elements)
+    with pytest.raises(cachelayer.InvalidTypeError, match="without a leaf"):
+        to_tf(ref.stream())
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_small_numbers_go_out(storage: cachelayer.Storage, dtype: str, batch: int | None) -> None:
+    rows = np.arange(6).reshape(3, 2).astype(dtype)
+    out = list(to_tf(storage.cache(list(rows), "d", "v1").stream(batch)))
+    np.testing.assert_array_equal(np.concatenate([np.asarray(part).reshape(-1, 2) for part in out]), rows)
+
+
 def _numpy_pair(mine: Any, theirs: Any) -> tuple[Any, Any]:
+    if mine is None:
+        return mine, theirs
     if isinstance(mine, tf.RaggedTensor):
         splits = tuple(level.numpy() for level in mine.nested_row_splits)
         return Ragged.from_nested(mine.flat_values.numpy(), splits), theirs
@@ -300,6 +365,12 @@ def test_what_is_no_stream_is_refused(storage: cachelayer.Storage) -> None:
     for wrong in (ref, iter(ref.stream()), None):
         with pytest.raises(cachelayer.InvalidTypeError, match=r"is no stream.*stream\(\.\.\.\)"):
             to_tf(wrong)
+
+
+def test_float8_e5m2_is_refused(storage: cachelayer.Storage) -> None:
+    ref = storage.cache([np.zeros(2, "float8_e5m2")], "d", "v1")
+    with pytest.raises(cachelayer.InvalidTypeError, match="TensorFlow has no float8_e5m2"):
+        to_tf(ref.stream())
 
 
 def test_leaves_without_a_tensorflow_type_are_refused(storage: cachelayer.Storage) -> None:

@@ -376,6 +376,53 @@ def test_a_loader_that_collates_to_what_has_no_rows_is_refused(storage: Storage,
         storage.cache(source, "d", "v1", unbatch=True)
 
 
+def time_first(items: list[Any]) -> Any:
+    return torch.stack(items, 1)
+
+
+def row_by_row(items: list[Any]) -> Any:
+    return torch.stack(items)
+
+
+class InOrder(data.IterableDataset[Any]):
+    """A chain of these has no length, and says so by a TypeError."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([torch.arange(6) + 10 * number for number in range(4)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda **options: data.DataLoader(Each(list(InOrder())), batch_size=4, **options),
+        lambda **options: data.DataLoader(Each(list(InOrder())), batch_sampler=[[0, 1, 2], [3]], **options),
+        lambda **options: data.DataLoader(InOrder(), batch_size=3, **options),
+    ],
+)
+def test_batches_that_are_not_rows_of_samples_are_refused_on_any_loader(
+    storage: Storage, source: Any, workers: int
+) -> None:
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    with pytest.raises(cachelayer.ElementError, match=r"record 0: .*row for each of the \d samples.*got 6 rows"):
+        storage.cache(source(collate_fn=time_first, **options), "d", "v1", unbatch=True)
+    loader = source(collate_fn=row_by_row, **options)
+    wanted = [row.tolist() for batch in loader for row in batch]
+    ref = storage.cache(loader, "d", "v1", unbatch=True)
+    assert [row.tolist() for row in ref] == wanted
+
+
+def test_a_loader_that_does_not_tell_the_samples_of_a_batch_is_refused(storage: Storage) -> None:
+    source = StatefulDataLoader(Each(list(InOrder())), batch_size=4, collate_fn=time_first)
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"StatefulDataLoader.*how many samples"):
+        storage.cache(source, "d", "v1", unbatch=True)
+
+
+def test_iterable_datasets_of_unknown_length_are_stored(storage: Storage) -> None:
+    ref = storage.cache(data.ChainDataset([InOrder(), InOrder()]), "d", "v1")
+    assert [int(row[0]) for row in ref] == [0, 10, 20, 30] * 2
+
+
 def test_a_batch_of_another_type_is_refused_with_its_first_record(storage: Storage) -> None:
     batches = Each([{"x": torch.zeros(4, 2)}, {"x": torch.zeros(4, 3)}])
     with pytest.raises(

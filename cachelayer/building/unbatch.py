@@ -61,7 +61,7 @@ class BatchesSource:
                 reason = f"{type(error).__name__}: {error}"
                 raise SourceError(f"the source failed in the batch that begins at record {first}: {reason}") from error
             try:
-                columns, rows = _columns(batch)
+                columns, rows = stacked_columns(batch)
             except ElementError as error:
                 raise error.at(record=first) from error.__cause__
             left_out = min(rows, self._start - first) if first < self._start else 0
@@ -126,8 +126,12 @@ def _row(row: int, _path: str, leaf: Any) -> Any:
     return leaf[row]
 
 
-def _columns(batch: Tree) -> tuple[Tree, int]:
-    """The batch with arrays as leaves, and its number of rows."""
+def stacked_columns(batch: Tree) -> tuple[Tree, int]:
+    """Return a batch with arrays as leaves, and its number of rows.
+
+    Raises:
+        ElementError: if a leaf has no rows, or not as many as the others.
+    """
     columns = tree.map_structure(_with_string_columns(batch), _checked)
     return columns, _rows_of(tree.map_structure(columns, _row_count))
 

@@ -1,0 +1,75 @@
+"""Arrow arrays as arrays of other types that hold the same values, or not at all."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+
+class NotExactError(Exception):
+    """A type that does not hold the values; the message says why."""
+
+
+def exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array of a type with the same values and nulls.
+
+    Numbers may become wider or narrower ones, and integers floats, if each value stays. Nulls have any type. The fields
+    of structs may come in any order, and those that are missing are null.
+
+    Raises:
+        NotExactError: if there is none.
+    """
+    own = array.type
+    if own == kind:
+        return array
+    if kinds.is_null(own):
+        return pa.nulls(len(array), kind)
+    if kinds.is_struct(own) and kinds.is_struct(kind):
+        return _struct(array, kind)
+    if kinds.is_list(own) and kinds.is_list(kind):
+        inner = exactly(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, inner, type=kind, mask=pc.is_null(array))
+    if not _may_hold(own, kind):
+        raise NotExactError(f"{own} is not {kind}")
+    try:
+        cast = pc.cast(array, kind, safe=True)
+    except pa.ArrowException as error:
+        raise NotExactError(str(error)) from error
+    if kinds.is_floating(own) and not pc.all(_same(array, pc.cast(cast, own))).as_py():
+        raise NotExactError(f"{kind} does not hold each {own}")
+    return cast
+
+
+def _may_hold(own: pa.DataType, kind: pa.DataType) -> bool:
+    if kinds.is_timestamp(own) and kinds.is_timestamp(kind):
+        return bool(own.tz == kind.tz)
+    if kinds.is_integer(own):
+        return bool(kinds.is_integer(kind) or kinds.is_floating(kind))
+    return any(is_kind(own) and is_kind(kind) for is_kind in (kinds.is_floating, kinds.is_duration))
+
+
+def _same(one: pa.Array, other: pa.Array) -> pa.Array:
+    return pc.or_(pc.equal(one, other), pc.is_nan(one))
+
+
+def _struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    parts = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    more = parts.keys() - {field.name for field in kind}
+    if more:
+        raise NotExactError(f"there is no field {sorted(more)[0]!r} in {kind}")
+    children = [exactly(parts.get(field.name, pa.nulls(len(array))), field.type) for field in kind]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(array))
+
+
+def infinities(array: pa.Array) -> int:
+    """Return how many values of an array, also in lists and structs, are infinite."""
+    if isinstance(array, pa.ExtensionArray):
+        return infinities(array.storage)
+    if kinds.is_floating(array.type):
+        return int(pc.sum(pc.is_inf(pc.cast(array, pa.float64()))).as_py() or 0)
+    if kinds.is_struct(array.type):
+        return sum(map(infinities, array.flatten()))
+    if kinds.is_list(array.type) or kinds.is_large_list(array.type) or kinds.is_fixed_size_list(array.type):
+        return infinities(array.flatten())
+    return 0
