@@ -54,9 +54,9 @@ def series_of(spec: Tree, kind: pa.DataType, values: Any, rows: int, path: str) 
     if not isinstance(dtype, np.dtype) or dtype.kind in "SU":
         return column_array(kind, spec, values, rows, path).to_pandas()
     if dtype.kind in "mM":
-        return pd.Series(_times(values, path))
+        return pd.Series(_native(_times(values, path)))
     if not isinstance(values, Nullable):
-        return pd.Series(values)
+        return pd.Series(_native(values))
     masked = _MASKED.get(dtype.name)
     if masked is None:
         if np.isnan(values.values[values.valid]).any():
@@ -101,3 +101,8 @@ def _cells(spec: Tree, values: Any, rows: int) -> list[Any]:
 
 def _unnested(row: Any) -> Any:
     return list(map(_unnested, row)) if isinstance(row, Ragged) else row
+
+
+def _native(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the same memory in the dtype that numpy has for it by itself: an equal one would be shown otherwise."""
+    return values.view(values.dtype.newbyteorder("="))
