@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.cautions import warn
 from cachelayer.codec import Column, Flat
 from cachelayer.codec.leaves import DenseLeaf, RaggedLeaf
 from cachelayer.codec.memory import Ints, splits_of
@@ -126,12 +127,21 @@ def nulls_of(array: pa.Array) -> Nulls:
     return nulls
 
 
+def check_structs(path: str, lists: Lists) -> None:
+    """Raise for a null struct without fields: a null struct is one whose fields are all null."""
+    nulls = None if lists.values.type.num_fields else nulls_of(lists.values)
+    if nulls is not None:
+        record = lists.row_of(int(np.argmax(nulls)), len(lists.levels))
+        raise ElementError("a struct", "null", path=path, record=record, hint="Without fields, nothing keeps the null.")
+
+
 def column(path: str, spec: LeafSpec, lists: Lists) -> Column:
     """The column that the codec makes of these values.
 
     Raises:
-        ElementError: where lengths are not those of the spec, or a value within a list is null.
+        ElementError: if lengths are not those of the spec, a value within a list is null, or text is no UTF-8.
     """
+    _check_text(path, lists)
     if not lists.levels:
         nulls = nulls_of(lists.values)
         if dtypes.is_string(spec.dtype):
@@ -141,6 +151,29 @@ def column(path: str, spec: LeafSpec, lists: Lists) -> Column:
     _check_lengths(path, spec, lists)
     made = _string_lists(spec, lists) if dtypes.is_string(spec.dtype) else _number_lists(spec, lists)
     return Column(made.fixed, made.variable, lists.nulls)
+
+
+def _check_text(path: str, lists: Lists) -> None:
+    """Raise for text that could not be read again: Arrow checks no strings by itself."""
+    values = _storage(lists.values)
+    if not is_text(values.type):
+        return
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid as error:
+        place, found = _first_that_is_no_text(values)
+        record = lists.row_of(place, len(lists.levels))
+        hint = "Mend it, or cast the column to binary, which keeps any bytes."
+        raise ElementError("text in UTF-8", found or str(error), path=path, record=record, hint=hint) from error
+
+
+def _first_that_is_no_text(values: pa.Array) -> tuple[int, str]:
+    for place, raw in enumerate(pc.cast(values, pa.large_binary()).to_pylist()):
+        try:
+            (raw or b"").decode()
+        except UnicodeDecodeError:
+            return place, f"{raw[:40]!r}" + (f" ... of {len(raw)} bytes" if len(raw) > 40 else "")
+    return 0, ""
 
 
 def _check_lengths(path: str, spec: LeafSpec, lists: Lists) -> None:
@@ -176,7 +209,7 @@ def _dense(spec: LeafSpec, lists: Lists) -> Column:
     if spec.shape[0] is not None and lists.nulls is not None:
         # A null row of known shape holds zeros, or empty strings.
         filled = np.zeros((rows, prod(dim or 0 for dim in spec.shape)), values.dtype)
-        filled[~lists.nulls] = values.reshape(-1, filled.shape[1])
+        filled[~lists.nulls] = values.reshape(np.count_nonzero(~lists.nulls), filled.shape[1])
         values, lengths = filled.reshape(-1), np.full(rows, spec.shape[0])
     if spec.is_static:
         return Column((values.reshape(rows, *spec.shape),))
@@ -230,17 +263,70 @@ def _buffer(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     return values
 
 
-def arrow_array(kind: pa.DataType, values: Any) -> pa.Array:
-    """Leaves stacked on a leading axis as an Arrow array.
+def arrow_type(dtype: Any) -> pa.DataType:
+    """Return the type of values of a dtype.
+
+    Raises:
+        pyarrow.ArrowException: if Arrow has none.
+    """
+    if not isinstance(dtype, np.dtype):
+        return pa.string() if dtype is str else pa.binary()
+    if dtype.kind in "SU":
+        return pa.string() if dtype.kind == "U" else pa.binary()
+    if dtype.kind in "mM" and np.datetime_data(dtype)[1] != 1:
+        # pyarrow would take 10 seconds for one.
+        raise pa.ArrowNotImplementedError(f"no type counts times as {dtype} does")
+    return pa.date32() if dtype == np.dtype("M8[D]") else pa.from_numpy_dtype(dtype)
+
+
+def arrow_array(kind: pa.DataType, values: Any, path: str = "", *, keep_nat: bool = False) -> pa.Array:
+    """Return leaves stacked on a leading axis as an Arrow array.
 
     Args:
         kind: the type: of values, or of lists within lists of them.
         values: an array, a :class:`cachelayer.Ragged` or a :class:`cachelayer.Nullable` of one.
+        path: of the leaf.
+        keep_nat: if NaT stays the number that numpy has for it; only :func:`column` understands it. By default it
+            becomes null, with a warning.
+
+    Raises:
+        InvalidTypeError: for values that Arrow has no place for, such as text that is no UTF-8.
     """
     nulls = None
     if isinstance(values, Nullable):
         values, nulls = values.values, ~values.valid
-    return _nested(kind, *_levels(values), nulls)
+    flat, splits = _levels(values)
+    if flat.dtype.kind in "mM" and not keep_nat:
+        _warn_of_nat(flat, nulls if not splits else None, path)
+    if isinstance(values, Ragged) and values.row_shapes is not None:
+        _warn_of_lost_shapes(values.row_shapes, path)
+    leaf = _Leaf(path, keep_nat)
+    try:
+        return _nested(kind, flat, splits, nulls, leaf)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidTypeError(f"leaf {path} holds values that Arrow cannot: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    path: str
+    keep_nat: bool
+
+
+def _warn_of_nat(values: NDArray[Any], nulls: Nulls, path: str) -> None:
+    missing = np.isnat(values)
+    if nulls is not None:
+        missing &= ~nulls
+    if missing.any():
+        warn(f"leaf {path} holds NaT, which Arrow does not have: it becomes null")
+
+
+def _warn_of_lost_shapes(shapes: NDArray[Any], path: str) -> None:
+    empty = np.cumsum(shapes == 0, axis=1) > 0
+    lost = (empty[:, :-1] & (shapes[:, 1:] > 0)).any(axis=1)
+    if lost.any():
+        shape = shapes[int(np.argmax(lost))].tolist()
+        warn(f"leaf {path} holds an array of shape {shape}: lists keep no dimension after one of length 0")
 
 
 def _levels(values: Any) -> tuple[NDArray[Any], list[Ints]]:
@@ -255,14 +341,18 @@ def _levels(values: Any) -> tuple[NDArray[Any], list[Ints]]:
     return values.reshape(-1), splits
 
 
-def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls) -> pa.Array:
+def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls, leaf: _Leaf) -> pa.Array:
     if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls))
+        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls, leaf))
     if not splits:
-        return _flat_array(kind, values, nulls)
-    inner = _nested(kind.value_type, values, splits[1:], None)
+        return _flat_array(kind, values, nulls, leaf)
+    inner = _nested(kind.value_type, values, splits[1:], None, leaf)
     mask = None if nulls is None else pa.array(nulls)
     if kinds.is_fixed_size_list(kind):
+        if kind.list_size == 0:
+            # pyarrow's from_arrays() divides by the size, which ends the process.
+            valid = None if nulls is None else pa.array(~nulls).buffers()[1]
+            return pa.Array.from_buffers(kind, len(splits[0]) - 1, [valid], children=[inner])
         if nulls is not None:
             # A list of fixed size has its places even where it is null.
             places = splits[0][:-1, None] + np.arange(kind.list_size)
@@ -273,8 +363,23 @@ def _nested(kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: 
     return cls.from_arrays(offsets, inner, type=kind, mask=mask)
 
 
-def _flat_array(kind: pa.DataType, values: NDArray[Any], nulls: Nulls) -> pa.Array:
-    if values.dtype.kind not in "mM":
+def _flat_array(kind: pa.DataType, values: NDArray[Any], nulls: Nulls, leaf: _Leaf) -> pa.Array:
+    if values.dtype.kind in "mM":
+        return _times(kind, values, nulls, leaf)
+    try:
         return pa.array(values, kind, mask=nulls)
+    except UnicodeEncodeError as error:
+        said = f"leaf {leaf.path} holds text that is no UTF-8, which Arrow's strings are: {ascii(error.object)[:60]}"
+        raise InvalidTypeError(f"{said}. Read it with ref.read()") from error
+
+
+def _times(kind: pa.DataType, values: NDArray[Any], nulls: Nulls, leaf: _Leaf) -> pa.Array:
+    if not leaf.keep_nat:
+        nulls = np.isnat(values) if nulls is None else nulls | np.isnat(values)
     counts = pa.array(values.view(np.int64), pa.int64(), mask=nulls)
+    own = arrow_type(values.dtype)
+    if type(own) is type(kind) and own.bit_width == 64 and own.unit != kind.unit:
+        # Cast, and not multiplied by hand, so that what does not fit is an error.
+        unit = pa.timestamp(kind.unit) if kinds.is_timestamp(kind) else pa.duration(kind.unit)
+        counts = pc.cast(counts.view(own), unit).view(pa.int64())
     return (pc.cast(counts, pa.int32()) if kind.bit_width == 32 else counts).view(kind)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
-from cachelayer.adapters._arrow_columns import Lists, column, dtype_of, leaf_spec
+from cachelayer.adapters._arrow_columns import Lists, check_structs, column, dtype_of, leaf_spec
 from cachelayer.adapters._files import Files
-from cachelayer.building.batches import Batch, Prepared, batch_records
-from cachelayer.codec import Column
+from cachelayer.building.batches import Batch, batch_records
+from cachelayer.codec import Codec, Column
 from cachelayer.codec.leaves import leaf_codec
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec
@@ -58,6 +58,28 @@ class Part:
     @property
     def origin(self) -> str:
         return f" in {self.name}" if self.name else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table, whose columns are made when they are asked for: what has no place in them is known by its row.
+
+    Args:
+        table: a table or a batch.
+        taken: gives the columns of some rows of it.
+    """
+
+    table: Any
+    taken: Callable[[Any], list[Column]]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
+        return self.taken(self.table)
+
+    def apart(self) -> Iterator[Batch]:
+        return (Rows(self.table.slice(row, 1), self.taken) for row in range(len(self.table)))
 
 
 class ArrowSource:
@@ -135,7 +157,6 @@ class ArrowSource:
         """The rows, in batches.
 
         Raises:
-            ElementError: for what the spec has no place for, such as null within a list.
             SourceError: where a part cannot be read, or has another schema than the first.
         """
         first = 0
@@ -149,20 +170,24 @@ class ArrowSource:
                 skipped = min(len(table), max(0, self._begin - first))
                 taken = table.slice(skipped, None if limit is None else self._begin + limit - first - skipped)
                 if len(taken):
-                    yield self._prepared(taken, first + skipped, part)
+                    yield Rows(taken, partial(self._columns, part))
                 first += len(table)
                 if limit is not None and first >= self._begin + limit:
                     return
 
-    def _prepared(self, table: pa.RecordBatch, first: int, part: Part) -> Batch:
+    def _columns(self, part: Part, table: pa.RecordBatch) -> list[Column]:
+        """Return the columns of some rows of a part.
+
+        Raises:
+            ElementError: for what the spec has no place for, such as null within a list, or text that is no UTF-8.
+        """
         try:
             found = dict(_leaves("", Lists(table.to_struct_array())))
-            columns = [_column(path, spec, found[path]) for path, spec in tree.leaves(self.element_spec)]
+            return [_column(path, spec, found[path]) for path, spec in tree.leaves(self.element_spec)]
         except ElementError as error:
             hint = f"{error.hint} It lies{part.origin}." if part.name else error.hint
             named = ElementError(error.expected, error.got, path=error.path, record=error.record, hint=hint.strip())
-            raise named.at(record=first + (error.record or 0)) from error.__cause__
-        return Prepared(columns, len(table))
+            raise named from error.__cause__
 
 
 class SkippableArrowSource(ArrowSource):
@@ -251,6 +276,10 @@ def _spec(kind: pa.DataType, path: str, dims: tuple[int | None, ...] = ()) -> Tr
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InvalidTypeError(f"two columns are called {path}[{twice!r}]: rename one, or leave it out")
+        if dims and not names:
+            raise InvalidTypeError(
+                f"leaf {path} is a list of structs without fields, so that nothing keeps its length: leave it out"
+            )
         return {field.name: _spec(field.type, f"{path}[{field.name!r}]", dims) for field in kind}
     if _is_list(kind):
         return _spec(kind.value_type, path, (*dims, kind.list_size if kinds.is_fixed_size_list(kind) else None))
@@ -281,6 +310,7 @@ def _leaves(path: str, lists: Lists) -> Iterator[tuple[str, Lists]]:
     lists = replace(lists, values=_plain(lists.values))
     kind = lists.values.type
     if kinds.is_struct(kind):
+        check_structs(path, lists)
         for field, child in zip(kind, lists.values.flatten(), strict=True):
             yield from _leaves(f"{path}[{field.name!r}]", replace(lists, values=child))
     elif _is_list(kind):
@@ -307,7 +337,9 @@ def _tensors(path: str, lists: Lists) -> Lists:
         raise InvalidTypeError(f"leaf {path} is of {kind}, whose axes are permuted: store it in C order")
     flat = replace(lists, values=lists.values.storage).unnested(path)
     *outer, lengths = flat.levels
-    levels = [np.where(lengths > 0, kind.shape[0], 0)] if prod(kind.shape) else [np.zeros_like(lengths)]
+    levels = [np.full(len(lengths), kind.shape[0])]
+    if flat.nulls is not None and not outer:
+        levels[0][flat.nulls] = 0
     for dim in kind.shape[1:]:
         levels.append(np.full(int(levels[-1].sum()), dim))
     return Lists(flat.values, (*outer, *levels), flat.nulls)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from cachelayer.adapters._arrow_columns import Lists, arrow_array, dtype_of, leaf_spec
+from cachelayer.adapters._arrow_columns import Lists, arrow_array, arrow_type, check_structs, dtype_of, leaf_spec
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, RaggedSpec
 from cachelayer.elements.tree import Tree
@@ -39,6 +39,10 @@ def spec_of(feature: Any, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
         InvalidTypeError: for what cannot be stored, with the path of the leaf.
     """
     feature = _plain(feature)
+    if feature == {} and dims:
+        raise InvalidTypeError(
+            f"leaf {path} is a list of dicts without keys, so that nothing keeps its length: leave it out"
+        )
     if isinstance(feature, dict):
         return {name: spec_of(child, f"{path}[{name!r}]", dims) for name, child in feature.items()}
     if isinstance(feature, _LISTS):
@@ -65,6 +69,7 @@ def leaves_of(feature: Any, lists: Lists, path: str) -> Iterator[Lists]:
     if isinstance(feature, dict):
         if lists.levels:
             lists.check_whole(path)
+        check_structs(path, lists)
         # Nulls of a struct are those of all that is in it.
         parts = dict(zip((field.name for field in lists.values.type), lists.values.flatten(), strict=True))
         for name, child in feature.items():
@@ -125,7 +130,7 @@ def feature_of(spec: Tree, path: str) -> Any:
     if not isinstance(spec, (ArraySpec, RaggedSpec)):
         raise InvalidTypeError(f"leaf {path}: datasets has no feature for {tree.describe(spec)}")
     try:
-        kind = pa.string() if spec.dtype is str else pa.binary() if spec.dtype is bytes else _arrow_type(spec.dtype)
+        kind = arrow_type(spec.dtype)
         feature: Any = datasets.Features.from_arrow_schema(pa.schema({"leaf": kind}))["leaf"]
     except (pa.ArrowException, NotImplementedError, ValueError, TypeError) as error:
         raise InvalidTypeError(f"leaf {path}: datasets has no feature for {spec.describe()}") from error
@@ -134,15 +139,18 @@ def feature_of(spec: Tree, path: str) -> Any:
     return feature
 
 
-def _arrow_type(dtype: Any) -> pa.DataType:
-    return pa.date32() if dtype == np.dtype("M8[D]") else pa.from_numpy_dtype(dtype)
+def arrow_of(feature: Any, values: Any, rows: int, path: str) -> pa.Array:
+    """Return the Arrow array of a feature, from leaves stacked on a leading axis.
 
-
-def arrow_of(feature: Any, values: Any, rows: int) -> pa.Array:
-    """The Arrow array of a feature, from leaves stacked on a leading axis."""
+    Raises:
+        InvalidTypeError: for values that Arrow has no place for, with the path of the leaf.
+    """
     feature = _plain(feature)
+    if feature == {}:
+        return pa.StructArray.from_buffers(pa.struct([]), rows, [None])
     if isinstance(feature, dict):
-        return _struct({name: arrow_of(child, values[name], rows) for name, child in feature.items()})
+        children = feature.items()
+        return _struct({name: arrow_of(child, values[name], rows, f"{path}[{name!r}]") for name, child in children})
     if values is None:
         return pa.nulls(rows)
     lists, inner = [], feature
@@ -150,12 +158,15 @@ def arrow_of(feature: Any, values: Any, rows: int) -> pa.Array:
         lists.append(inner)
         inner = _plain(inner.feature)
     if isinstance(inner, dict):
-        parts = {name: arrow_of(_within(lists, child), values[name], rows) for name, child in inner.items()}
+        parts = {
+            name: arrow_of(_within(lists, child), values[name], rows, f"{path}[{name!r}]")
+            for name, child in inner.items()
+        }
         return _listed(parts, len(lists), _struct)
     if isinstance(inner, _FILES):
-        data = arrow_of(_within(lists, datasets.Value("binary")), values, rows)
+        data = arrow_of(_within(lists, datasets.Value("binary")), values, rows, path)
         return _listed({"bytes": data}, len(lists), _file)
-    return arrow_array(_type_of(feature), values)
+    return arrow_array(_type_of(feature), values, path)
 
 
 def _within(lists: list[Any], feature: Any) -> Any:

@@ -22,9 +22,10 @@ import numpy as np
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
-from cachelayer.building.batches import Batch, Prepared, batch_records
+from cachelayer.building.batches import Batch, batch_records
 from cachelayer.building.source import Splits
-from cachelayer.codec import codec_for
+from cachelayer.cautions import warn
+from cachelayer.codec import Column, codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import (
@@ -44,6 +45,7 @@ try:
     from datasets.iterable_dataset import _BaseExamplesIterable
 
     from cachelayer.adapters._arrow_columns import Lists, column
+    from cachelayer.adapters._arrow_source import Rows
     from cachelayer.adapters._huggingface_features import arrow_of, feature_of, leaves_of, spec_of
     from cachelayer.adapters._huggingface_rows import ROWS_AT_ONCE, rows_of, tabled
 except ImportError as error:
@@ -107,7 +109,6 @@ class HuggingFaceSource:
         """The elements, in batches.
 
         Raises:
-            ElementError: for what the spec has no place for, such as None within a list.
             SourceError: where the dataset fails.
         """
         done = self._begin
@@ -133,17 +134,21 @@ class HuggingFaceSource:
                 f"the columns change at records {first} to {first + len(table) - 1}: they are "
                 f"{_columns(table.schema)}, and were {_columns(schema)}"
             )
-        try:
-            found = [
-                leaf
-                for name, feature in self._features.items()
-                for leaf in leaves_of(feature, Lists(table[name].combine_chunks()), f"[{name!r}]")
-            ]
-            leaves = zip(tree.leaves(self.element_spec), found, strict=True)
-            columns = [column(path, spec, lists) for (path, spec), lists in leaves]
-        except ElementError as error:
-            raise error.at(record=first + (error.record or 0)) from error.__cause__
-        return Prepared(columns, len(table))
+        return Rows(table, self._taken)
+
+    def _taken(self, table: pa.Table) -> list[Column]:
+        """Return the columns of some rows.
+
+        Raises:
+            ElementError: for what the spec has no place for, such as None within a list, or text that is no UTF-8.
+        """
+        found = [
+            leaf
+            for name, feature in self._features.items()
+            for leaf in leaves_of(feature, Lists(table[name].combine_chunks()), f"[{name!r}]")
+        ]
+        leaves = zip(tree.leaves(self.element_spec), found, strict=True)
+        return [column(path, spec, lists) for (path, spec), lists in leaves]
 
 
 class SeekableHuggingFaceSource(HuggingFaceSource):
@@ -281,8 +286,18 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
         raise InvalidArgumentError("to_iterable_dataset() of batches: leave global_batch_size out, and call .batch()")
     source: Any = stream.source
     features = _features_of(source)
+    _warn_of_nanoseconds(_stored(source).element_spec)
     raw: Stream[Any] = Stream(StepReader(_stored(source), stream.options))
     return datasets.IterableDataset(_Examples(raw, features), info=datasets.DatasetInfo(features=features))
+
+
+def _warn_of_nanoseconds(spec: Tree) -> None:
+    found = [path for path, leaf in tree.leaves(spec) if leaf.dtype in (np.dtype("M8[ns]"), np.dtype("m8[ns]"))]
+    if found:
+        warn(
+            f"leaf {found[0]} counts nanoseconds: the rows of a datasets.IterableDataset have whole microseconds; "
+            "to_datasets() keeps all of them"
+        )
 
 
 class _Examples(_BaseExamplesIterable):  # type: ignore[misc]
@@ -346,7 +361,7 @@ def _table(features: datasets.Features, batch: Any, rows: int) -> pa.Table:
     arrays = []
     for name, feature in features.items():
         try:
-            arrays.append(arrow_of(feature, batch[name], rows))
+            arrays.append(arrow_of(feature, batch[name], rows, f"[{name!r}]"))
         except UnicodeEncodeError as error:
             raise InvalidTypeError(
                 f"leaf [{name!r}] has a str that is no UTF-8, and Arrow has no other: {error}"

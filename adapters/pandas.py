@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.elements import tree
-from cachelayer.elements.spec import LeafSpec
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,23 +28,6 @@ _FIXES = {
     pd.IntervalDtype: "make two columns of .array.left and .array.right",
     pd.SparseDtype: ".sparse.to_dense() makes it an ordinary column",
 }
-_MASKED: dict[str, Any] = {
-    kind.numpy_dtype.name: kind
-    for kind in (
-        pd.BooleanDtype(),
-        pd.Int8Dtype(),
-        pd.Int16Dtype(),
-        pd.Int32Dtype(),
-        pd.Int64Dtype(),
-        pd.UInt8Dtype(),
-        pd.UInt16Dtype(),
-        pd.UInt32Dtype(),
-        pd.UInt64Dtype(),
-        pd.Float32Dtype(),
-        pd.Float64Dtype(),
-    )
-}
-"""pandas' dtypes that have a null, by numpy's that have none."""
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
@@ -77,24 +58,20 @@ def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
 
     Returns:
         Numbers in numpy's dtypes, or in pandas' own with ``pd.NA`` where a leaf is null in some elements of the
-        version; str in pandas' ``str``; arrays and dicts as objects; images and sounds as the bytes of their files.
+        version; str in pandas' ``str``; moments and spans in their unit, days in milliseconds, null as NaT; arrays and
+        dicts as objects that are those of the elements, rows of a Ragged as lists; images and sounds as the bytes of
+        their files.
 
     Raises:
-        InvalidTypeError: for leaves that Arrow has no type for, and elements that are no dicts.
-        RecordIndexError: where there is no such record.
+        InvalidTypeError: for leaves that Arrow has no type for, values that pandas does not hold, and elements that are
+            no dicts.
+        RecordIndexError: if there is no such record.
     """
-    from cachelayer.adapters._arrow_table import read_table
+    from cachelayer.adapters._arrow_table import read_columns
+    from cachelayer.adapters._pandas_series import series_of
 
-    table = read_table(ref, indices)
-    return pd.DataFrame({name: _series(ref.element_spec[name], table[name]) for name in table.column_names})
-
-
-def _series(spec: Tree, column: pa.ChunkedArray) -> pd.Series[Any]:
-    if isinstance(spec, LeafSpec) and spec.nullable and spec.shape == () and isinstance(spec.dtype, np.dtype):
-        masked = _MASKED.get(spec.dtype.name)
-        if masked is not None:
-            return pd.Series(masked.__from_arrow__(column))
-    return column.to_pandas(date_as_object=False)
+    columns, rows = read_columns(ref, indices)
+    return pd.DataFrame({name: series_of(*column, rows, f"[{name!r}]") for name, column in columns.items()})
 
 
 def _table(frame: pd.DataFrame) -> pa.Table:
@@ -125,16 +102,21 @@ def _check_names(frame: pd.DataFrame) -> None:
 def _array(name: str, series: pd.Series[Any]) -> Any:
     import pyarrow as pa
 
+    from cachelayer.adapters._pandas_objects import arrow_of_objects
+
+    categories = getattr(series.dtype, "categories", series)
     for kind, fix in _FIXES.items():
-        if isinstance(series.dtype, kind):
+        if isinstance(series.dtype, kind) or isinstance(categories.dtype, kind):
             raise InvalidTypeError(f"column {name!r} is {series.dtype}, which is not stored: {fix}; or drop() it")
     try:
         if series.dtype == object:
-            array = pa.array(_of_one_type(name, series), from_pandas=True)
-        else:
+            array = arrow_of_objects(name, series)
+        elif isinstance(series.dtype, np.dtype):
             # With from_pandas NaN would become null: in numpy's dtypes it is a number like others.
-            array = pa.array(series.to_numpy() if isinstance(series.dtype, np.dtype) else series.array)
-    except ElementError:
+            array = pa.array(series.to_numpy().astype(series.dtype.newbyteorder("="), copy=False))
+        else:
+            array = pa.array(series.array)
+    except CacheLayerError:
         raise
     except (pa.ArrowException, OverflowError, TypeError, ValueError, NotImplementedError) as error:
         raise InvalidTypeError(
@@ -148,6 +130,8 @@ def _check(kind: pa.DataType, where: str) -> None:
     """Raise for a type that would not come back as it is."""
     import pyarrow.types as kinds
 
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
     fix = None
     if kinds.is_timestamp(kind) and kind.tz is not None:
         fix = _FIXES[pd.DatetimeTZDtype]
@@ -158,21 +142,3 @@ def _check(kind: pa.DataType, where: str) -> None:
     for place in range(kind.num_fields):
         field = kind.field(place)
         _check(field.type, f"{where}, in {field.name!r},")
-
-
-def _of_one_type(name: str, series: pd.Series[Any]) -> NDArray[Any]:
-    """The objects, where all but those that are missing are of one type."""
-    values: NDArray[Any] = series.to_numpy()
-    present = series.notna().to_numpy()
-    kinds: list[Any] = list(map(type, values[present]))
-    if set(kinds) == {np.ndarray}:
-        kinds = [array.dtype for array in values[present]]
-    if len(set(kinds)) > 1:
-        place = next(place for place, kind in enumerate(kinds) if kind is not kinds[0])
-        record = int(np.flatnonzero(present)[place])
-        hint = "A column is of one type: convert it with astype(), or split it."
-        got = tree.describe(values[record])
-        raise ElementError(
-            f"{getattr(kinds[0], '__name__', kinds[0])}, as above", got, record=record, path=f"[{name!r}]", hint=hint
-        )
-    return values

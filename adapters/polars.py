@@ -15,6 +15,8 @@ from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cachelayer.adapters._arrow_source import ArrowSource, Part
 
 try:
@@ -53,15 +55,40 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
 
     Returns:
         Arrays as ``Array`` or, with unknown dimensions, ``List``; dicts as ``Struct``; images and sounds as the bytes
-        of their files.
+        of their files. Times in seconds are in milliseconds. NaT is null, with a warning.
 
     Raises:
-        InvalidTypeError: for leaves that Arrow has no type for, and elements that are no dicts.
-        RecordIndexError: where there is no such record.
+        InvalidTypeError: for leaves that Arrow has no type for, values that Polars does not hold, such as text that is
+            no UTF-8, and elements that are no dicts.
+        RecordIndexError: if there is no such record.
     """
-    from cachelayer.adapters._arrow_table import read_table
+    import pyarrow as pa
 
-    return pl.DataFrame(read_table(ref, indices))
+    from cachelayer.adapters._arrow_table import column_array, read_columns
+
+    columns, rows = read_columns(ref, indices)
+    readable = {name: _readable(kind) for name, (_, kind, _) in columns.items()}
+    arrays = {
+        name: column_array(readable[name], spec, values, rows, f"[{name!r}]")
+        for name, (spec, _, values) in columns.items()
+    }
+    exact = pl.Schema(pa.schema({name: kind for name, (_, kind, _) in columns.items() if kind != readable[name]}))
+    return pl.DataFrame(pa.table(arrays)).cast(dict(exact))
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    """Return the nearest type that Polars reads rightly: lists of length 0 make it panic, and seconds overflow."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if kinds.is_struct(kind):
+        return pa.struct([(field.name, _readable(field.type)) for field in kind])
+    if kinds.is_list(kind) or kinds.is_fixed_size_list(kind):
+        size = kind.list_size if kinds.is_fixed_size_list(kind) else 0
+        return pa.list_(_readable(kind.value_type), size or -1)
+    if (kinds.is_timestamp(kind) or kinds.is_duration(kind)) and kind.unit == "s":
+        return pa.timestamp("ms") if kinds.is_timestamp(kind) else pa.duration("ms")
+    return kind
 
 
 def _part(frame: pl.DataFrame | pl.LazyFrame) -> Part:

@@ -164,13 +164,31 @@ def test_objects_of_several_types_are_refused_by_record_and_column(ordinary: Any
         (pd.Series(pd.arrays.SparseArray([0, 1])), "to_dense"),
         (pd.Series([1j]), r"complex128.*astype\(\)"),
         (pd.Series([object()]), r"is object, which is not stored: .*astype\(\)"),
-        (pd.Series([2**70], dtype=object), r"is object, which is not stored: .*astype\(\)"),
-        (pd.Series([np.zeros((2, 2))], dtype=object), r"1-dimensional"),
-        (pd.Series([[1, "a"]], dtype=object), r"is object, which is not stored: .*astype\(\)"),
     ],
 )
 def test_columns_that_would_not_come_back_are_refused_by_name(column: pd.Series[Any], said: str) -> None:
     with pytest.raises(InvalidTypeError, match=rf"column 'bad'.*{said}.*drop\(\)"):
+        as_source(pd.DataFrame({"ok": 1, "bad": column}))
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "odd", "said"),
+    [
+        (1, 2**70, f"expected integers of uint64, got {2**70}.*astype"),
+        (-1, 2**63, f"expected integers of int64, got {2**63}.*astype"),
+        ([1], [1, "a"], "expected int, as above, got str 'a'"),
+        ([1], [2**53 + 1, 0.5], "expected float, as others in its place"),
+        ({"a": 1}, {"a": "x"}, "expected int, as above"),
+        ({"a": 1}, {"b": 1}, r"keys \['a'\].*one with \['b'\]"),
+        ({"a": 1}, {}, r"keys \['a'\].*one with \[\]"),
+        (np.zeros((2, 3)), np.zeros((2, 4)), r"\[any, 3\], as above"),
+        (np.zeros(2), np.zeros((2, 4)), "expected float64, as above"),
+        (np.datetime64(1, "s"), np.datetime64(1, "ns"), r"expected datetime64\[s\], as above"),
+    ],
+)
+def test_an_object_that_does_not_fit_is_refused_by_its_record(ordinary: Any, odd: Any, said: str) -> None:
+    column = pd.Series([None, ordinary, ordinary, odd, ordinary], dtype=object)
+    with pytest.raises(ElementError, match=rf"record 3, leaf \['bad'\].*{said}"):
         as_source(pd.DataFrame({"ok": 1, "bad": column}))
 
 

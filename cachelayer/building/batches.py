@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from cachelayer.codec import Codec, Column
 from cachelayer.elements.tree import Tree
@@ -23,6 +23,14 @@ class Batch(Protocol):
         """The columns of the elements; errors count records from the first of the batch."""
 
 
+@runtime_checkable
+class Separable(Batch, Protocol):
+    """A batch whose elements can be looked at one by one, even if some of them have no place in a column."""
+
+    def apart(self) -> Iterator[Batch]:
+        """Yield each element as a batch of its own."""
+
+
 @dataclass(frozen=True, eq=False)
 class Elements:
     """Elements one by one."""
@@ -34,6 +42,9 @@ class Elements:
 
     def columns(self, codec: Codec) -> list[Column]:
         return codec.columns(self.items)
+
+    def apart(self) -> Iterator[Batch]:
+        return (Elements([item]) for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cachelayer.building.batches import Batch, Elements
+from cachelayer.building.batches import Batch, Elements, Separable
 from cachelayer.codec import Codec, Column, Frames
 from cachelayer.decoding import check_files
 from cachelayer.elements import tree
@@ -116,29 +116,29 @@ class Encoder:
 
     def _good(self, batch: Batch) -> Elements:
         """The elements of a batch that can be kept; the others are noted."""
-        good = []
-        for row, item in enumerate(self._items(batch)):
+        good: list[Any] = []
+        for row, one in enumerate(self._apart(batch)):
             try:
-                columns: list[Column] = self._codec.columns([item])
+                columns: list[Column] = one.columns(self._codec)
                 check_files(self._codec.spec, columns)
                 self._codec.encode(columns, 1)
-                good.append(item)
+                good.extend(self._codec.elements(columns, 1))
             except ElementError as error:
                 self._left_out_count += 1
                 if len(self._left_out) < _SHOWN:
                     self._left_out.append(error.at(record=self._records + row))
         return Elements(good)
 
-    def _items(self, batch: Batch) -> list[Any]:
-        """The elements of a batch, one by one.
+    def _apart(self, batch: Batch) -> Iterator[Batch]:
+        """Return the elements of a batch, each as a batch of its own.
 
         Raises:
-            ElementError: where the batch is no stack of elements, whichever of them is to blame.
+            ElementError: if the batch is no stack of elements, whichever of them is to blame.
         """
-        if isinstance(batch, Elements):
-            return list(batch.items)
+        if isinstance(batch, Separable):
+            return batch.apart()
         try:
-            return self._codec.elements(batch.columns(self._codec), len(batch))
+            return Elements(self._codec.elements(batch.columns(self._codec), len(batch))).apart()
         except ElementError as error:
             raise error.at(record=self._records + (error.record or 0)) from error.__cause__
 
