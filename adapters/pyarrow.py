@@ -13,14 +13,16 @@ from functools import cache, partial
 from typing import Any
 
 from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowSource, check_schema, from_row
+from cachelayer.adapters._csv import Csv
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
+from cachelayer.adapters._json_lines import JsonLines
+from cachelayer.adapters._text import parts_of_text, stream_of
 from cachelayer.building.batches import batch_records
 from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 
 try:
     import pyarrow as pa
-    import pyarrow.csv as pa_csv
     import pyarrow.dataset as pa_dataset
     import pyarrow.json as pa_json
     import pyarrow.parquet as pq
@@ -95,38 +97,62 @@ def from_ipc(
 
 def from_csv(
     paths: Paths,
+    schema: Any = None,
     *,
     read_options: Any = None,
     parse_options: Any = None,
     convert_options: Any = None,
     storage_options: Options = None,
 ) -> ArrowSource:
-    """The rows of CSV files. Types are those of a file's first block, unless ``convert_options`` says.
+    """The rows of CSV files. Columns that are not declared have the types of the first block, if these lose nothing.
+
+    Values are integers, floats or booleans if the column then says all that the text said; anything else is text, such
+    as ``007``, dates, and integers past 64 bits. A later value that the type does not hold is refused with its record.
 
     Args:
-        paths: paths, patterns, or URLs.
-        read_options, parse_options, convert_options: those of ``pyarrow.csv``.
+        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2`` or ``.zst`` are decompressed.
+        schema: a ``pyarrow.Schema`` of the columns to read.
+        read_options, parse_options, convert_options: those of ``pyarrow.csv``; ``column_types`` tells types of some.
         storage_options: what fsspec's client takes.
     """
-    options = {"read_options": read_options, "parse_options": parse_options, "convert_options": convert_options}
     files = Files(listed(paths), storage_options)
-    part = _one_by_one(files, lambda file: _streamed(file, pa_csv.open_csv, options))
-    return ArrowSource("csv", part, files=files)
+    form = Csv(read_options, parse_options, convert_options, schema)
+    return ArrowSource("csv", parts_of_text(files, form), files=files)
 
 
 def from_json(
-    paths: Paths, *, read_options: Any = None, parse_options: Any = None, storage_options: Options = None
+    paths: Paths,
+    schema: Any = None,
+    *,
+    read_options: Any = None,
+    parse_options: Any = None,
+    storage_options: Options = None,
 ) -> ArrowSource:
-    """The rows of files with one JSON object a line. Types are those of a file's first block, unless options say.
+    """The rows of files with one JSON object a line. Without a schema the types are those of the first block.
+
+    Nothing is made another type: a later value that does not fit is refused with its record, as are types that are
+    mixed, integers past 64 bits, and two equal keys. With a schema pyarrow parses the lines, which is faster, and
+    converts values to it.
 
     Args:
-        paths: paths, patterns, or URLs.
-        read_options, parse_options: those of ``pyarrow.json``.
+        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2`` or ``.zst`` are decompressed.
+        schema: a ``pyarrow.Schema`` of the columns to read; other keys are passed over.
+        read_options, parse_options: those of ``pyarrow.json``; an ``explicit_schema`` tells all columns.
         storage_options: what fsspec's client takes.
     """
-    options = {"read_options": read_options, "parse_options": parse_options}
     files = Files(listed(paths), storage_options)
-    part = _one_by_one(files, lambda file: _streamed(file, pa_json.open_json, options))
+    given = getattr(parse_options, "explicit_schema", None)
+    if schema is None and given is None:
+        if getattr(parse_options, "newlines_in_values", False):
+            raise InvalidArgumentError("newlines_in_values needs schema=: types are found line by line")
+        form = JsonLines() if read_options is None else JsonLines(read_options.block_size)
+        return ArrowSource("json", parts_of_text(files, form), files=files)
+    options = pa_json.ParseOptions(
+        explicit_schema=given if schema is None else schema,
+        newlines_in_values=getattr(parse_options, "newlines_in_values", False),
+        unexpected_field_behavior="error" if schema is None else "ignore",
+    )
+    part = _one_by_one(files, lambda file: _json(file, read_options, options))
     return ArrowSource("json", part, files=files)
 
 
@@ -208,9 +234,9 @@ def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
     return map(opened.get_batch, range(opened.num_record_batches))
 
 
-def _streamed(file: File, opener: Callable[..., Any], options: Mapping[str, Any]) -> Part:
+def _json(file: File, read_options: Any, parse_options: Any) -> Part:
     with reading(file.name, "does not parse"):
-        reader = opener(file.path if file.is_local else file.open(), **options)
+        reader = pa_json.open_json(stream_of(file), read_options, parse_options)
     return Part(file.name, reader.schema, None, lambda _: reader)
 
 

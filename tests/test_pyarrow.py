@@ -401,15 +401,6 @@ def test_two_columns_of_one_name_are_refused(storage: cachelayer.Storage) -> Non
         storage.cache(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), "d", "v1")
 
 
-def test_mixed_types_in_text_are_named_with_their_row(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("n\n" + "1\n" * 600 + "many\n")
-    with pytest.raises(SourceError, match=r"a\.csv failed at record \d+ or later: ArrowInvalid: .*'many'"):
-        storage.cache(from_csv(tmp_path / "a.csv", read_options=pa_csv.ReadOptions(block_size=1000)), "d", "v1")
-    (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": "many"}\n')
-    with pytest.raises(SourceError, match=r"a\.jsonl does not parse: ArrowInvalid: .*changed from number to string"):
-        storage.cache(from_json(tmp_path / "a.jsonl"), "d", "v1")
-
-
 @pytest.mark.parametrize("read", [from_parquet, from_ipc, from_csv, from_json])
 def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path, read: Any) -> None:
     for paths in (tmp_path / "nope", str(tmp_path / "*.nope"), tmp_path, []):
