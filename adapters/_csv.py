@@ -115,7 +115,7 @@ class _WholeLineBreaks:
 
     def read(self, size: int) -> bytes:
         """The next bytes, as many or fewer."""
-        data = self._held + self._stream.read(max(1, size - len(self._held)))
+        data: bytes = self._held + self._stream.read(max(1, size - len(self._held)))
         self._held = b""
         if len(data) > 1 and data.endswith(b"\r"):
             data, self._held = data[:-1], b"\r"
