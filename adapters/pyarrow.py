@@ -15,6 +15,7 @@ from typing import Any
 from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowSource, check_schema, from_row
 from cachelayer.adapters._csv import Csv
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
+from cachelayer.adapters._hive import partition_of
 from cachelayer.adapters._json_lines import JsonLines
 from cachelayer.adapters._text import parts_of_text, stream_of
 from cachelayer.building.batches import batch_records
@@ -59,13 +60,16 @@ def _part_of(obj: Any) -> Part | None:
         return Part("", obj.schema, obj.count_rows() if has_counts else None, lambda _: pull())
     if isinstance(obj, pa_dataset.Scanner):
         return Part("", obj.projected_schema, None, lambda _: obj.to_batches())
-    return _of_parquet("", obj, None, None) if isinstance(obj, pq.ParquetFile) else None
+    return _of_parquet("", obj, None, None, {}) if isinstance(obj, pq.ParquetFile) else None
 
 
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> SkippableArrowSource:
     """The rows of Parquet files. A build that resumes reads no row groups before its place.
+
+    Folders right above a file that are named ``key=value``, as Hive writes them, are columns after those of the file,
+    unless it has a column of that name. They are text, so that ``007`` stays ``007``; ``schema=`` casts them.
 
     Args:
         paths: paths, patterns such as ``"train-*.parquet"``, or URLs.
@@ -178,11 +182,11 @@ def _one_by_one(files: Files, part: Callable[[File], Part]) -> Callable[[], Iter
 def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
     # Closed again: thousands of files are not kept open.
     with reading(file.name, "is no Parquet file, or cut short"), _parquet_file(file) as opened:
-        part = _of_parquet(file.name, opened, columns, schema)
+        part = _of_parquet(file.name, opened, columns, schema, partition_of(file.path))
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
         with _parquet_file(file) as opened:
-            yield from _of_parquet(file.name, opened, columns, schema).batches(row)
+            yield from _of_parquet(file.name, opened, columns, schema, partition_of(file.path)).batches(row)
 
     return Part(part.name, part.schema, part.rows, batches)
 
@@ -197,8 +201,13 @@ def _parquet_file(file: File) -> Iterator[Any]:
             yield opened
 
 
-def _of_parquet(name: str, opened: Any, columns: Sequence[str] | None, schema: Any) -> Part:
-    own, rows = _selected(opened.schema_arrow, columns, schema), opened.metadata.num_rows
+def _of_parquet(
+    name: str, opened: Any, columns: Sequence[str] | None, schema: Any, partition: Mapping[str, str | None]
+) -> Part:
+    stored, rows = opened.schema_arrow, opened.metadata.num_rows
+    added = {key: value for key, value in partition.items() if key not in stored.names}
+    own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
+    read = [field for field in own.names if field not in added]
     nbytes = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.metadata.num_row_groups))
     size = batch_records(nbytes / max(1, rows))
 
@@ -207,10 +216,16 @@ def _of_parquet(name: str, opened: Any, columns: Sequence[str] | None, schema: A
         for group in range(opened.metadata.num_row_groups):
             count = opened.metadata.row_group(group).num_rows
             if row < count:
-                yield from from_row(opened.iter_batches(batch_size=size, row_groups=[group], columns=own.names), row)
+                yield from from_row(opened.iter_batches(batch_size=size, row_groups=[group], columns=read), row)
             row = max(0, row - count)
 
-    return Part(name, schema or own, rows, lambda row: _cast(batches(row), schema))
+    def whole(row: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches(row):
+            texts = {key: pa.repeat(pa.scalar(value, pa.string()), len(batch)) for key, value in added.items()}
+            found = [texts[field] if field in texts else batch.column(field) for field in own.names]
+            yield pa.RecordBatch.from_arrays(found, schema=own) if texts else batch
+
+    return Part(name, schema or own, rows, lambda row: _cast(whole(row), schema))
 
 
 def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
