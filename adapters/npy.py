@@ -55,6 +55,8 @@ def _mapped(path: AnyPath) -> NDArray[Any]:
 def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None) -> NpzSource:
     """The rows of the arrays in an ``.npz`` file, compressed or not: elements are dicts of a row of each.
 
+    They are read in blocks of rows; an array in Fortran order is read as a whole.
+
     Args:
         path: the file.
         arrays: names of those to take, by default all; a dict gives them names of its own:
@@ -70,15 +72,31 @@ class _Array:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    in_c_order: bool = True
 
     @property
     def row_nbytes(self) -> int:
         return self.dtype.itemsize * prod(self.shape[1:])
 
-    def rows(self, member: IO[bytes], count: int) -> NDArray[Any]:
-        """The next rows of the array."""
-        data = member.read(count * self.row_nbytes)
-        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+    def blocks(self, member: IO[bytes], first: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
+        """The rows from one on, in blocks.
+
+        Args:
+            member: stands at the first value.
+            first, stop: which rows.
+            size: rows of a block.
+        """
+        starts = range(first, stop, size)
+        if not self.in_c_order:
+            # Each row has values from all over the file.
+            whole = np.frombuffer(member.read(), self.dtype).reshape(self.shape[::-1]).T
+            yield from (whole[start : min(stop, start + size)] for start in starts)
+            return
+        member.seek(first * self.row_nbytes, os.SEEK_CUR)
+        for start in starts:
+            count = min(size, stop - start)
+            data = member.read(count * self.row_nbytes)
+            yield np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
 
 
 class NpzSource:
@@ -112,9 +130,7 @@ class NpzSource:
             for leaf, name in self._chosen(stored).items():
                 with archive.open(f"{name}.npy") as member:
                     shape, in_c_order, dtype = _checked(_header(member), f"{self._path}, array {name!r}")
-                if not in_c_order and len(shape) > 1:
-                    raise InvalidTypeError(f"{self._path}, array {name!r}: it is in Fortran order: save it in C order")
-                found[leaf] = _Array(name, dtype, shape)
+                found[leaf] = _Array(name, dtype, shape, in_c_order or len(shape) == 1)
         lengths = {leaf: array.shape[0] for leaf, array in found.items()}
         if len(set(lengths.values())) != 1:
             raise InvalidTypeError(f"{self._path}: arrays of different lengths, {lengths}: choose some with arrays=")
@@ -155,17 +171,15 @@ class NpzSource:
         size = batch_records(sum(array.row_nbytes for array in arrays.values()))
         with ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(self._path))
-            members = {}
+            blocks = {}
             for leaf, array in arrays.items():
-                members[leaf] = stack.enter_context(archive.open(f"{array.name}.npy"))
-                _header(members[leaf])
-                with reading(self._path, f"failed before record {self._first}"):
-                    members[leaf].seek(self._first * array.row_nbytes, os.SEEK_CUR)
+                member = stack.enter_context(archive.open(f"{array.name}.npy"))
+                _header(member)
+                blocks[leaf] = array.blocks(member, self._first, stop, size)
             for start in range(self._first, stop, size):
-                count = min(size, stop - start)
                 with reading(self._path, f"failed at record {start} or later"):
-                    batch = {leaf: array.rows(members[leaf], count) for leaf, array in arrays.items()}
-                yield Stacked(batch, count)
+                    batch = {leaf: next(rows) for leaf, rows in blocks.items()}
+                yield Stacked(batch, min(size, stop - start))
 
 
 def _header(file: IO[bytes]) -> Any:
