@@ -21,7 +21,7 @@ from cachelayer.building.batches import Batch, Stacked, batch_records
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 
 AnyPath = str | os.PathLike[str]
@@ -47,7 +47,8 @@ def _mapped(path: AnyPath) -> NDArray[Any]:
         raise InvalidArgumentError(f"there is no file {os.fspath(path)!r}")
     with reading(os.fspath(path), "is no .npy file, or cut short"):
         with Path(path).open("rb") as file:
-            _checked(_header(file), os.fspath(path))
+            header = _checked(_header(file), os.fspath(path))
+            _check_end(header, Path(path).stat().st_size - file.tell(), os.fspath(path))
         mapped: NDArray[Any] = np.load(path, mmap_mode="r")
         return mapped
 
@@ -129,7 +130,11 @@ class NpzSource:
             stored = [name.removesuffix(".npy") for name in archive.namelist()]
             for leaf, name in self._chosen(stored).items():
                 with archive.open(f"{name}.npy") as member:
-                    shape, in_c_order, dtype = _checked(_header(member), f"{self._path}, array {name!r}")
+                    title = f"{self._path}, array {name!r}"
+                    shape, in_c_order, dtype = _checked(_header(member), title)
+                    _check_end(
+                        (shape, in_c_order, dtype), archive.getinfo(f"{name}.npy").file_size - member.tell(), title
+                    )
                 found[leaf] = _Array(name, dtype, shape, in_c_order or len(shape) == 1)
         lengths = {leaf: array.shape[0] for leaf, array in found.items()}
         if len(set(lengths.values())) != 1:
@@ -197,3 +202,15 @@ def _checked(header: Any, name: str) -> Any:
     if not shape:
         raise InvalidTypeError(f"{name}: it has no rows, but one value")
     return header
+
+
+def _check_end(header: Any, nbytes: int, name: str) -> None:
+    """Raise if more bytes follow a header than its array has, as if two were saved to one file.
+
+    Raises:
+        SourceError: with the file and the number.
+    """
+    shape, _, dtype = header
+    over = nbytes - dtype.itemsize * prod(shape)
+    if over > 0:
+        raise SourceError(f"{name} goes on for {over} bytes after its array: save one array a file")

@@ -20,7 +20,7 @@ from cachelayer.adapters._json_lines import JsonLines
 from cachelayer.adapters._text import parts_of_text, stream_of
 from cachelayer.building.batches import batch_records
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 
 try:
     import pyarrow as pa
@@ -33,6 +33,7 @@ except ImportError as error:
 Options = Mapping[str, Any] | None
 _FILES_AT_ONCE = 16
 _DATASET_ROWS = 1024
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
@@ -239,6 +240,8 @@ def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in _ipc_batches(opened):
             yield batch.select(own.names)
+        if isinstance(opened, pa.RecordBatchReader):
+            _check_end(source, file.name)
 
     return Part(file.name, schema or own, None, lambda _: _cast(batches(), schema))
 
@@ -247,6 +250,20 @@ def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
     if isinstance(opened, pa.RecordBatchReader):
         return iter(opened)
     return map(opened.get_batch, range(opened.num_record_batches))
+
+
+def _check_end(source: Any, name: str) -> None:
+    """Raise if a stream of batches does not end with its mark, or its file goes on: pyarrow takes both for whole.
+
+    Raises:
+        SourceError: with the file.
+    """
+    end = source.tell()
+    source.seek(max(0, end - len(_END_OF_STREAM)))
+    if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
+        raise SourceError(f"{name} is cut short: it has no end mark; write it anew, and close its writer")
+    if end < source.size():
+        raise SourceError(f"{name} goes on after the end of its stream, at byte {end}: write one stream a file")
 
 
 def _json(file: File, read_options: Any, parse_options: Any) -> Part:

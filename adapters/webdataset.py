@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import IO, Any, NoReturn
@@ -29,6 +30,8 @@ except ImportError as error:
 KEY = "__key__"
 _LOOK_AHEAD = 1000
 _SHOWN = 80
+_MAGIC = slice(257, 262)
+_CHUNK = 1 << 20
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _SPECS: dict[str, LeafSpec] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp", "bmp", "gif", "tif", "tiff"), ImageSpec()),
@@ -153,9 +156,13 @@ class WebDatasetSource:
                     for sample in group_by_keys(tar_file_expander([{"url": file.name, "stream": stream}])):
                         yield sample
                         record += 1
-                # tarfile takes a file that ends before its end mark for a whole one.
-                if stream.ran_out:
-                    raise SourceError(f"{file.name} is cut short, at record {record - 1} or after it: make it anew")
+                    # tarfile takes a file that ends before its end mark for a whole one.
+                    if stream.ran_out:
+                        raise SourceError(f"{file.name} is cut short, at record {record - 1} or after it: make it anew")
+                    if stream.goes_on():
+                        raise SourceError(
+                            f"{file.name} goes on after its end mark, at record {record}: split it in two files"
+                        )
             except CacheLayerError:
                 raise
             except Exception as error:
@@ -167,16 +174,25 @@ class WebDatasetSource:
 
 
 class _Watched:
-    """A file that tells whether more was read of it than it has."""
+    """A tar file that tells whether more was read of it than it has, or less."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.ran_out = False
+        self._start = b""
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
         self.ran_out |= not data
+        if len(self._start) < tarfile.BLOCKSIZE:
+            self._start += data[: tarfile.BLOCKSIZE]
         return data
+
+    def goes_on(self) -> bool:
+        """Whether anything but zeros follows the end of the archive. Of compressed files that is not known."""
+        if self._start[_MAGIC] != b"ustar":
+            return False
+        return any(data.strip(b"\0") for data in iter(lambda: self._file.read(_CHUNK), b""))
 
     def __repr__(self) -> str:
         return "the file"

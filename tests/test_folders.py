@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,18 @@ def test_arrays_in_fortran_order_are_taken_from_either_file(
     assert mapped.digest == packed.digest
     np.testing.assert_array_equal(packed[2999]["x"], array[2999])
     assert_seeks(lambda: from_npz(tmp_path / "x.npz"))
+
+
+def test_a_second_array_in_a_file_is_not_left_out_in_silence(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    with (tmp_path / "x.npy").open("wb") as file:
+        np.save(file, np.arange(3))
+        np.save(file, np.arange(4))
+    with pytest.raises(SourceError, match=r"x\.npy goes on for 160 bytes after its array: save one array a file"):
+        from_npy(tmp_path / "x.npy")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.write(tmp_path / "x.npy", "a.npy")
+    with pytest.raises(SourceError, match=r"x\.npz, array 'a' goes on for 160 bytes"):
+        storage.cache(from_npz(tmp_path / "x.npz"), "d", "v1")
 
 
 def test_the_page_shows_what_its_code_prints() -> None:

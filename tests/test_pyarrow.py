@@ -317,6 +317,23 @@ def test_an_arrow_file_cut_short_is_named(storage: cachelayer.Storage, tmp_path:
         storage.cache(from_ipc(tmp_path / "a.arrow"), "d", "v1")
 
 
+def test_an_arrow_stream_that_is_cut_between_batches_or_goes_on_is_named(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    path, ends = tmp_path / "a.arrows", []
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+        for start in range(3):
+            writer.write_table(table(start, start + 1))
+            ends.append(file.tell())
+    whole = path.read_bytes()
+    assert len(storage.cache(from_ipc(path), "d", "v1")) == 3
+    changes = [(whole[:end], "is cut short: it has no end mark") for end in ends]
+    for data, reason in (*changes, (whole + whole, "goes on after the end of its stream")):
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match=rf"a\.arrows {reason}"):
+            storage.cache(from_ipc(path), "d", "v2")
+
+
 @pytest.mark.parametrize(
     ("second", "change"),
     [

@@ -201,6 +201,16 @@ def test_a_tar_file_cut_short_is_named_with_the_record(storage: cachelayer.Stora
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_a_second_archive_in_a_file_is_not_left_out_in_silence(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.tar", map(sample, range(3)))
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes() + (tmp_path / "b.tar").read_bytes())
+    with pytest.raises(SourceError, match=r"a\.tar goes on after its end mark, at record 3"):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+    (tmp_path / "b.tar").write_bytes((tmp_path / "b.tar").read_bytes() + bytes(20480))
+    assert len(storage.cache(from_webdataset(tmp_path / "b.tar"), "d", "v1")) == 3
+
+
 def test_pipelines_of_webdataset_itself_are_sources(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", map(sample, range(5)))
     pipeline = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode().to_tuple("npy", "cls")
