@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import fsspec
@@ -100,22 +101,33 @@ class Folder:
                 raise InvalidArgumentError("there is no such folder")
         return cls(fs, inner.rstrip("/"))
 
-    def files(self) -> list[tuple[str, Sized]]:
-        """The files at any depth, by their paths below the folder, in order."""
+    def files(self, *, hidden: bool = False) -> list[tuple[str, Sized]]:
+        """The files at any depth, by their paths below the folder, in order. Links to folders are followed.
+
+        Args:
+            hidden: whether to give those too that, or whose folders, have a name that begins with a dot.
+
+        Raises:
+            SourceError: for a folder that cannot be listed, or a link that leads back to a folder that it lies in.
+        """
         with reading(self.path):
-            found = self.fs.find(self.path, detail=True)
-        inner = {
-            name[len(self.path) + 1 :]: Sized(self.fs, name, info["size"], _modified(info))
+            found = _below(self.path) if isinstance(self.fs, LocalFileSystem) else self.fs.find(self.path, detail=True)
+        inner = [
+            (name[len(self.path) + 1 :], Sized(self.fs, name, int(info["size"] or 0), _modified(info)))
             for name, info in found.items()
-        }
-        return sorted(inner.items())
+        ]
+        return sorted((path, file) for path, file in inner if hidden or not is_hidden(path))
 
     def folders(self) -> list[str]:
-        """The names of the folders in it that are not hidden, in order."""
+        """The names of the folders in it that are not hidden, in order. Links to folders are folders."""
         with reading(self.path):
             found = self.fs.ls(self.path, detail=True)
-        names = [info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory"]
-        return sorted(name for name in names if not name.startswith("."))
+            names = [info["name"].rstrip("/") for info in found if self._is_folder(info)]
+        return sorted(name for path in names if not is_hidden(name := path.rpartition("/")[2]))
+
+    def _is_folder(self, info: Mapping[str, Any]) -> bool:
+        is_local = isinstance(self.fs, LocalFileSystem)
+        return Path(info["name"]).is_dir() if is_local else bool(info["type"] == "directory")
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,30 @@ def are_local(paths: Paths) -> bool:
     return not any("://" in os.fspath(path) or "::" in os.fspath(path) for path in given)
 
 
+def is_hidden(path: str) -> bool:
+    """Return whether a part of a path has a name that begins with a dot."""
+    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+
+
+def _below(folder: str, within: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
+    """What is known of each file below a folder of this host. fsspec follows no links to folders."""
+    real = os.path.realpath(folder)
+    if real in within:
+        raise SourceError(f"{folder} is a link to {real}, which it lies in: take the link away")
+    found: dict[str, dict[str, Any]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = f"{folder}/{entry.name}"
+            if entry.is_dir():
+                found.update(_below(path, (*within, real)))
+            elif entry.is_file():
+                stat = entry.stat()
+                found[path] = {"size": stat.st_size, "mtime": stat.st_mtime}
+            elif entry.is_symlink():
+                raise SourceError(f"{path} is a link to nothing: take it away, or bring back {os.path.realpath(path)}")
+    return found
+
+
 def facts_of(name: str, info: Mapping[str, Any]) -> FileFacts:
     """Return what the listing of a file says, of what fsspec says."""
     return FileFacts(name, int(info.get("size") or 0), _modified(info))
@@ -192,10 +228,30 @@ def _matching(path: str | os.PathLike[str], options: dict[str, Any]) -> list[Fil
         if not any(sign in text for sign in _PATTERN) or fs.isfile(inner):
             found = [inner] if fs.isfile(inner) else []
         else:
-            found = [name for name in sorted(fs.glob(inner)) if fs.isfile(name)]
+            found = _of_pattern(fs, inner)
     if not found:
-        raise InvalidArgumentError(f"there is no file {text!r}")
+        folder = f": it is a folder: pass a pattern such as {text.rstrip('/') + '/*'!r}" if fs.isdir(inner) else ""
+        raise InvalidArgumentError(f"there is no file {text!r}{folder}")
     return [File(fs, name) for name in found]
+
+
+def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
+    """The files of a pattern, by name: as in a shell, hidden ones only if the pattern says the dot.
+
+    Raises:
+        InvalidArgumentError: for a folder among them, unless the pattern takes any name.
+    """
+    found = sorted(fs.glob(pattern))
+    first = min((pattern.find(sign) for sign in _PATTERN if sign in pattern), default=len(pattern))
+    folder = pattern[: pattern.rfind("/", 0, first) + 1]
+    if not is_hidden(pattern[len(folder) :]):
+        found = [name for name in found if not is_hidden(name.removeprefix(folder))]
+    files = [name for name in found if fs.isfile(name)]
+    if pattern.rpartition("/")[2].strip("*"):
+        other = next((name for name in sorted({*found} - {*files}) if fs.isdir(name)), None)
+        if other is not None:
+            raise InvalidArgumentError(f"{other!r} is a folder: pass {other + '/*'!r} for the files in it")
+    return files
 
 
 @contextmanager

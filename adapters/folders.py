@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters._files import Folder, Sized, are_local, reading
+from cachelayer.adapters._files import Folder, Sized, are_local, is_hidden, reading
 from cachelayer.building.batches import BATCH_NBYTES, Batch, Elements
 from cachelayer.building.identity import identity_of_files
 from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
@@ -42,13 +42,14 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
     Declare ``element_spec={"path": str, "data": ImageSpec()}`` to have images decoded when they are read.
 
     Args:
-        root: path or URL of the folder; files lie in it at any depth.
-        pattern: which paths to take, as in ``"*.json"``; ``*`` goes over ``/`` too.
+        root: path or URL of the folder; files lie in it at any depth. Links to folders are followed.
+        pattern: which paths to take, as in ``"*.json"``; ``*`` goes over ``/`` too. Hidden files, and those of hidden
+            folders, are taken only if the pattern says a name that begins with a dot.
         storage_options: what fsspec's client takes.
     """
 
     def listing() -> Listing:
-        found = Folder.at(root, storage_options).files()
+        found = Folder.at(root, storage_options).files(hidden=is_hidden(pattern))
         chosen = [(file, {"path": path}) for path, file in found if fnmatchcase(path, pattern)]
         if not chosen:
             raise InvalidArgumentError(f"there is no file {pattern!r} in {os.fspath(root)!r}")
@@ -67,11 +68,12 @@ def from_image_folder(
     """Images with a folder for each class: elements are dicts of ``image`` and ``label``, in the order of the names.
 
     Labels are the places of the classes among their names in order; the names are in ``ref.metadata["classes"]``.
-    Images stay the bytes of their files, decoded when they are read.
+    Images stay the bytes of their files, decoded when they are read. Links to folders are followed; hidden files and
+    folders, whose names begin with a dot, are passed over.
 
     Args:
         root: holds a folder for each class; files lie in it at any depth.
-        extensions: the files that are images, in lower case; others are passed over.
+        extensions: how the names of images end, such as ``.png``; other files are passed over.
         mode: the mode of Pillow that pixels are converted to.
         storage_options: what fsspec's client takes.
     """
@@ -90,7 +92,7 @@ def from_audio_folder(
 
     Args:
         root: holds a folder for each class; files lie in it at any depth.
-        extensions: the files that are sounds, in lower case; others are passed over.
+        extensions: how the names of sounds end, such as ``.wav``; other files are passed over.
         sampling_rate, channels: what files are decoded to; see :class:`cachelayer.AudioSpec`.
         storage_options: what fsspec's client takes.
     """
@@ -98,6 +100,9 @@ def from_audio_folder(
 
 
 def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str], options: Options) -> FilesSource:
+    given = [extensions] if isinstance(extensions, str) else extensions
+    endings = tuple(extension.lower() for extension in given)
+
     def listing() -> Listing:
         folder = Folder.at(root, options)
         classes = folder.folders()
@@ -105,14 +110,14 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
         chosen = []
         for path, file in folder.files():
             name, inner, _ = path.partition("/")
-            if path.lower().endswith(tuple(extensions)) and not name.startswith("."):
+            if path.lower().endswith(endings):
                 if not inner:
                     raise InvalidArgumentError(f"{file.name} lies in no folder of a class")
                 chosen.append((file, {"label": places[name]}))
         empty = sorted(set(places.values()) - {others["label"] for _, others in chosen})
         if empty or not classes:
             which = f"the folder {classes[empty[0]]!r} has no file" if empty else "there is no folder with a file"
-            raise InvalidArgumentError(f"{os.fspath(root)}: {which} that ends in {', '.join(extensions)}")
+            raise InvalidArgumentError(f"{os.fspath(root)}: {which} that ends in {', '.join(endings)}")
         return Listing(chosen, {"classes": classes})
 
     leaves = {leaf: spec, "label": ArraySpec(np.dtype(np.int64))}

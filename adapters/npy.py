@@ -21,7 +21,7 @@ from cachelayer.building.batches import Batch, Stacked, batch_records
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 
 AnyPath = str | os.PathLike[str]
@@ -47,13 +47,16 @@ def _mapped(path: AnyPath) -> NDArray[Any]:
         raise InvalidArgumentError(f"there is no file {os.fspath(path)!r}")
     with reading(os.fspath(path), "is no .npy file, or cut short"):
         with Path(path).open("rb") as file:
-            _checked(_header(file), os.fspath(path))
+            header = _checked(_header(file), os.fspath(path))
+            _check_end(header, Path(path).stat().st_size - file.tell(), os.fspath(path))
         mapped: NDArray[Any] = np.load(path, mmap_mode="r")
         return mapped
 
 
 def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None) -> NpzSource:
     """The rows of the arrays in an ``.npz`` file, compressed or not: elements are dicts of a row of each.
+
+    They are read in blocks of rows; an array in Fortran order is read as a whole.
 
     Args:
         path: the file.
@@ -70,15 +73,31 @@ class _Array:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    in_c_order: bool = True
 
     @property
     def row_nbytes(self) -> int:
         return self.dtype.itemsize * prod(self.shape[1:])
 
-    def rows(self, member: IO[bytes], count: int) -> NDArray[Any]:
-        """The next rows of the array."""
-        data = member.read(count * self.row_nbytes)
-        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+    def blocks(self, member: IO[bytes], first: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
+        """The rows from one on, in blocks.
+
+        Args:
+            member: stands at the first value.
+            first, stop: which rows.
+            size: rows of a block.
+        """
+        starts = range(first, stop, size)
+        if not self.in_c_order:
+            # Each row has values from all over the file.
+            whole = np.frombuffer(member.read(), self.dtype).reshape(self.shape[::-1]).T
+            yield from (whole[start : min(stop, start + size)] for start in starts)
+            return
+        member.seek(first * self.row_nbytes, os.SEEK_CUR)
+        for start in starts:
+            count = min(size, stop - start)
+            data = member.read(count * self.row_nbytes)
+            yield np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
 
 
 class NpzSource:
@@ -111,10 +130,12 @@ class NpzSource:
             stored = [name.removesuffix(".npy") for name in archive.namelist()]
             for leaf, name in self._chosen(stored).items():
                 with archive.open(f"{name}.npy") as member:
-                    shape, in_c_order, dtype = _checked(_header(member), f"{self._path}, array {name!r}")
-                if not in_c_order and len(shape) > 1:
-                    raise InvalidTypeError(f"{self._path}, array {name!r}: it is in Fortran order: save it in C order")
-                found[leaf] = _Array(name, dtype, shape)
+                    title = f"{self._path}, array {name!r}"
+                    shape, in_c_order, dtype = _checked(_header(member), title)
+                    _check_end(
+                        (shape, in_c_order, dtype), archive.getinfo(f"{name}.npy").file_size - member.tell(), title
+                    )
+                found[leaf] = _Array(name, dtype, shape, in_c_order or len(shape) == 1)
         lengths = {leaf: array.shape[0] for leaf, array in found.items()}
         if len(set(lengths.values())) != 1:
             raise InvalidTypeError(f"{self._path}: arrays of different lengths, {lengths}: choose some with arrays=")
@@ -155,17 +176,15 @@ class NpzSource:
         size = batch_records(sum(array.row_nbytes for array in arrays.values()))
         with ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(self._path))
-            members = {}
+            blocks = {}
             for leaf, array in arrays.items():
-                members[leaf] = stack.enter_context(archive.open(f"{array.name}.npy"))
-                _header(members[leaf])
-                with reading(self._path, f"failed before record {self._first}"):
-                    members[leaf].seek(self._first * array.row_nbytes, os.SEEK_CUR)
+                member = stack.enter_context(archive.open(f"{array.name}.npy"))
+                _header(member)
+                blocks[leaf] = array.blocks(member, self._first, stop, size)
             for start in range(self._first, stop, size):
-                count = min(size, stop - start)
                 with reading(self._path, f"failed at record {start} or later"):
-                    batch = {leaf: array.rows(members[leaf], count) for leaf, array in arrays.items()}
-                yield Stacked(batch, count)
+                    batch = {leaf: next(rows) for leaf, rows in blocks.items()}
+                yield Stacked(batch, min(size, stop - start))
 
 
 def _header(file: IO[bytes]) -> Any:
@@ -183,3 +202,15 @@ def _checked(header: Any, name: str) -> Any:
     if not shape:
         raise InvalidTypeError(f"{name}: it has no rows, but one value")
     return header
+
+
+def _check_end(header: Any, nbytes: int, name: str) -> None:
+    """Raise if more bytes follow a header than its array has, as if two were saved to one file.
+
+    Raises:
+        SourceError: with the file and the number.
+    """
+    shape, _, dtype = header
+    over = nbytes - dtype.itemsize * prod(shape)
+    if over > 0:
+        raise SourceError(f"{name} goes on for {over} bytes after its array: save one array a file")

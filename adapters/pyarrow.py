@@ -13,14 +13,17 @@ from functools import cache, partial
 from typing import Any
 
 from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowSource, check_schema, from_row
+from cachelayer.adapters._csv import Csv
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
+from cachelayer.adapters._hive import partition_of
+from cachelayer.adapters._json_lines import JsonLines
+from cachelayer.adapters._text import parts_of_text, stream_of
 from cachelayer.building.batches import batch_records
 from cachelayer.elements.tree import Tree
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 
 try:
     import pyarrow as pa
-    import pyarrow.csv as pa_csv
     import pyarrow.dataset as pa_dataset
     import pyarrow.json as pa_json
     import pyarrow.parquet as pq
@@ -30,6 +33,7 @@ except ImportError as error:
 Options = Mapping[str, Any] | None
 _FILES_AT_ONCE = 16
 _DATASET_ROWS = 1024
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
@@ -57,13 +61,16 @@ def _part_of(obj: Any) -> Part | None:
         return Part("", obj.schema, obj.count_rows() if has_counts else None, lambda _: pull())
     if isinstance(obj, pa_dataset.Scanner):
         return Part("", obj.projected_schema, None, lambda _: obj.to_batches())
-    return _of_parquet("", obj, None, None) if isinstance(obj, pq.ParquetFile) else None
+    return _of_parquet("", obj, None, None, {}) if isinstance(obj, pq.ParquetFile) else None
 
 
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> SkippableArrowSource:
     """The rows of Parquet files. A build that resumes reads no row groups before its place.
+
+    Folders right above a file that are named ``key=value``, as Hive writes them, are columns after those of the file,
+    unless it has a column of that name. They are text, so that ``007`` stays ``007``; ``schema=`` casts them.
 
     Args:
         paths: paths, patterns such as ``"train-*.parquet"``, or URLs.
@@ -95,38 +102,62 @@ def from_ipc(
 
 def from_csv(
     paths: Paths,
+    schema: Any = None,
     *,
     read_options: Any = None,
     parse_options: Any = None,
     convert_options: Any = None,
     storage_options: Options = None,
 ) -> ArrowSource:
-    """The rows of CSV files. Types are those of a file's first block, unless ``convert_options`` says.
+    """The rows of CSV files. Columns that are not declared have the types of the first block, if these lose nothing.
+
+    Values are integers, floats or booleans if the column then says all that the text said; anything else is text, such
+    as ``007``, dates, and integers past 64 bits. A later value that the type does not hold is refused with its record.
 
     Args:
-        paths: paths, patterns, or URLs.
-        read_options, parse_options, convert_options: those of ``pyarrow.csv``.
+        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2`` or ``.zst`` are decompressed.
+        schema: a ``pyarrow.Schema`` of the columns to read.
+        read_options, parse_options, convert_options: those of ``pyarrow.csv``; ``column_types`` tells types of some.
         storage_options: what fsspec's client takes.
     """
-    options = {"read_options": read_options, "parse_options": parse_options, "convert_options": convert_options}
     files = Files(listed(paths), storage_options)
-    part = _one_by_one(files, lambda file: _streamed(file, pa_csv.open_csv, options))
-    return ArrowSource("csv", part, files=files)
+    form = Csv(read_options, parse_options, convert_options, schema)
+    return ArrowSource("csv", parts_of_text(files, form), files=files)
 
 
 def from_json(
-    paths: Paths, *, read_options: Any = None, parse_options: Any = None, storage_options: Options = None
+    paths: Paths,
+    schema: Any = None,
+    *,
+    read_options: Any = None,
+    parse_options: Any = None,
+    storage_options: Options = None,
 ) -> ArrowSource:
-    """The rows of files with one JSON object a line. Types are those of a file's first block, unless options say.
+    """The rows of files with one JSON object a line. Without a schema the types are those of the first block.
+
+    Nothing is made another type: a later value that does not fit is refused with its record, as are types that are
+    mixed, integers past 64 bits, and two equal keys. With a schema pyarrow parses the lines, which is faster, and
+    converts values to it.
 
     Args:
-        paths: paths, patterns, or URLs.
-        read_options, parse_options: those of ``pyarrow.json``.
+        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2`` or ``.zst`` are decompressed.
+        schema: a ``pyarrow.Schema`` of the columns to read; other keys are passed over.
+        read_options, parse_options: those of ``pyarrow.json``; an ``explicit_schema`` tells all columns.
         storage_options: what fsspec's client takes.
     """
-    options = {"read_options": read_options, "parse_options": parse_options}
     files = Files(listed(paths), storage_options)
-    part = _one_by_one(files, lambda file: _streamed(file, pa_json.open_json, options))
+    given = getattr(parse_options, "explicit_schema", None)
+    if schema is None and given is None:
+        if getattr(parse_options, "newlines_in_values", False):
+            raise InvalidArgumentError("newlines_in_values needs schema=: types are found line by line")
+        form = JsonLines() if read_options is None else JsonLines(read_options.block_size)
+        return ArrowSource("json", parts_of_text(files, form), files=files)
+    options = pa_json.ParseOptions(
+        explicit_schema=given if schema is None else schema,
+        newlines_in_values=getattr(parse_options, "newlines_in_values", False),
+        unexpected_field_behavior="error" if schema is None else "ignore",
+    )
+    part = _one_by_one(files, lambda file: _json(file, read_options, options))
     return ArrowSource("json", part, files=files)
 
 
@@ -152,11 +183,11 @@ def _one_by_one(files: Files, part: Callable[[File], Part]) -> Callable[[], Iter
 def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
     # Closed again: thousands of files are not kept open.
     with reading(file.name, "is no Parquet file, or cut short"), _parquet_file(file) as opened:
-        part = _of_parquet(file.name, opened, columns, schema)
+        part = _of_parquet(file.name, opened, columns, schema, partition_of(file.path))
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
         with _parquet_file(file) as opened:
-            yield from _of_parquet(file.name, opened, columns, schema).batches(row)
+            yield from _of_parquet(file.name, opened, columns, schema, partition_of(file.path)).batches(row)
 
     return Part(part.name, part.schema, part.rows, batches)
 
@@ -171,8 +202,13 @@ def _parquet_file(file: File) -> Iterator[Any]:
             yield opened
 
 
-def _of_parquet(name: str, opened: Any, columns: Sequence[str] | None, schema: Any) -> Part:
-    own, rows = _selected(opened.schema_arrow, columns, schema), opened.metadata.num_rows
+def _of_parquet(
+    name: str, opened: Any, columns: Sequence[str] | None, schema: Any, partition: Mapping[str, str | None]
+) -> Part:
+    stored, rows = opened.schema_arrow, opened.metadata.num_rows
+    added = {key: value for key, value in partition.items() if key not in stored.names}
+    own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
+    read = [field for field in own.names if field not in added]
     nbytes = sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.metadata.num_row_groups))
     size = batch_records(nbytes / max(1, rows))
 
@@ -181,10 +217,16 @@ def _of_parquet(name: str, opened: Any, columns: Sequence[str] | None, schema: A
         for group in range(opened.metadata.num_row_groups):
             count = opened.metadata.row_group(group).num_rows
             if row < count:
-                yield from from_row(opened.iter_batches(batch_size=size, row_groups=[group], columns=own.names), row)
+                yield from from_row(opened.iter_batches(batch_size=size, row_groups=[group], columns=read), row)
             row = max(0, row - count)
 
-    return Part(name, schema or own, rows, lambda row: _cast(batches(row), schema))
+    def whole(row: int) -> Iterator[pa.RecordBatch]:
+        for batch in batches(row):
+            texts = {key: pa.repeat(pa.scalar(value, pa.string()), len(batch)) for key, value in added.items()}
+            found = [texts[field] if field in texts else batch.column(field) for field in own.names]
+            yield pa.RecordBatch.from_arrays(found, schema=own) if texts else batch
+
+    return Part(name, schema or own, rows, lambda row: _cast(whole(row), schema))
 
 
 def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
@@ -198,6 +240,8 @@ def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in _ipc_batches(opened):
             yield batch.select(own.names)
+        if isinstance(opened, pa.RecordBatchReader):
+            _check_end(source, file.name)
 
     return Part(file.name, schema or own, None, lambda _: _cast(batches(), schema))
 
@@ -208,9 +252,23 @@ def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
     return map(opened.get_batch, range(opened.num_record_batches))
 
 
-def _streamed(file: File, opener: Callable[..., Any], options: Mapping[str, Any]) -> Part:
+def _check_end(source: Any, name: str) -> None:
+    """Raise if a stream of batches does not end with its mark, or its file goes on: pyarrow takes both for whole.
+
+    Raises:
+        SourceError: with the file.
+    """
+    end = source.tell()
+    source.seek(max(0, end - len(_END_OF_STREAM)))
+    if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
+        raise SourceError(f"{name} is cut short: it has no end mark; write it anew, and close its writer")
+    if end < source.size():
+        raise SourceError(f"{name} goes on after the end of its stream, at byte {end}: write one stream a file")
+
+
+def _json(file: File, read_options: Any, parse_options: Any) -> Part:
     with reading(file.name, "does not parse"):
-        reader = opener(file.path if file.is_local else file.open(), **options)
+        reader = pa_json.open_json(stream_of(file), read_options, parse_options)
     return Part(file.name, reader.schema, None, lambda _: reader)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from cachelayer.adapters._files import Paths, are_local, listed
+from cachelayer.adapters._files import Paths, are_local, is_hidden, listed
+from cachelayer.adapters._tfrecord_files import RECORD_FRAME, compression_of, is_whole
 from cachelayer.adapters.tensorflow import TfDataSource
 from cachelayer.building.batches import Batch
 from cachelayer.building.identity import FileFacts, identity_of_files
@@ -32,7 +33,7 @@ def from_tfrecord(
         filenames: paths, patterns such as ``"train-*.tfrecord"``, or URLs that TensorFlow opens.
         features: of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. None: records are bytes,
             stored as they are.
-        compression_type: None, ``"GZIP"`` or ``"ZLIB"``.
+        compression_type: None, ``"GZIP"`` or ``"ZLIB"``; a file that is compressed otherwise is refused.
     """
     return TfRecordSource(filenames, features, compression_type)
 
@@ -43,6 +44,16 @@ def _facts(file: str) -> FileFacts:
     except tf.errors.OpError as error:
         raise SourceError(f"{file} cannot be read: {error}") from error
     return FileFacts(file, stat.length, str(stat.mtime_nsec))
+
+
+def _matching(pattern: str) -> list[str]:
+    """The files of a pattern, by name; hidden ones only if the pattern says the dot."""
+    found = sorted(tf.io.gfile.glob(pattern))
+    return (
+        found
+        if is_hidden(pattern.rpartition("/")[2])
+        else [name for name in found if not is_hidden(name.rpartition("/")[2])]
+    )
 
 
 class TfRecordSource:
@@ -84,7 +95,7 @@ class TfRecordSource:
     @cached_property
     def _files(self) -> list[str]:
         given = [self._filenames] if isinstance(self._filenames, (str, os.PathLike)) else list(self._filenames)
-        files = [file for name in given for file in sorted(tf.io.gfile.glob(os.fspath(name)))]
+        files = [file for name in given for file in _matching(os.fspath(name))]
         if not files:
             raise InvalidArgumentError(f"there is no file {', '.join(map(str, given)) or 'in an empty list'}")
         return files
@@ -103,17 +114,22 @@ class TfRecordSource:
         done = 0
         for file in self._files:
             first = done
+            read = tf.Variable(0, dtype=tf.int64)
             try:
-                for batch in self._source(file).batches(None if limit is None else limit - done):
+                for batch in self._source(file, read).batches(None if limit is None else limit - done):
                     yield batch
                     done += len(batch)
             except SourceError as error:
                 raise self._located(file, first, error) from error.__cause__
             if done == limit:
                 return
+            # TensorFlow takes a file that ends within a header, or is compressed and cut anywhere, for a whole one.
+            if not is_whole(file, self._compression_type, int(read)):
+                raise SourceError(f"{file} is cut short, or goes on with other bytes, after record {done - 1}")
 
-    def _source(self, file: str) -> TfDataSource:
-        return TfDataSource(self._parsed(self._raw(file)), self._declared)
+    def _source(self, file: str, read: Any = None) -> TfDataSource:
+        raw = self._raw(file)
+        return TfDataSource(self._parsed(raw if read is None else raw.map(partial(_counted, read))), self._declared)
 
     def _raw(self, file: str) -> Any:
         return tf.data.TFRecordDataset(file, compression_type=self._compression_type)
@@ -144,6 +160,20 @@ class TfRecordSource:
         except tf.errors.OpError as found:
             cause = found
         reason = str(cause).splitlines()[0] if str(cause) else ""
+        compressed = "" if number else _fix(compression_of(file), self._compression_type or None)
         return SourceError(
-            f"{file} failed at record {first + number}, its own {number}: {type(cause).__name__}: {reason}"
+            f"{file} failed at record {first + number}, its own {number}{compressed}: {type(cause).__name__}: {reason}"
         )
+
+
+def _counted(read: Any, record: Any) -> Any:
+    """The record, whose bytes in the file are added to those that were read."""
+    with tf.control_dependencies([read.assign_add(tf.cast(tf.strings.length(record), tf.int64) + RECORD_FRAME)]):
+        return tf.identity(record)
+
+
+def _fix(found: str | None, given: str | None) -> str:
+    if found == given:
+        return ""
+    how = "is not compressed so" if found is None else f"looks like {found}"
+    return f" (it {how}: pass compression_type={found!r}, not {given!r})"

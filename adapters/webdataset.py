@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
@@ -28,6 +29,10 @@ except ImportError as error:
 
 KEY = "__key__"
 _LOOK_AHEAD = 1000
+_SHOWN = 80
+_MAGIC = slice(257, 262)
+_CHUNK = 1 << 20
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _SPECS: dict[str, LeafSpec] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp", "bmp", "gif", "tif", "tiff"), ImageSpec()),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg"), AudioSpec()),
@@ -41,8 +46,8 @@ def from_webdataset(
 ) -> WebDatasetSource:
     """The samples of tar files: dicts of ``__key__`` and of each suffix, in the order of the files.
 
-    Images and sounds stay the bytes of their files, decoded when they are read. ``cls`` and ``index`` are int64,
-    ``txt`` is str, ``npy`` the array; anything else is bytes.
+    Images and sounds stay the bytes of their files, decoded when they are read. ``cls``, ``cls2``, ``index``, ``inx``
+    and ``id`` are int64; ``txt``, ``text`` and ``transcript`` are str; ``npy`` is the array; anything else is bytes.
 
     Args:
         urls: paths or URLs, with braces (``"train-{000..146}.tar"``) or patterns (``"train-*.tar"``).
@@ -139,7 +144,7 @@ class WebDatasetSource:
             try:
                 yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
             except ElementError as error:
-                hint = f"It is of sample {sample[KEY]!r} in {sample['__url__']}."
+                hint = f"It is of sample {sample[KEY]!r} in {sample['__url__']}: element_spec= may say bytes or str."
                 raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error
 
     def _samples(self) -> Iterator[dict[str, Any]]:
@@ -151,9 +156,13 @@ class WebDatasetSource:
                     for sample in group_by_keys(tar_file_expander([{"url": file.name, "stream": stream}])):
                         yield sample
                         record += 1
-                # tarfile takes a file that ends before its end mark for a whole one.
-                if stream.ran_out:
-                    raise SourceError(f"{file.name} is cut short, at record {record - 1} or after it: make it anew")
+                    # tarfile takes a file that ends before its end mark for a whole one.
+                    if stream.ran_out:
+                        raise SourceError(f"{file.name} is cut short, at record {record - 1} or after it: make it anew")
+                    if stream.goes_on():
+                        raise SourceError(
+                            f"{file.name} goes on after its end mark, at record {record}: split it in two files"
+                        )
             except CacheLayerError:
                 raise
             except Exception as error:
@@ -165,16 +174,25 @@ class WebDatasetSource:
 
 
 class _Watched:
-    """A file that tells whether more was read of it than it has."""
+    """A tar file that tells whether more was read of it than it has, or less."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.ran_out = False
+        self._start = b""
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
         self.ran_out |= not data
+        if len(self._start) < tarfile.BLOCKSIZE:
+            self._start += data[: tarfile.BLOCKSIZE]
         return data
+
+    def goes_on(self) -> bool:
+        """Whether anything but zeros follows the end of the archive. Of compressed files that is not known."""
+        if self._start[_MAGIC] != b"ustar":
+            return False
+        return any(data.strip(b"\0") for data in iter(lambda: self._file.read(_CHUNK), b""))
 
     def __repr__(self) -> str:
         return "the file"
@@ -192,7 +210,28 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
             return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         if leaf is None:
             return data
-        return data.decode() if leaf.dtype is str else np.dtype(leaf.dtype).type(data.decode().strip())
-    except ValueError as error:
+        return data.decode() if leaf.dtype is str else _number(data.decode().strip(), np.dtype(leaf.dtype))
+    except (ValueError, OverflowError) as error:
         expected = "an array of numpy" if leaf is None else leaf.describe()
-        raise ElementError(expected, tree.describe(data), path=f"[{name!r}]") from error
+        got = repr(data) if len(data) < _SHOWN else tree.describe(data)
+        raise ElementError(expected, got, path=f"[{name!r}]") from error
+
+
+def _number(text: str, dtype: np.dtype[Any]) -> Any:
+    """The number that a text is, if it says nothing else.
+
+    Raises:
+        ValueError: for anything else, such as ``007`` as an integer, which would be 7.
+    """
+    if dtype.kind == "b":
+        return np.bool_(_BOOLEANS[text.lower()]) if text.lower() in _BOOLEANS else _not_told(text)
+    if dtype.kind in "iu" and str(int(text)) != text:
+        _not_told(text)
+    number = dtype.type(text)
+    if dtype.kind == "f" and np.isinf(number) and "inf" not in text.lower():
+        _not_told(text)
+    return number
+
+
+def _not_told(text: str) -> NoReturn:
+    raise ValueError(f"{text!r} would be changed")

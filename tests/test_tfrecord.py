@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,50 @@ def test_a_file_that_is_cut_short_or_damaged_is_named(
             SourceError, match=rf"1\.tfrecord failed at record {record}, its own {record - 20}: DataLos"
         ):
             storage.cache(from_tfrecord(tmp_path / "*.tfrecord", features), "d", "v1")
+
+
+PACK: dict[str, Any] = {"": bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}
+
+
+@pytest.mark.parametrize("compression", PACK)
+def test_a_file_that_is_compressed_otherwise_tells_how_to_read_it(
+    storage: cachelayer.Storage, tmp_path: Path, compression: str
+) -> None:
+    write(tmp_path / "a.tfrecord", map(labelled, range(3)), compression)
+    for number, other in enumerate(sorted(PACK)):
+        source = from_tfrecord(tmp_path / "a.tfrecord", compression_type=other or None)
+        if other == compression:
+            assert len(storage.cache(source, "d", f"v{number}")) == 3
+            continue
+        told = rf"pass compression_type={compression or None!r}, not {other or None!r}"
+        with pytest.raises(SourceError, match=rf"a\.tfrecord failed at record 0.*{told}"):
+            storage.cache(source, "d", f"v{number}")
+
+
+@pytest.mark.parametrize("compression", PACK)
+def test_no_byte_at_the_end_is_missing_or_left_over_in_silence(
+    storage: cachelayer.Storage, tmp_path: Path, compression: str
+) -> None:
+    write(tmp_path / "plain", (b"%d" % number * 40 for number in range(30)))
+    plain, pack = (tmp_path / "plain").read_bytes(), PACK[compression]
+    whole = pack(plain)
+    cuts = [whole[:end] for end in (len(whole) // 2, -20, -9, -5, -1)]
+    strays = [whole + b"garbage"] + [pack(plain + plain[:end]) for end in (4, 11)]
+    for data in (*cuts, *strays):
+        (tmp_path / "a.tfrecord").write_bytes(data)
+        with pytest.raises(SourceError, match=r"a\.tfrecord (is cut short, or goes on|failed at record)"):
+            storage.cache(from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None), "d", "v1")
+    if compression != "ZLIB":
+        (tmp_path / "a.tfrecord").write_bytes(whole + whole)
+        twice = from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None)
+        assert len(storage.cache(twice, "d", "v1")) == 60
+
+
+def test_hidden_files_are_taken_only_if_the_pattern_says_so(tmp_path: Path) -> None:
+    for name in ("a.tfrecord", "._a.tfrecord"):
+        write(tmp_path / name, [b"x"])
+    assert from_tfrecord(tmp_path / "*.tfrecord").identity["files"] == 1
+    assert from_tfrecord(tmp_path / "._*").identity["files"] == 1
 
 
 @pytest.mark.parametrize("filenames", ["nope.tfrecord", ["no-*"], []])

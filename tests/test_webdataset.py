@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,43 @@ def test_what_its_suffix_does_not_hold_is_named(
         storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
 
 
+@pytest.mark.parametrize("suffix", ["cls", "cls2", "index", "inx", "id"])
+@pytest.mark.parametrize("text", ["9223372036854775808", "-9223372036854775809", "007", "+7", "1_000", "1.0", "-0", ""])
+def test_a_number_that_int64_does_not_hold_as_it_is_written_names_the_sample(
+    storage: cachelayer.Storage, tmp_path: Path, suffix: str, text: str
+) -> None:
+    write(tmp_path / "a.tar", [{"__key__": "a", suffix: b"7\n"}, {"__key__": "b", suffix: text.encode()}])
+    match = rf"record 1, leaf \['{suffix}'\]: expected int64, got b'{re.escape(text)}'.*sample 'b' in .*a\.tar"
+    with pytest.raises(ElementError, match=match):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+    ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec={"__key__": str, suffix: str})
+    assert ref[1][suffix] == text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text", "value"),
+    [
+        ("bool", "False", False),
+        ("bool", "1", True),
+        ("bool", "maybe", None),
+        ("float32", "1e400", None),
+        ("float32", "inf", np.inf),
+        ("uint8", "256", None),
+        ("uint64", "18446744073709551615", 2**64 - 1),
+    ],
+)
+def test_declared_numbers_are_those_of_the_text_or_refused(
+    storage: cachelayer.Storage, tmp_path: Path, dtype: str, text: str, value: Any
+) -> None:
+    write(tmp_path / "a.tar", [{"__key__": "a", "x": text.encode()}])
+    spec = {"__key__": str, "x": dtype}
+    if value is None:
+        with pytest.raises(ElementError, match=r"leaf \['x'\]"):
+            storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)
+    else:
+        assert storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec=spec)[0]["x"] == value
+
+
 def test_a_tar_file_cut_short_is_named_with_the_record(storage: cachelayer.Storage, tmp_path: Path) -> None:
     for name in ("a.tar", "b.tar", "b.tar.gz"):
         write(tmp_path / name, map(sample, range(5)))
@@ -163,6 +201,16 @@ def test_a_tar_file_cut_short_is_named_with_the_record(storage: cachelayer.Stora
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_a_second_archive_in_a_file_is_not_left_out_in_silence(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.tar", map(sample, range(3)))
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes() + (tmp_path / "b.tar").read_bytes())
+    with pytest.raises(SourceError, match=r"a\.tar goes on after its end mark, at record 3"):
+        storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
+    (tmp_path / "b.tar").write_bytes((tmp_path / "b.tar").read_bytes() + bytes(20480))
+    assert len(storage.cache(from_webdataset(tmp_path / "b.tar"), "d", "v1")) == 3
+
+
 def test_pipelines_of_webdataset_itself_are_sources(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", map(sample, range(5)))
     pipeline = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode().to_tuple("npy", "cls")

@@ -1,0 +1,197 @@
+"""JSON lines as records: a column is of the one type that all of its values have."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from cachelayer.adapters._files import File
+from cachelayer.adapters._text import stream_of
+from cachelayer.building.batches import BATCH_NBYTES
+from cachelayer.elements import tree
+from cachelayer.errors import ElementError
+
+_WHOLE = 2**53
+_SCHEMA = "Pass schema= with all columns and their types, or mend the file."
+_BOM = b"\xef\xbb\xbf"
+
+
+class JsonLines:
+    """Files with one JSON object a line; see :func:`cachelayer.adapters.pyarrow.from_json`.
+
+    Args:
+        block_nbytes: how much of a file tells the types.
+    """
+
+    def __init__(self, block_nbytes: int = BATCH_NBYTES) -> None:
+        self._nbytes = block_nbytes
+
+    def blocks(self, file: File) -> tuple[list[str] | None, Iterable[list[bytes]]]:
+        """Blocks of lines, without empty ones."""
+        return None, self._lines(file)
+
+    def _lines(self, file: File) -> Iterator[list[bytes]]:
+        with io.BufferedReader(stream_of(file)) as stream:
+            if stream.peek(len(_BOM)).startswith(_BOM):
+                stream.read(len(_BOM))
+            while lines := stream.readlines(self._nbytes):
+                yield [line for line in lines if not line.isspace()]
+
+    def schema(self, block: list[bytes]) -> pa.Schema:
+        """The types of the columns, as far as the values of a block tell."""
+        return pa.schema(list(_struct(block, None)))
+
+    def convert(self, block: list[bytes], schema: pa.Schema) -> pa.RecordBatch:
+        """The rows with these types.
+
+        Raises:
+            ElementError: for a value of another type, with its record.
+        """
+        return pa.RecordBatch.from_struct_array(_array(block, pa.struct(list(schema))))
+
+
+def _array(lines: list[bytes], kind: pa.DataType) -> pa.Array:
+    _struct(lines, kind)
+    try:
+        return pa.array(_parsed(lines), kind)
+    except (pa.ArrowException, UnicodeError) as error:
+        if len(lines) == 1:
+            raise ElementError("text in UTF-8", str(error), record=0, hint="Mend the line.") from error
+    # One of them fails by itself.
+    for record, line in enumerate(lines):
+        try:
+            _array([line], kind)
+        except ElementError as error:
+            raise error.at(record=record) from error.__cause__
+    raise ElementError(f"{kind}", "lines that pyarrow does not take")
+
+
+def _struct(lines: list[bytes], told: pa.DataType | None) -> pa.DataType:
+    """The type of lines, which fits the one that is told.
+
+    Raises:
+        ElementError: for the first line that does not.
+    """
+    records = _parsed(lines)
+    try:
+        return _kind_of(records, "", told)
+    except ElementError as error:
+        found = error
+    # The first record that fails together with those before it.
+    fitting, first_wrong = 0, len(records)
+    while first_wrong - fitting > 1:
+        middle = (fitting + first_wrong) // 2
+        try:
+            _kind_of(records[:middle], "", told)
+            fitting = middle
+        except ElementError as error:
+            found, first_wrong = error, middle
+    raise found.at(record=first_wrong - 1)
+
+
+def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
+    records = []
+    for record, line in enumerate(lines):
+        try:
+            value = json.loads(line.decode(), object_pairs_hook=_object, parse_float=_float)
+        except ElementError as error:
+            raise error.at(record=record) from None
+        except (ValueError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ElementError("one JSON object a line", reason, record=record, hint="Mend the line.") from error
+        if not isinstance(value, dict):
+            hint = "Write each record on a line of its own."
+            raise ElementError("one JSON object a line", tree.describe(value), record=record, hint=hint)
+        records.append(value)
+    return records
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ElementError("each key once in an object", f"{twice!r} twice", hint="Mend the line.")
+    return found
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ElementError("a number that float64 holds", text, hint="Write it as a string.")
+    return number
+
+
+def _kind_of(values: list[Any], path: str, told: pa.DataType | None) -> pa.DataType:
+    """The one type that values have, which is that told, if there is one.
+
+    Raises:
+        ElementError: if they have several types, another than that, or none.
+    """
+    found = set(map(type, values)) - {type(None)}
+    if not found:
+        return pa.null() if told is None else told
+    if found == {dict} and (told is None or kinds.is_struct(told)):
+        return _kind_of_objects([value for value in values if value is not None], path, told)
+    if found == {list} and (told is None or kinds.is_list(told)):
+        inner = list(chain.from_iterable(value for value in values if value is not None))
+        return pa.list_(_kind_of(inner, path, None if told is None else told.value_type))
+    kind = _scalar(found, values, path, told)
+    if told is not None and kind != told:
+        _refuse(path, str(told), str(kind))
+    return kind
+
+
+def _kind_of_objects(values: list[dict[str, Any]], path: str, told: pa.DataType | None) -> pa.DataType:
+    names = dict.fromkeys(chain.from_iterable(values))
+    if told is not None:
+        known = {field.name: field.type for field in told}
+        new = next((name for name in names if name not in known), None)
+        if new is not None:
+            _refuse(path, f"the keys {list(known)}", f"the key {new!r} too")
+        names = dict.fromkeys(known)
+    fields = []
+    for name in names:
+        own = None if told is None else told.field(name).type
+        fields.append((name, _kind_of([value.get(name) for value in values], f"{path}[{name!r}]", own)))
+    return pa.struct(fields)
+
+
+def _scalar(found: set[type], values: list[Any], path: str, told: pa.DataType | None) -> pa.DataType:
+    if found == {str}:
+        return pa.string()
+    if found == {bool}:
+        return pa.bool_()
+    if found == {int}:
+        numbers = [value for value in values if value is not None]
+        low, high = min(numbers), max(numbers)
+        if told == pa.float64() and max(-low, high) <= _WHOLE:
+            return told
+        if low >= -(2**63) and high < 2**63:
+            return pa.uint64() if told == pa.uint64() and low >= 0 else pa.int64()
+        if low >= 0 and high < 2**64:
+            return pa.uint64()
+        wrong = high if high >= 2**64 or (low < 0 and high >= 2**63) else low
+        raise ElementError("integers within int64 or uint64", str(wrong), path=path, hint="Write them as strings.")
+    if found <= {int, float}:
+        wide = next((value for value in values if type(value) is int and abs(value) > _WHOLE), None)
+        if wide is not None:
+            hint = f"float64 does not hold every integer of this size. {_SCHEMA}"
+            raise ElementError("integers alone, or numbers up to 2**53", f"{wide} and floats", path=path, hint=hint)
+        return pa.float64()
+    return _refuse(path, "one type" if told is None else str(told), _names(found))
+
+
+def _names(found: set[type]) -> str:
+    return " and ".join(sorted(kind.__name__ for kind in found))
+
+
+def _refuse(path: str, expected: str, got: str) -> NoReturn:
+    raise ElementError(f"{expected} as in the first records", got, path=path, hint=_SCHEMA)

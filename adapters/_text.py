@@ -1,0 +1,97 @@
+"""Text files whose types nobody tells: they come from the first block, and no later value changes to fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from cachelayer.adapters._arrow_source import Part
+from cachelayer.adapters._files import File, Files, find, reading
+from cachelayer.errors import ElementError, SourceError
+
+
+class TextFormat(Protocol):
+    """A format of text, read block by block."""
+
+    def blocks(self, file: File) -> tuple[list[str] | None, Iterable[Any]]:
+        """The columns, if the file names them, and its blocks."""
+
+    def schema(self, block: Any) -> pa.Schema:
+        """The types that a block tells; errors count records from the first of the block."""
+
+    def convert(self, block: Any, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows of a block; errors count records from the first of the block."""
+
+
+def parts_of_text(files: Files, form: TextFormat) -> Callable[[], Iterator[Part]]:
+    """Return a function that gives the files as parts, all with the types that the first block with rows tells."""
+
+    @cache
+    def schema() -> pa.Schema:
+        names: list[str] = []
+        for file in find(files.paths, files.storage_options):
+            own, blocks = _opened(form, file)
+            names = names or own or []
+            with reading(file.name, "does not parse"), _numbered(file, 0):
+                first = next((block for block in blocks if len(block)), None)
+                if first is not None:
+                    return form.schema(first)
+        return pa.schema([(name, pa.string()) for name in names])
+
+    def parts() -> Iterator[Part]:
+        done = 0
+
+        def converted(file: File, blocks: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+            nonlocal done
+            for block in blocks:
+                with _numbered(file, done):
+                    batch = form.convert(block, schema())
+                yield batch
+                done += len(batch)
+
+        for file in find(files.paths, files.storage_options):
+            names, blocks = _opened(form, file)
+            own = schema() if names in (None, schema().names) else pa.schema([(name, pa.string()) for name in names])
+
+            def batches(_: int, file: File = file, blocks: Iterable[Any] = blocks) -> Iterator[pa.RecordBatch]:
+                return converted(file, blocks)
+
+            yield Part(file.name, own, None, batches)
+
+    return parts
+
+
+def stream_of(file: File) -> Any:
+    """Return the bytes of a file as a stream of pyarrow, decompressed if its name says ``.gz``, ``.bz2`` or alike."""
+    raw = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
+    try:
+        codec = pa.Codec.detect(file.path)
+    except (TypeError, ValueError):
+        return raw
+    return pa.CompressedInputStream(raw, codec.name)
+
+
+def _opened(form: TextFormat, file: File) -> tuple[list[str] | None, Iterable[Any]]:
+    with reading(file.name, "does not parse"):
+        return form.blocks(file)
+
+
+@contextmanager
+def _numbered(file: File, first: int) -> Iterator[None]:
+    """Errors within count records from the first of the source, and name the file.
+
+    Raises:
+        ElementError: from one that counts from the begin of a block, which is record ``first``.
+        SourceError: for anything else that fails.
+    """
+    try:
+        yield
+    except ElementError as error:
+        record, hint = first + (error.record or 0), f"{error.hint} It lies in {file.name}.".strip()
+        raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error.__cause__
+    except pa.ArrowException as error:
+        raise SourceError(f"{file.name} failed at record {first} or later: {type(error).__name__}: {error}") from error
