@@ -161,7 +161,7 @@ def _batch(spec: LeafSpec, values: Sequence[Any], rows: int | None) -> Any:
 
 
 def _is_plain(leaf: LeafSpec) -> bool:
-    """Whether values of it always come out as they do for any function's: as plain arrays, or lone strings."""
+    """Return whether a batch of the leaf is always a plain array, or a list of strings."""
     if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable:
         return False
     return leaf.dtype.kind not in "SU" if isinstance(leaf.dtype, np.dtype) else not leaf.shape

@@ -1,8 +1,8 @@
 """One range of reserved addresses that files are mapped into, so that one array sees the bytes of all of them.
 
 Nothing depends on where the range lies: the array begins where it begins, and files are known by their offsets in it.
-Nothing outside of it can be reached through the array. Within it, addresses without a file cannot be read: whoever
-reads keeps to the bytes of files that he holds.
+Nothing outside of it can be reached through the array. Within it, reading an address without a file ends
+the process: readers keep to the bytes of files that they hold.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Residents(Protocol):
 
 
 class Epoch:
-    """Keeps files mapped for those who began to read before they were given up: whoever holds it may read on."""
+    """Keeps files mapped for those who began to read before they were given up: its holder may read on."""
 
     __slots__ = ("evicted", "following")
 

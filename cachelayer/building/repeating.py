@@ -1,4 +1,4 @@
-"""Whether a source still gives the records that are stored: a few of them are made again, and compared.
+"""Compares a source with the records that are stored of it: a few of them are made again.
 
 A record is compared by its CRC32C, which the index of its shard holds: nothing of the shards is read.
 """

@@ -1,6 +1,6 @@
 """Objects as files below a folder of this machine, which is never left.
 
-Whoever filled the folder may have put links into it. The folder itself may be one, and so may the folder of a dataset:
+The one who filled the folder may have put links into it. The folder itself may be one, and so may that of a dataset:
 users move datasets to other disks so. Below that no link is followed: not to read, list, write or delete.
 """
 
@@ -62,7 +62,7 @@ class LocalStore:
             if step in ("", ".", "..") or "\0" in step:
                 raise StorageError(f"{self.root}: {name[:_SHOWN]!r} is not the name of an object")
             path /= step
-            # Unlike Path.is_symlink it says no where it may not look: whoever goes on is told so then.
+            # Unlike Path.is_symlink it says no if it may not look: the next step says so then.
             if depth and os.path.islink(path):  # noqa: PTH114
                 raise StorageError(
                     f"{path} is a link, and none below the folder of a dataset is followed: put there what it leads "

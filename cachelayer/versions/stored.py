@@ -1,7 +1,7 @@
 """Values of stored JSON: checked when they are decoded, so that no later code holds what it could not have written.
 
-Whoever can write to a storage chooses what stands there. Everything in here raises what :func:`decoding` turns into the
-errors of a damaged file.
+Those who can write to a storage choose what stands there. All functions here raise what :func:`decoding` turns into
+the errors of a damaged file.
 """
 
 from __future__ import annotations
