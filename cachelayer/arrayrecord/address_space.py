@@ -38,8 +38,9 @@ _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANON
 _FAILED = ctypes.c_void_p(-1).value
 # Blocks begin where a large page may begin, so that the kernel can map large pages.
 _UNIT = max(2 << 20, mmap.ALLOCATIONGRANULARITY)
-# 16 TiB; less where addresses are scarce. Below the least, files are read without mapping them.
-_MOST, _LEAST = 44, 28
+# 32 TiB, which holds as many shards of the default size as Linux maps by default: one takes a block of 512 MiB. Less if
+# addresses are scarce; below the least, files are read without mapping them.
+_MOST, _LEAST = 45, 28
 # The share of the mappings that the kernel allows a process which is left to others.
 _OTHERS = 16
 _UNKNOWN_MAPPINGS = 65_536
