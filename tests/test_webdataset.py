@@ -200,7 +200,6 @@ def test_a_tar_file_cut_short_is_named_with_the_record(storage: cachelayer.Stora
     assert storage.datasets() == []
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_a_second_archive_in_a_file_is_not_left_out_in_silence(storage: cachelayer.Storage, tmp_path: Path) -> None:
     for name in "ab":
         write(tmp_path / f"{name}.tar", map(sample, range(3)))
@@ -211,6 +210,7 @@ def test_a_second_archive_in_a_file_is_not_left_out_in_silence(storage: cachelay
     assert len(storage.cache(from_webdataset(tmp_path / "b.tar"), "d", "v1")) == 3
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_pipelines_of_webdataset_itself_are_sources(storage: cachelayer.Storage, tmp_path: Path) -> None:
     write(tmp_path / "a.tar", map(sample, range(5)))
     pipeline = webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode().to_tuple("npy", "cls")
