@@ -24,7 +24,6 @@ from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.building.batches import Batch, batch_records
 from cachelayer.building.source import Splits
-from cachelayer.cautions import warn
 from cachelayer.codec import Column, codec_for
 from cachelayer.elements import tree
 from cachelayer.elements.tree import Tree
@@ -286,18 +285,8 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
         raise InvalidArgumentError("to_iterable_dataset() of batches: leave global_batch_size out, and call .batch()")
     source: Any = stream.source
     features = _features_of(source)
-    _warn_of_nanoseconds(_stored(source).element_spec)
     raw: Stream[Any] = Stream(StepReader(_stored(source), stream.options))
     return datasets.IterableDataset(_Examples(raw, features), info=datasets.DatasetInfo(features=features))
-
-
-def _warn_of_nanoseconds(spec: Tree) -> None:
-    found = [path for path, leaf in tree.leaves(spec) if leaf.dtype in (np.dtype("M8[ns]"), np.dtype("m8[ns]"))]
-    if found:
-        warn(
-            f"leaf {found[0]} counts nanoseconds: the rows of a datasets.IterableDataset have whole microseconds; "
-            "to_datasets() keeps all of them"
-        )
 
 
 class _Examples(_BaseExamplesIterable):  # type: ignore[misc]

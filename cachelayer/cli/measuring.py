@@ -99,7 +99,8 @@ class _Bench:
     def batches(self, ref: DataRef[Any], state: str, *, shuffle: bool, repeat: int | None = None) -> Measurement:
         """A stream: once, or the first records of it again and again."""
         epoch = len(ref)
-        stream = ref.stream(self.batch_size, shuffle=shuffle, seed=_SEED, reshuffle=False, num_epochs=None)
+        seed = _SEED if shuffle else None
+        stream = ref.stream(self.batch_size, shuffle=shuffle, seed=seed, reshuffle=False, num_epochs=None)
         # Over and over without a stop where all were read.
         limit = epoch if repeat is None else repeat if repeat < epoch else None
         begin, records, steps = time.perf_counter(), 0, 0
