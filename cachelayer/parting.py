@@ -102,8 +102,8 @@ class PartTask:
     def check_spread(self, finished: Mapping[int, FinishedPart]) -> None:
         """Raise if the source does not give again some records of parts that were built.
 
-        They are records of each shard of a part, and of no part that cannot begin at any record. If a function makes
-        the parts, which may take long, no more than 18 of them are asked for.
+        They are records of each shard of a part. If a function makes the parts, which may take long, no more than 18 of
+        them are asked for, and none after one that cannot begin at any record: the others are of its kind.
 
         Raises:
             CacheLayerError: with the number of the first record that is another one.
@@ -114,15 +114,17 @@ class PartTask:
         for number in numbers:
             done = finished[number]
             # What was left out is not known by its number in the source.
-            if done.shards and not done.left_out:
-                self._check_part(self.parts.part(number), done.shards)
+            if not done.shards or done.left_out:
+                continue
+            part = self.parts.part(number)
+            if not isinstance(part.source, Seekable):
+                return
+            self._check_part(part, part.source, done.shards)
 
-    def _check_part(self, part: Part, shards: Sequence[ShardFile]) -> None:
-        if not isinstance(part.source, Seekable):
-            return
+    def _check_part(self, part: Part, source: Seekable, shards: Sequence[ShardFile]) -> None:
         spec = self.options.element_spec
         try:
-            check_shards(self.store, self.dataset_id, part.source, spec, by_first_record(shards), part.first)
+            check_shards(self.store, self.dataset_id, source, spec, by_first_record(shards), part.first)
         except CacheLayerError as error:
             raise _named(error, part) from error
 
