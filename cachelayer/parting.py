@@ -81,16 +81,33 @@ class PartTask:
         """What errors call a part."""
         return self.parts.describe(number)
 
-    def check_repeats(self, number: int, finished: FinishedPart) -> None:
-        """Raise if the source does not give what it gave when a part was built: its first shard is compared.
+    def check_repeats(self, finished: Mapping[int, FinishedPart]) -> None:
+        """Raise if the source does not give what it gave when parts were built.
+
+        The first shard of the last part is compared. If that part can begin at any record, so are some records of each
+        shard of the others; if a function makes the parts, which may take long, no more than 18 of them are asked for.
 
         Raises:
-            SourceError: if it does not.
+            CacheLayerError: with the number of the first record that is another one.
         """
-        if finished.left_out:
-            # What was left out is not known by its number in the source.
+        # What was left out is not known by its number in the source.
+        known = {number: done for number, done in finished.items() if done.shards and not done.left_out}
+        if not known:
             return
-        part, first = self.parts.part(number), finished.shards[0]
+        last = max(known)
+        part = self.parts.part(last)
+        self._check_shard(part, known[last].shards[0])
+        if not isinstance(part.source, Seekable):
+            return
+        numbers = sorted(known)
+        if not isinstance(self.parts, Ranges):
+            numbers = [numbers[place] for place in spread(len(numbers))]
+        for number in numbers:
+            one = part if number == last else self.parts.part(number)
+            if isinstance(one.source, Seekable):
+                self._check_part(one, one.source, known[number].shards)
+
+    def _check_shard(self, part: Part, first: ShardFile) -> None:
         options = replace(self.options, max_records=first.stats.records)
         earlier = Finished({}, None, parts={0: FinishedPart((first,))})
         with Progress("", None, enabled=False) as progress:
@@ -98,28 +115,6 @@ class PartTask:
                 build(part.source, Path(), self.attempt, options, progress, earlier=earlier, first_record=part.first)
             except CacheLayerError as error:
                 raise _named(error, part) from error
-
-    def check_spread(self, finished: Mapping[int, FinishedPart]) -> None:
-        """Raise if the source does not give again some records of parts that were built.
-
-        They are records of each shard of a part. If a function makes the parts, which may take long, no more than 18 of
-        them are asked for, and none after one that cannot begin at any record: the others are of its kind.
-
-        Raises:
-            CacheLayerError: with the number of the first record that is another one.
-        """
-        numbers = sorted(finished)
-        if not isinstance(self.parts, Ranges):
-            numbers = [numbers[place] for place in spread(len(numbers))]
-        for number in numbers:
-            done = finished[number]
-            # What was left out is not known by its number in the source.
-            if not done.shards or done.left_out:
-                continue
-            part = self.parts.part(number)
-            if not isinstance(part.source, Seekable):
-                return
-            self._check_part(part, part.source, done.shards)
 
     def _check_part(self, part: Part, source: Seekable, shards: Sequence[ShardFile]) -> None:
         spec = self.options.element_spec

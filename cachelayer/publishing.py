@@ -302,10 +302,7 @@ class Publisher:
     ) -> Built:
         """Build the parts of the source, here or anywhere."""
         finished = {} if earlier is None else earlier.parts
-        last = max((number for number, part in finished.items() if part.shards), default=None)
-        if last is not None:
-            task.check_repeats(last, finished[last])
-            task.check_spread(finished)
+        task.check_repeats(finished)
         notes.begin(task.options.element_spec)
         if hosts is None:
             build_parts(task, self._engine(), progress, finished)
