@@ -187,8 +187,8 @@ def test_what_a_stopped_builder_has_finished_is_the_successors_and_stays_when_it
     builder.go_on()
     assert builder.outcome() == published
     ref = place.storage.fetch("rows", "v1")
-    assert [shard.attempt for shard in ref._base.manifest.shards][:2] == [first, first]
-    assert ref._base.manifest.attempts == {first, second}
+    assert [shard.attempt for shard in ref._base.version.manifest.shards][:2] == [first, first]
+    assert ref._base.version.manifest.attempts == {first, second}
     assert ref.digest == expected_digest()
     assert place.storage.gc(grace=0.0) == []
     assert place.storage.verify("rows", "v1", progress=False)

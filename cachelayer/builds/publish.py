@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cachelayer.access.published import Published
+from cachelayer.builds.appending import check_fits
 from cachelayer.builds.build import Built, build
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_parts import (
@@ -51,12 +51,13 @@ from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
-from cachelayer.versions.compose import Composition, appended, check_fits
+from cachelayer.versions.compose import Composition, appended
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.plan import Plan
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
@@ -105,7 +106,7 @@ class Publisher:
         source: Any,
         origin: Origin,
         options: BuildOptions,
-        base: Published | None = None,
+        base: StoredVersion | None = None,
     ) -> None:
         self._log = log
         self._store = log.store

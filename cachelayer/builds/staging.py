@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.access.cached_shards import copy_group
 from cachelayer.builds.uploads import Deliver
 from cachelayer.errors import CacheLayerWarning, StorageError
 from cachelayer.objects import paths
@@ -52,7 +51,7 @@ def staging(
         yield Stage(store.make_folder(paths.build(dataset_id, attempt)), None)
         return
     try:
-        group = None if copies is None else copy_group(copies, store, dataset_id, attempt)
+        group = None if copies is None else copies.of_attempt(store.url, dataset_id, attempt)
     except StorageError as error:
         warnings.warn(f"no local copy is kept of what is built: {error}", CacheLayerWarning, stacklevel=5)
         group = None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cachelayer.access.verify import Report
+from cachelayer.versions.verify import Report
 from cachelayer.cli.addresses import Address, Options, ReferenceArgument, ToOptions, open_reference, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, WELL, Answer, count

@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.published import Published
-from cachelayer.access.verify import Report, check
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.reader import Verify
 from cachelayer.errors import (
     CorruptionError,
@@ -26,6 +25,8 @@ from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, Snapshot, VersionInfo
 from cachelayer.versions.reference import Reference
+from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import Report, check
 
 _AT_ONCE = 16
 
@@ -69,10 +70,10 @@ class Catalog:
         return self._open(reference.dataset_id, reference.resolve(snapshot))
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
-        published = Published(self._store, dataset_id, info, self._verify, self._copies)
-        with published.told_of_deletion():
+        version = StoredVersion(self._store, dataset_id, info)
+        with version.told_of_deletion():
             # Reading the manifest now finds a damaged version here, not in the first batch.
-            return DataRef(published, published.kept)
+            return DataRef(VersionRecords(version, self._verify, self._copies), version.kept)
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """The newest snapshot of a dataset that exists."""
@@ -205,7 +206,7 @@ class Catalog:
         """
         reference = Reference.parse(dataset_id, version)
         info = reference.resolve(self._snapshot(reference.dataset_id))
-        return check(Published(self._store, reference.dataset_id, info, "always"), progress=progress)
+        return check(StoredVersion(self._store, reference.dataset_id, info), progress=progress)
 
     def diff(self, dataset_id: str, version: str, other: str) -> Diff:
         """How two versions of a dataset differ; :meth:`DataRef.diff` compares any two.

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cachelayer.access.published import Published
 from cachelayer.errors import (
     AlreadyExistsError,
     CacheLayerWarning,
@@ -29,6 +28,7 @@ from cachelayer.provenance.environment import event
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.commit import attempts_named_by, named_attempts
 from cachelayer.versions.log import Deletion, Log, Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished
 
 GRACE_SECONDS = 24 * 3600.0
@@ -277,7 +277,7 @@ def _delete_unnamed_files(
 
 def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
     """The files of a version that these attempts wrote."""
-    manifest = Published(store, dataset_id, info).manifest
+    manifest = StoredVersion(store, dataset_id, info).manifest
     shards = (
         (shard.name for shard in manifest.shards if shard.attempt in attempts)
         if (manifest.shards.attempts.intersection(attempts))

@@ -1,10 +1,10 @@
-"""The records of a published version."""
+"""A published version as it is stored: its manifest, and which records of its shards it has."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,68 +13,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.cached_shards import LocalCopies
-from cachelayer.access.record_base import RecordBase
-from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.shard_set import ShardSet
-from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
-from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.errors import CorruptionError, VersionNotFoundError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
-from cachelayer.records.codec import Codec, codec_named
-from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.shard_table import ShardFile
-
-# From memory, so many that a call costs little beside its records; over the network, no more than a round trip takes.
-_NEAR = 1024
-_FAR = 256
 
 
 @dataclass(frozen=True)
-class Published(RecordBase):
-    """A version and its records. Opens its files at first touch, again after a pickle; safe to use from threads.
+class StoredVersion:
+    """A published version as it is stored. Reads its manifest at first touch, again after a pickle.
 
     Args:
         store: where it is kept.
         dataset_id: the dataset.
-        info: the version.
-        verify: what is checked when bytes are read.
-        copies: keeps local copies of shards that are not on this host; None for no copies.
-        decodes: whether encoded images and sounds are handed out decoded.
+        info: what the log says of it.
     """
 
     store: ObjectStore
     dataset_id: str
     info: VersionInfo
-    verify: Verify = "open"
-    copies: CacheFolder | None = None
-    decodes: bool = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     @property
-    def digest(self) -> str:
-        """Of all records of the shards."""
-        return self.manifest.shards_digest
-
-    @property
     def name(self) -> str:
         return f"{self.dataset_id}@{self.info.version}"
 
-    def __len__(self) -> int:
-        return self.manifest.shard_records
-
     @property
-    def record_nbytes(self) -> int:
-        return self.info.nbytes // max(1, len(self))
+    def reference(self) -> str:
+        """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
+        return f"{self.store.url}/{self.name}@sha256:{self.info.digest}"
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -97,29 +70,21 @@ class Published(RecordBase):
             raise changed
         return manifest
 
-    @cached_property
-    def codec(self) -> Codec:
-        return codec_named(self.manifest.codec, self.manifest.element_spec)
-
-    @property
-    def read_together(self) -> int:
-        shards = self.shards
-        return _NEAR if isinstance(shards, ShardSet) or shards.all_local() else _FAR
-
     @property
     def segments(self) -> tuple[int, ...]:
-        return self.manifest.segments or (len(self),)
+        """The number of records that each build added to the shards, the oldest first."""
+        return self.manifest.segments or (self.manifest.shard_records,)
 
     @cached_property
     def kept(self) -> Selection:
         """The records of the shards that the version has.
 
         Raises:
-            CorruptionError: where they are not those that were published.
+            CorruptionError: if they are not those that were published.
         """
-        kept = self.manifest.kept
+        kept, records = self.manifest.kept, self.manifest.shard_records
         if kept is None:
-            return Selection.all(len(self))
+            return Selection.all(records)
         if kept.file is None:
             name = f"{self.dataset_id}/{self.info.manifest}"
             if kept.step == 0 or kept.records < 0:
@@ -132,31 +97,16 @@ class Published(RecordBase):
                 with self.told_of_deletion():
                     raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
             numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
-        if not _are_below(numbers, len(self)):
-            raise CorruptionError(f"{self.store.url}/{name}: it names records that the {len(self)} here are not")
+        if not _are_below(numbers, records):
+            raise CorruptionError(f"{self.store.url}/{name}: it names records that are not among the {records} here")
         selection = Selection(numbers)
-        if selection.digest(self.digest, len(self)) != kept.digest:
+        if selection.digest(self.manifest.shards_digest, records) != kept.digest:
             raise CorruptionError(f"{self.store.url}/{self.dataset_id}: {self.name} does not keep what was published")
         return selection
 
-    @cached_property
-    def shards(self) -> ShardSet | RemoteShards:
-        shards = self.manifest.shards
-        records = shards.records.tolist()
-        if isinstance(self.store, LocalStore):
-            return ShardSet(records, self.open_shard)
-        copies = None
-        if self.copies is not None:
-            copies = LocalCopies(self.copies, self.store, self.dataset_id, shards, self.verify)
-        return RemoteShards(records, RangedShards(self._read_ranges, _Objects(self.dataset_id, shards)), copies)
-
-    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        with self.told_of_deletion():
-            return self.store.read_ranges(ranges)
-
     @contextmanager
     def told_of_deletion(self) -> Iterator[None]:
-        """Say of files that are missing or damaged that the version was deleted, if it was.
+        """Say that the version was deleted if that is why its files are missing or damaged.
 
         Raises:
             VersionNotFoundError: instead of a CorruptionError.
@@ -171,20 +121,9 @@ class Published(RecordBase):
                 ) from error
             raise
 
-    def open_shard(self, number: int, since: int) -> ShardReader:
-        """A reader of a shard in a local store, for a read that began at a time of the monotonic clock.
-
-        Raises:
-            CorruptionError: where its files are not what was published.
-            VersionNotFoundError: if the version was deleted meanwhile.
-        """
-        with self.told_of_deletion(), self.shard_file(number) as path:
-            stats = self.manifest.shards[number].stats
-            return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
-
     @contextmanager
     def shard_file(self, number: int) -> Iterator[Path]:
-        """The file of a shard, with its index beside it: downloaded for the moment where the store is not local."""
+        """The file of a shard, with its index beside it: downloaded for the moment if the store is not local."""
         shard = self.manifest.shards[number]
         name = f"{self.dataset_id}/{shard.name}"
         if isinstance(self.store, LocalStore):
@@ -197,16 +136,6 @@ class Published(RecordBase):
             self.store.download(paths.index_of(name), index_path, shard.stats.index_nbytes)
             yield path
 
-    def record(self, number: int) -> bytearray:
-        return self.shards.record(number)
-
-    def records(self, numbers: NDArray[np.int64]) -> Records:
-        return self.shards.records(numbers)
-
-    def stored_nbytes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The bytes that these records take in their shards, from the indices alone."""
-        return self.shards.stored_nbytes(numbers)
-
 
 def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
     """Return whether all numbers lie in [0, records)."""
@@ -214,17 +143,3 @@ def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
         return True
     ends = sorted((numbers[0], numbers[-1])) if isinstance(numbers, range) else [int(numbers.min()), int(numbers.max())]
     return ends[0] >= 0 and ends[1] < records
-
-
-class _Objects(dict[int, ShardObject]):
-    """The objects of shards, made at first use: a version may have very many."""
-
-    def __init__(self, dataset_id: str, shards: Sequence[ShardFile]) -> None:
-        self._dataset_id = dataset_id
-        self._shards = shards
-
-    def __missing__(self, number: int) -> ShardObject:
-        shard = self._shards[number]
-        name = f"{self._dataset_id}/{shard.name}"
-        self[number] = made = ShardObject(name, paths.index_of(name), shard.stats)
-        return made
