@@ -22,7 +22,8 @@ import cachelayer
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.log import Log, Snapshot
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True)

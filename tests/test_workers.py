@@ -73,8 +73,6 @@ def test_the_version_does_not_depend_on_the_number_of_workers(storage: Storage, 
     assert many.element_spec == one.element_spec
     tables = [ref._base.version.manifest.shards for ref in (many, one)]
     assert [shard.stats for shard in tables[0]] == [shard.stats for shard in tables[1]]
-        shard.stats for shard in one._base.version.manifest.shards
-    ]
     assert storage.verify("d", "v2")
 
 

@@ -53,10 +53,11 @@ from cachelayer.versions.attempts import attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
 from cachelayer.versions.compose import Composition, appended
 from cachelayer.versions.derive import base_of
-from cachelayer.versions.log import Log, VersionInfo
+from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.plan import Plan
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Finished, Unfinished
 

@@ -12,7 +12,8 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
 from cachelayer.versions.compose import Composition
-from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished
 

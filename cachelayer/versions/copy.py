@@ -31,9 +31,10 @@ from cachelayer.progress.meter import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.selection import Selection
 from cachelayer.versions.attempts import attempts_of
-from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
 _FILES_AT_ONCE = 4

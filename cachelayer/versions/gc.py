@@ -7,17 +7,14 @@ import time
 import uuid
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from cachelayer.errors import (
-    AlreadyExistsError,
     CacheLayerWarning,
     CorruptionError,
     FormatError,
     InvalidArgumentError,
     StorageError,
-    VersionNotFoundError,
 )
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
@@ -27,7 +24,8 @@ from cachelayer.progress.meter import Progress
 from cachelayer.provenance.environment import event
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.commit import attempts_named_by, named_attempts
-from cachelayer.versions.log import Deletion, Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log, has_log
+from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished
 
@@ -46,69 +44,6 @@ def checked_grace(grace: Any) -> float:
     if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
         raise InvalidArgumentError(f"grace {grace!r}: it is a number of seconds, 0 or more")
     return float(grace)
-
-
-def tagged(head: Snapshot, version: str, tag: str, change: Mapping[str, Any]) -> Snapshot:
-    """The snapshot in which a tag names a version.
-
-    Raises:
-        AlreadyExistsError: where a version has the name of the tag.
-    """
-    if tag in head.versions:
-        raise AlreadyExistsError(f"{tag!r} is a version: tags and versions share their names, choose another")
-    return replace(head, tags={**head.tags, tag: version}, event={**change, "version": version})
-
-
-def untagged(head: Snapshot, tag: str, change: Mapping[str, Any]) -> Snapshot:
-    """The snapshot without a tag.
-
-    Raises:
-        VersionNotFoundError: where there is no such tag.
-    """
-    if tag not in head.tags:
-        hint = "it is a version" if tag in head.versions else f"there are {', '.join(head.tags) or 'none'}"
-        raise VersionNotFoundError(f"no tag {tag!r}: {hint}")
-    kept = {name: version for name, version in head.tags.items() if name != tag}
-    return replace(head, tags=kept, event={**change, "version": head.tags[tag]})
-
-
-def without(head: Snapshot, version: str, change: Mapping[str, Any], *, force: bool, grace: float) -> Snapshot:
-    """The snapshot without a version, whose files stay for the grace; with ``force`` without its tags too.
-
-    What was deleted under the name before waits no longer than the grace either.
-
-    Raises:
-        InvalidArgumentError: if a tag names it, without ``force``.
-    """
-    deleted = [
-        replace(each, grace=min(grace, each.grace)) if each.info.version == version else each for each in head.deleted
-    ]
-    if version in head.versions:
-        deleted.append(Deletion(head.versions[version], head.sequence + 1, grace))
-    tags = {tag: named for tag, named in head.tags.items() if named == version}
-    if tags and not force:
-        raise InvalidArgumentError(
-            f"version {version!r} has the tag {', '.join(map(repr, tags))}: move it first, or delete it too: force=True"
-        )
-    versions = {name: info for name, info in head.versions.items() if name != version}
-    others = {tag: named for tag, named in head.tags.items() if tag not in tags}
-    what = {**change, "tags": list(tags), "grace": grace}
-    return replace(head, versions=versions, tags=others, deleted=tuple(deleted), event=what)
-
-
-def datasets(store: ObjectStore) -> list[str]:
-    """Return the folders that are datasets: those that have our log. What else lies there is somebody else's."""
-    return [name for name in store.names("") if paths.is_dataset_id(name) and _has_log(store, name)]
-
-
-def _has_log(store: ObjectStore, dataset_id: str) -> bool:
-    try:
-        return store.exists(paths.log_entry(dataset_id, 1))
-    except StorageError as error:
-        # A folder of somebody else that this user may not look into; whatever else fails is the store itself.
-        if isinstance(error.__cause__, PermissionError):
-            return False
-        raise
 
 
 def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = None) -> list[str]:
@@ -138,7 +73,7 @@ def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
     Raises:
         CorruptionError, FormatError: if the log that it has is not ours, or damaged.
     """
-    if _has_log(store, dataset_id):
+    if has_log(store, dataset_id):
         return Log(store, dataset_id).head().sequence > 0
     left = [name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)]
     return len(left) > 0 and all(map(paths.is_made_up, left))

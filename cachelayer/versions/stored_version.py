@@ -19,8 +19,9 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.selection import Selection
-from cachelayer.versions.log import Log, VersionInfo
+from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.snapshot import VersionInfo
 
 
 @dataclass(frozen=True)
