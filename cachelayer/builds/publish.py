@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 import uuid
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,7 +37,6 @@ from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import (
     BuildRevokedError,
     CacheLayerError,
-    CacheLayerWarning,
     CorruptionError,
     InvalidArgumentError,
     SourceError,
@@ -49,6 +47,7 @@ from cachelayer.progress.meter import Progress, Waiting, notice
 from cachelayer.provenance.environment import commit_of, environment, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json
+from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
 from cachelayer.versions.compose import Composition, appended
@@ -148,11 +147,9 @@ class Publisher:
             work = self._work(apart=True)
             if work.division is not None:
                 return self._together(work, find, opened, hosts)
-            warnings.warn(
+            warn(
                 f"hosts: a source of {work.source.kind} cannot be divided, and one host builds it: pass "
-                "cachelayer.sharded(function, count), or a sequence with a length",
-                CacheLayerWarning,
-                stacklevel=4,
+                "cachelayer.sharded(function, count), or a sequence with a length"
             )
         with Waiting(self._name, self._options.progress) as waiting:
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import time
 import uuid
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from cachelayer.errors import (
-    CacheLayerWarning,
     CorruptionError,
     FormatError,
     InvalidArgumentError,
@@ -22,6 +20,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress
 from cachelayer.provenance.environment import event
+from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.commit import attempts_named_by, named_attempts
 from cachelayer.versions.log import Log, has_log
@@ -62,7 +61,7 @@ def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = Non
             except (CorruptionError, FormatError, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
                     raise
-                warnings.warn(f"nothing of {dataset_id!r} is collected: {error}", CacheLayerWarning, stacklevel=3)
+                warn(f"nothing of {dataset_id!r} is collected: {error}")
             shown.update(1, 0)
     return deleted
 
@@ -173,11 +172,7 @@ def _delete_unnamed(
     try:
         log.commit(revoked)
     except (CorruptionError, FormatError) as error:
-        warnings.warn(
-            f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}",
-            CacheLayerWarning,
-            stacklevel=4,
-        )
+        warn(f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}")
         return []
     for attempt in dead:
         store.delete_folder(paths.build(dataset_id, attempt))
