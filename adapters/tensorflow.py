@@ -46,9 +46,22 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """The source that a ``tf.data.Dataset`` is; None for anything else."""
     if not isinstance(obj, tf.data.Dataset):
         return None
-    dataset = obj.unbatch() if unbatch else obj
+    dataset = _unbatched(obj) if unbatch else obj
     cls = TfDataSource if dataset.options().deterministic is False else SkippableTfDataSource
     return cls(dataset, element_spec)
+
+
+def _unbatched(batches: Any) -> Any:
+    """Return the rows of a dataset's batches.
+
+    TensorFlow's own ``unbatch`` ends the process over rows that hold nothing, and has no small dtypes.
+    """
+    is_tuple = type(batches.element_spec) is tuple
+
+    def rows(*batch: Any) -> Any:
+        return tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0])
+
+    return batches.flat_map(rows)
 
 
 class TfDataSource:
