@@ -6,6 +6,7 @@ the element spec that went in, so that code behind it stays as it was.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -55,13 +56,21 @@ def _unbatched(batches: Any) -> Any:
     """Return the rows of a dataset's batches.
 
     TensorFlow's own ``unbatch`` ends the process over rows that hold nothing, and has no small dtypes.
+
+    Raises:
+        InvalidArgumentError: for elements that are no batches.
     """
     is_tuple = type(batches.element_spec) is tuple
 
     def rows(*batch: Any) -> Any:
         return tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0])
 
-    return batches.flat_map(rows)
+    try:
+        return batches.flat_map(rows)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"unbatch=True: the tf.data.Dataset has no batches to take apart but {batches.element_spec}: leave it out"
+        ) from error
 
 
 class TfDataSource:
@@ -233,11 +242,17 @@ def _dense(tensor: Any) -> Any:
 
 
 def _failure(dataset: Any, begin: int, first: int, size: int, error: Exception, *, locate: bool) -> SourceError:
-    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    reason = reason_of(error)
     found = _failing_record(dataset, first - begin, size) if locate else None
     if found is not None:
         return SourceError(f"the tf.data pipeline failed at record {begin + found}: {reason}")
     return SourceError(f"the tf.data pipeline failed between records {first} and {first + size - 1}: {reason}")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the kind of an error of TensorFlow's with the first line of what it says, without the name of the node."""
+    lines = re.sub(r"^\{\{.*?\}\} ", "", str(error)).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _failing_record(dataset: Any, first: int, size: int) -> int | None:
