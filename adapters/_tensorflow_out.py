@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cachelayer.access.wrapped import WrappedRef, wrap
 from cachelayer.adapters._handed import check_stream
 from cachelayer.cautions import warn
 from cachelayer.elements import tree
 from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.elements.tree import Tree
-from cachelayer.elements.values import Ragged, Sparse
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.elements.values import NoArray, Ragged, Sparse
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.sequential.stream import Stream
 
 # In the metadata: the leaves that are ragged tensors of one dimension, which an element spec has no other name for than
@@ -49,7 +48,6 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         InvalidArgumentError: for a stream of what functions return, unless the last ``map()`` declares an element spec.
     """
     check_stream(stream)
-    stream = _of_one_spec(stream)
     spec = stream.element_spec
     if stream.is_mapped and spec is None:
         raise InvalidArgumentError(
@@ -195,17 +193,6 @@ def _blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
         yield outward.stacked(rows), np.array(after)
 
 
-def _of_one_spec(stream: Stream[Any]) -> Stream[Any]:
-    """Return a stream whose elements all fit its spec: those of an object that declares none are held to item 0's.
-
-    TensorFlow casts what does not fit in silence.
-    """
-    records: Any = stream.source
-    if not isinstance(records, WrappedRef) or records.declared_spec is not None:
-        return stream
-    return stream.with_records(wrap(records, identity="to_tf", element_spec=records.element_spec))
-
-
 def _check_outward(spec: Tree) -> None:
     if not tree.leaves(spec):
         raise InvalidTypeError(
@@ -279,9 +266,13 @@ class _Outward:
         return tuple(self._column(path, leaf, rows) for (path, leaf), rows in zip(self._leaves, columns, strict=True))
 
     def _column(self, path: str, leaf: LeafSpec, rows: tuple[Any, ...]) -> Any:
-        if isinstance(leaf.dtype, np.dtype):
-            return self._leaf(path, leaf, np.stack(rows))
-        return np.stack([np.asarray(self._leaf(path, leaf, row), object) for row in rows])
+        is_array = isinstance(leaf.dtype, np.dtype)
+        made = rows if is_array else [np.asarray(self._leaf(path, leaf, row), object) for row in rows]
+        try:
+            stacked = np.stack(made)
+        except ValueError as error:
+            raise _unlike(path, leaf, "elements of several shapes") from error
+        return self._leaf(path, leaf, stacked) if is_array else stacked
 
     def _leaf(self, path: str, leaf: LeafSpec, value: Any) -> Any:
         if isinstance(value, Ragged):
@@ -297,8 +288,14 @@ class _Outward:
         return tf.convert_to_tensor(self._plain(path, leaf, value), _tf_dtype(leaf))
 
     def _plain(self, path: str, leaf: LeafSpec, value: Any) -> Any:
-        """Return an array or a scalar with bytes for text."""
-        if leaf.dtype is not str and not (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "U"):
+        """Return an array or a scalar, with bytes for text.
+
+        Raises:
+            ElementError: for another dtype, as objects have it that were wrapped: TensorFlow casts in silence.
+        """
+        if not _fits(leaf, value):
+            raise _unlike(path, leaf, tree.describe(value))
+        if not _is_text(leaf):
             return value
         if not isinstance(value, np.ndarray):
             return self._utf8(path, str(value))
@@ -318,3 +315,21 @@ class _Outward:
                 f"{raw[:40]!r}, which .decode('utf-8', 'surrogatepass') makes text again"
             )
         return raw
+
+
+def _is_text(leaf: LeafSpec) -> bool:
+    return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "U")
+
+
+def _fits(leaf: LeafSpec, value: Any) -> bool:
+    """Return whether a value has the dtype of a leaf, whatever its shape."""
+    if isinstance(value, NoArray):
+        return False
+    if not isinstance(leaf.dtype, np.dtype):
+        return isinstance(value, leaf.dtype) or (isinstance(value, np.ndarray) and value.dtype == object)
+    dtype = np.asarray(value).dtype
+    return dtype == leaf.dtype or (dtype.kind == leaf.dtype.kind and dtype.kind in "SU")
+
+
+def _unlike(path: str, leaf: LeafSpec, got: str) -> ElementError:
+    return ElementError(leaf.describe(), got, path=path, hint="Pass the element_spec= of all items to wrap().")

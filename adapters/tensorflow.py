@@ -55,7 +55,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 def _unbatched(batches: Any) -> Any:
     """Return the rows of a dataset's batches.
 
-    TensorFlow's own ``unbatch`` ends the process over rows that hold nothing, and has no small dtypes.
+    TensorFlow's own ``unbatch`` ends the process over rows that hold nothing.
 
     Raises:
         InvalidArgumentError: for elements that are no batches.
@@ -293,6 +293,11 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
             raise InvalidTypeError(
                 f"{where} of the tf.data.Dataset has dtype {leaf.dtype.name}, which cannot be stored"
             )
+        if not _batches_dtype(leaf.dtype):
+            raise InvalidTypeError(
+                f"{where} of the tf.data.Dataset has dtype {leaf.dtype.name}, of which TensorFlow makes no batches: "
+                "tf.cast() it, or cache arrays of it from a generator"
+            )
         dtype = bytes if leaf.dtype == tf.string else leaf.dtype.as_numpy_dtype
         shape = leaf.shape if isinstance(leaf, tf.TensorSpec) else leaf._shape
         dims = (None,) * rank_of(path) if shape.rank is None else tuple(shape)
@@ -305,6 +310,11 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
             raise InvalidTypeError(f"{where} of the tf.data.Dataset: {error}") from error
 
     return tree.map_structure(spec, convert)
+
+
+def _batches_dtype(dtype: Any) -> bool:
+    """Return whether TensorFlow batches a dtype; it does not know the small ones of ml_dtypes."""
+    return dtype == tf.bfloat16 or dtype == tf.string or np.dtype(dtype.as_numpy_dtype).kind != "V"
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:

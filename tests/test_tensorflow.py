@@ -382,7 +382,7 @@ def test_text_that_utf8_does_not_have_goes_out_with_one_warning_a_leaf(
         assert len(said) == warned
         assert all(sum(f"leaf ['{name}']" in text for text in said) == (name != "raw") for name in names)
         assert np.ravel(elements[-1]["one"].numpy()).tolist() == [b"\xed\xa0\x80"]
-    assert elements[0]["raw"].numpy().tolist() == (b"\xff" if batch is None else [b"\xff"] * 2)
+    assert np.ravel(elements[0]["raw"].numpy()).tolist() == [b"\xff"] * (batch or 1)
 
 
 @pytest.mark.parametrize("batch", [None, 2])
@@ -416,22 +416,31 @@ def test_functions_of_batches_have_no_spec_to_go_out_with(storage: cachelayer.St
 @pytest.mark.parametrize("batch", [None, 2])
 @pytest.mark.parametrize("odd", [2.5, 2**63, "x", np.float32(2), np.arange(2), None])
 def test_items_of_an_object_are_never_cast_to_the_type_of_its_first(batch: int | None, odd: Any) -> None:
-    ref = cachelayer.wrap([1, 2, 3, odd], identity="mixed")
+    ref = cachelayer.wrap([{"x": value} for value in (1, 2, 3, odd)], identity="mixed")
     dataset = iter(to_tf(ref.stream(batch)))
-    with pytest.raises(tf.errors.OpError, match=r"ElementError.*record 3: expected int64"):
+    with pytest.raises(tf.errors.OpError, match=r"ElementError: .*leaf \['x'\]: expected int64"):
         list(dataset)
 
 
-def test_rows_that_hold_nothing_and_small_numbers_are_taken_apart(storage: cachelayer.Storage) -> None:
-    small = np.arange(6).reshape(3, 2).astype("float8_e4m3fn")
-    batches = tf.data.Dataset.from_tensors(({"a": np.zeros((3, 2, 0)), "b": small}, np.arange(3))).repeat(100)
-    ref = storage.cache(batches, "d", "v1", unbatch=True)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int4", "uint4"])
+def test_dtypes_that_tensorflow_makes_no_batches_of_are_refused_by_name(
+    storage: cachelayer.Storage, dtype: str
+) -> None:
+    rows = tf.data.Dataset.from_tensors({"x": np.arange(6).reshape(3, 2).astype(dtype)})
+    for unbatch in (False, True):
+        with pytest.raises(cachelayer.InvalidTypeError, match=rf"leaf \['x'\].*{dtype}, of which .* no batches"):
+            storage.cache(rows, "d", "v1", unbatch=unbatch)
+
+
+def test_rows_that_hold_nothing_are_taken_apart(storage: cachelayer.Storage) -> None:
+    batches = tf.data.Dataset.from_tensors(({"a": np.zeros((3, 2, 0)), "b": [b"", b"a", b"b"]}, np.arange(3)))
+    ref = storage.cache(batches.repeat(100), "d", "v1", unbatch=True)
     assert len(ref) == 300
-    assert ref.element_spec == (
-        {"a": ArraySpec("float64", (2, 0)), "b": ArraySpec("float8_e4m3fn", (2,))},
-        ArraySpec("int64"),
-    )
-    np.testing.assert_array_equal(ref[299][0]["b"], small[2])
+    assert ref.element_spec == ({"a": ArraySpec("float64", (2, 0)), "b": ArraySpec(bytes)}, ArraySpec("int64"))
+    assert [(row["b"], int(number)) for row, number in ref] == [(b"", 0), (b"a", 1), (b"b", 2)] * 100
+
+
+def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> None:
     for elements in (tf.data.Dataset.range(3), tf.data.Dataset.from_tensors({"a": [1, 2], "b": 3})):
         with pytest.raises(cachelayer.InvalidArgumentError, match=r"no batches to take apart.*leave it out"):
             storage.cache(elements, "e", "v1", unbatch=True)
