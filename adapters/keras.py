@@ -286,7 +286,10 @@ def _for_fit(item: Any, *, padded: bool) -> Any:
     batch = _without_weight(batch)
     if not isinstance(batch, (dict, np.ndarray)) and not (isinstance(batch, tuple) and 1 <= len(batch) <= 3):
         raise InvalidTypeError(f"fit() takes (x, y), (x, y, sample_weight), (x,) or a dict: {_MAP}")
-    for path, leaf in tree.leaf_values(batch):
+    leaves = tree.leaf_values(batch)
+    if not leaves:
+        raise InvalidTypeError(f"the batch is {tree.describe(batch)} without an array: {_MAP}")
+    for path, leaf in leaves:
         if not isinstance(leaf, np.ndarray) or not _has_dtype(leaf):
             where = f"leaf {path}" if path else "the batch"
             raise InvalidTypeError(f"{where} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
