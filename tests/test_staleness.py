@@ -17,7 +17,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npz
-from cachelayer.versions.origin import Origin
+from cachelayer.provenance.origin import Origin
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What an element is, and its bytes: element specs, the codec, media, and the numbers that name records. Nothing here opens a file."""
