@@ -39,7 +39,7 @@ from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent
-from cachelayer.versions.log import VersionInfo
+from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.verify import Report
 
 __version__ = "0.1.0"

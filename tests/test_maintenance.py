@@ -438,7 +438,7 @@ def test_what_a_killed_deletion_without_a_grace_left_goes_with_the_next_collecti
 ) -> None:
     storage.submit([1], "d", "v1")
     with monkeypatch.context() as killed:
-        killed.setattr("cachelayer.maintenance.collect_deleted", lambda *_: [])
+        killed.setattr("cachelayer.versions.gc.collect_deleted", lambda *_: [])
         storage.delete("d", "v1", grace=0)
     assert len(storage.gc()) == 1
     assert attempts(tmp_path) == set()

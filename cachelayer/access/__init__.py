@@ -1,1 +1,4 @@
-"""From a version to records: reading by number, views, joins, local copies, verification. Nothing here builds."""
+"""From a version to records: reading by number, views, joins, local copies, verification.
+
+Nothing here builds.
+"""

@@ -1,4 +1,4 @@
-"""The main job on real data: ``python -m cachelayer.demo [folder]``.
+"""The main job on real data, as ``cachelayer demo`` shows it.
 
 Handwritten digits that ship inside scikit-learn go through a ``tf.data`` pipeline into a cache; records are read at
 random and streamed shuffled; the stream stops in mid-epoch and goes on in another process; at the end every record was
@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def run(folder: str) -> None:
     (Path(folder) / "state.json").write_text(json.dumps(state))
     print(f"stopped     process {os.getpid()} after {STOP_AFTER} shuffled batches, position {state['position']}")
 
-    subprocess.run([sys.executable, "-m", "cachelayer.demo", "--resume", folder], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-m", "cachelayer.cli.digits_demo", folder], check=True)  # noqa: S603
     resumed = json.loads((Path(folder) / "resumed.json").read_text())
     after = resumed["numbers"]
     print(f"resumed     process {resumed['process']}: {len(after)} more batches")
@@ -82,17 +81,6 @@ def run(folder: str) -> None:
     print(f"verified    {storage.verify('digits', 'v1', progress=False)}")
 
 
-def main(arguments: list[str]) -> None:
-    """Entry point of ``python -m cachelayer.demo``."""
-    if arguments[:1] == ["--resume"]:
-        resume(arguments[1])
-    elif arguments:
-        run(arguments[0])
-    else:
-        with tempfile.TemporaryDirectory(prefix="cachelayer-demo-") as folder:
-            run(folder)
-
-
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    main(sys.argv[1:])
+    resume(sys.argv[1])

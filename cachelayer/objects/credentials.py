@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import secrets
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any
 from urllib.parse import urlsplit
 
-from cachelayer.errors import CacheLayerWarning
 from cachelayer.locks import ProcessLock
+from cachelayer.user_warnings import warn
 
 _SECRET = re.compile(
     r"secret|token|pass|pwd|credential|bearer|auth|key|\bsas|cookie|header|signature|connection_str", re.I
@@ -153,7 +152,7 @@ def _found_again(
     if raw is not None:
         return StorageOptions(_merged(plain, pickle.loads(raw)), missing)  # noqa: S301 - of a process of this user
     found = StorageOptions(plain, (*missing, *names))
-    warnings.warn(f"credentials are looked for in the environment.{found.hint}", CacheLayerWarning, stacklevel=2)
+    warn(f"credentials are looked for in the environment.{found.hint}")
     return found
 
 

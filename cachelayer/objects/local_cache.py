@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.objects import paths
 from cachelayer.objects.local import absolute, storage_error
 
 _SHARE_OF_FREE = 0.8
@@ -59,6 +60,10 @@ class CacheFolder:
             StorageError: where the folder cannot be written.
         """
         return CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
+
+    def of_attempt(self, url: str, dataset_id: str, attempt: str) -> CopyGroup:
+        """Return the copies of what one build attempt wrote to a storage; see :meth:`group`."""
+        return self.group(f"{url}/{paths.build(dataset_id, attempt)}")
 
     def locked(self) -> AbstractContextManager[BinaryIO | None]:
         """Held while bytes are counted, and while what counts changes its name or grows."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
@@ -27,12 +26,13 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
-from cachelayer.errors import CacheLayerWarning, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects import s3_ranges
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, check_place, kind_of_status, retried, told
+from cachelayer.user_warnings import warn
 
 _PART = 16 * 1024 * 1024
 _PARTS = 10_000
@@ -133,11 +133,7 @@ class S3Client:
         self._refused += 1
         if self._ranges is not None and self._refused >= _MOST_REFUSED:
             self._ranges = None
-            warnings.warn(
-                f"obstore cannot read what s3fs can, which reads ranges more slowly, from {self.host}: {refusal}",
-                CacheLayerWarning,
-                stacklevel=2,
-            )
+            warn(f"obstore cannot read what s3fs can, which reads ranges more slowly, from {self.host}: {refusal}")
         return data
 
     async def _get(self, path: str, start: int | None = None, stop: int = 0) -> bytes:

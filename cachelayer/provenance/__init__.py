@@ -1,1 +1,4 @@
-"""What made a version: its code, arguments, origin and environment, as they are recorded. Nothing here touches a store."""
+"""What made a version: its code, arguments, origin and environment.
+
+Nothing here touches a store.
+"""

@@ -1,1 +1,4 @@
-"""What an element is, and its bytes: element specs, the codec, media, and the numbers that name records. Nothing here opens a file."""
+"""What an element is, and its bytes: element specs, the codec, media, and numbers that name records.
+
+Nothing here opens a file.
+"""
