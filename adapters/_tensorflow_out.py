@@ -42,6 +42,8 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         warning; in batches, leaves with unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its batches are
         ``(batch, mask)``.
 
+    What fails while the dataset runs is raised by TensorFlow, as one of its own errors that holds the text of ours.
+
     Raises:
         InvalidTypeError: for anything but a stream, and for leaves that TensorFlow has no type for, or that are None in
             some elements; and for elements without a leaf.

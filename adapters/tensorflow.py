@@ -314,7 +314,7 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
 
 def _batches_dtype(dtype: Any) -> bool:
     """Return whether TensorFlow batches a dtype; it does not know the small ones of ml_dtypes."""
-    return dtype == tf.bfloat16 or dtype == tf.string or np.dtype(dtype.as_numpy_dtype).kind != "V"
+    return bool(dtype in (tf.bfloat16, tf.string) or np.dtype(dtype.as_numpy_dtype).kind != "V")
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:

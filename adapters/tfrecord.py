@@ -170,9 +170,8 @@ class TfRecordSource:
 
     def _examples(self, raw: Any, features: dict[str, Any]) -> Any:
         # Many at once are quicker; but then lists of other kinds are as long as the longest among them.
-        if all(
-            isinstance(feature, (tf.io.FixedLenFeature, tf.io.RaggedFeature)) for feature in self._features.values()
-        ):
+        kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
+        if all(isinstance(feature, kinds) for feature in features.values()):
             parse = partial(tf.io.parse_example, features=features)
             return raw.batch(_PARSED_AT_ONCE).map(parse, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
         return raw.map(self._parse_one, num_parallel_calls=tf.data.AUTOTUNE)

@@ -249,9 +249,9 @@ def test_what_is_no_path_and_no_compression_is_refused(storage: cachelayer.Stora
             "Data types don't match. Data type: string but expected type: int64",
         ),
         (tf.io.FixedLenFeature((), tf.float32), 5, "Data type: int64 but expected type: float"),
-        (tf.io.VarLenFeature(tf.string), 5, "Data type: int64"),
-        (tf.io.RaggedFeature(tf.int64), 0.5, "Data type: float"),
-        (tf.io.FixedLenFeature((2,), tf.int64), 5, "Key: x"),
+        (tf.io.VarLenFeature(tf.string), 5, "Expected type: string, Actual type: int64"),
+        (tf.io.RaggedFeature(tf.int64), 0.5, "Expected type: int64, Actual type: float"),
+        (tf.io.FixedLenFeature((2,), tf.int64), 5, "Some int64_list slice was not parsed"),
     ],
 )
 def test_a_value_of_another_kind_names_record_file_and_feature(
