@@ -1,0 +1,18 @@
+"""The page of values, and the verdicts that it is made of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from values_page import PAGE, render
+from values_table import FOLDER
+
+
+def test_the_page_shows_the_verdicts_that_are_tested() -> None:
+    assert PAGE.read_text() == render(), "run: python tests/values_page.py"
+
+
+def test_every_column_of_the_page_has_its_tests() -> None:
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_values_*.py"))
+    assert {path.stem for path in FOLDER.glob("*.toml")} == {*re.findall(r'Row\(\s*"(\w+)"', tests)}
