@@ -210,12 +210,6 @@ def test_maps_are_lists_of_keys_and_values(storage: cachelayer.Storage) -> None:
     assert [row["x"]["value"].tolist() for row in ref] == [[1, 2], []]
 
 
-def test_every_field_of_a_null_struct_is_none(storage: cachelayer.Storage) -> None:
-    ref = cached(storage, pa.array([{"a": 1, "b": [1]}, None]))
-    assert ref[1] == {"x": {"a": None, "b": None}}
-    assert ref[0]["x"]["b"].tolist() == [1]
-
-
 def test_dictionaries_that_differ_between_chunks_and_row_groups_are_joined(
     storage: cachelayer.Storage, tmp_path: Path
 ) -> None:

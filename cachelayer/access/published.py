@@ -6,9 +6,9 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,6 +195,9 @@ class Published(RecordBase):
             index_path = Path(paths.index_of(str(path)))
             self.store.download(paths.index_of(name), index_path, shard.stats.index_nbytes)
             yield path
+
+    def stored(self) -> Self:
+        return replace(self, decodes=False)
 
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)
