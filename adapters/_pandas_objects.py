@@ -175,7 +175,7 @@ def _times(objects: Objects) -> pa.Array:
     return _scalars(Objects(values, objects.records, objects.path), next(v for v in values if v is not None).dtype)
 
 
-def _in_unit(objects: Objects, record: int, value: Any, unit: str) -> np.datetime64 | np.timedelta64:
+def _in_unit(objects: Objects, record: int, value: Any, unit: str) -> Any:
     try:
         return value.as_unit(unit, round_ok=False).asm8
     except (OverflowError, ValueError) as error:
