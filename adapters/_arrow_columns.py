@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.cautions import warn
-from cachelayer.codec import Column, Flat
-from cachelayer.codec.leaves import DenseLeaf, RaggedLeaf
-from cachelayer.codec.memory import Ints, splits_of
-from cachelayer.elements import dtypes
-from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec
-from cachelayer.elements.values import Nullable, Ragged
 from cachelayer.errors import ElementError, InvalidTypeError, MissingDependencyError
+from cachelayer.records import dtypes
+from cachelayer.records.column import Column, Flat
+from cachelayer.records.leaf_codecs import DenseLeaf, RaggedLeaf
+from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.records.values import Nullable, Ragged
+from cachelayer.user_warnings import warn
 
 try:
     import pyarrow as pa

@@ -12,12 +12,7 @@ import numpy as np
 from cachelayer.adapters._arrow_casts import cast_rows
 from cachelayer.adapters._arrow_columns import Lists, check_structs, column, dtype_of, leaf_spec
 from cachelayer.adapters._files import Files
-from cachelayer.building.batches import Batch, batch_records
-from cachelayer.codec import Codec, Column
-from cachelayer.codec.leaves import leaf_codec
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec, LeafSpec
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -27,6 +22,12 @@ from cachelayer.errors import (
     SourceError,
 )
 from cachelayer.locks import cached_property
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec
+from cachelayer.records.column import Column
+from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.tree import Tree
 
 try:
     import pyarrow as pa

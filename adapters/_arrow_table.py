@@ -7,14 +7,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from cachelayer.access.numbers import record_numbers
 from cachelayer.access.view import View
 from cachelayer.adapters._arrow_columns import arrow_array, arrow_type
 from cachelayer.adapters._handed import check_ref
-from cachelayer.elements import tree
-from cachelayer.elements.spec import LeafSpec, RaggedSpec, SparseSpec
-from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
+from cachelayer.records import tree
+from cachelayer.records.record_numbers import record_numbers
+from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.tree import Tree
 
 try:
     import pyarrow as pa

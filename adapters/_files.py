@@ -14,9 +14,9 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from cachelayer.building.identity import FileFacts, identity_of_files
+from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.versions.secrecy import without_userinfo
+from cachelayer.provenance.secrecy import without_userinfo
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _PATTERN = "*?["

@@ -8,11 +8,11 @@ from typing import Any
 
 import grain
 
-from cachelayer.building.batches import Batch
-from cachelayer.building.iterables import IterableSource
-from cachelayer.building.unbatch import BatchesSource
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.unbatch import BatchesSource
 from cachelayer.errors import InvalidArgumentError, SourceError
+from cachelayer.records.tree import Tree
 
 # Grain has no other sign of a dataset that repeats itself for ever: it says that it has sys.maxsize elements, and its
 # batches that they are so many times fewer.

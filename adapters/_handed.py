@@ -8,7 +8,7 @@ from typing import Any
 from cachelayer.access.mixed import Mixture
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
-from cachelayer.sequential.stream import Stream
+from cachelayer.streams.stream import Stream
 
 
 def check_stream(given: Any) -> None:

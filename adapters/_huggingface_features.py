@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from cachelayer.adapters._arrow_columns import Lists, arrow_array, arrow_type, check_structs, dtype_of, leaf_spec
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, RaggedSpec
-from cachelayer.elements.tree import Tree
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.records import tree
+from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, RaggedSpec
+from cachelayer.records.tree import Tree
 
 _ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
 _LISTS = (datasets.List, datasets.LargeList)

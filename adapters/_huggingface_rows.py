@@ -15,9 +15,9 @@ import pyarrow.types as kinds
 from datasets.arrow_writer import TypedSequence
 
 from cachelayer.adapters._exact_arrow import NotExactError, exactly, infinities
-from cachelayer.building.iterables import guarded
-from cachelayer.elements import tree
+from cachelayer.builds.iterable_source import guarded
 from cachelayer.errors import ElementError
+from cachelayer.records import tree
 
 ROWS_AT_ONCE = 256
 _ADVICE = (

@@ -14,9 +14,9 @@ import pyarrow.types as kinds
 
 from cachelayer.adapters._files import File
 from cachelayer.adapters._text import stream_of
-from cachelayer.building.batches import BATCH_NBYTES
-from cachelayer.elements import tree
+from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.errors import ElementError
+from cachelayer.records import tree
 
 _WHOLE = 2**53
 _SCHEMA = "Pass schema= with all columns and their types, or mend the file."

@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cachelayer.adapters._arrow_columns import arrow_array, arrow_type, is_utf8
-from cachelayer.elements import tree
-from cachelayer.elements.values import Nullable, Ragged
 from cachelayer.errors import ElementError
+from cachelayer.records import tree
+from cachelayer.records.values import Nullable, Ragged
 
 _HINT = "A column is of one type: convert it with astype(), or split it."
 _TIMES = (pd.Timestamp, pd.Timedelta)

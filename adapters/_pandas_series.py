@@ -10,11 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cachelayer.adapters._arrow_table import column_array, fields_of
-from cachelayer.cautions import warn
-from cachelayer.elements.spec import LeafSpec
-from cachelayer.elements.tree import Tree
-from cachelayer.elements.values import Nullable, Ragged
 from cachelayer.errors import InvalidTypeError
+from cachelayer.records.spec import LeafSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable, Ragged
+from cachelayer.user_warnings import warn
 
 _MASKED: dict[str, Any] = {
     kind.numpy_dtype.name: kind

@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from cachelayer.adapters._handed import check_stream
-from cachelayer.cautions import warn
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
-from cachelayer.elements.tree import Tree
-from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.sequential.stream import Stream
+from cachelayer.records import tree
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged, Sparse
+from cachelayer.streams.stream import Stream
+from cachelayer.user_warnings import warn
 
 # In the metadata: the leaves that are ragged tensors of one dimension, which an element spec has no other name for than
 # an array of any length.

@@ -11,9 +11,9 @@ from cachelayer.adapters._handed import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.protocols import RandomAccess
-from cachelayer.sequential.options import make_options
-from cachelayer.sequential.state import StreamIdentity
-from cachelayer.sequential.steps import Steps
+from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.steps import Steps
+from cachelayer.streams.stream_options import make_options
 
 try:
     import torch

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from torch.utils import data
 
 from cachelayer.adapters._torch_tensors import arrays
-from cachelayer.building.batches import Batch, batch_records, wrong_length
-from cachelayer.building.iterables import IterableSource, length_of
-from cachelayer.building.source import Source
-from cachelayer.building.unbatch import BatchesSource, stacked_columns
-from cachelayer.elements import tree
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch, batch_records, wrong_length
+from cachelayer.builds.iterable_source import IterableSource, length_of
+from cachelayer.builds.source import Source
+from cachelayer.builds.unbatch import BatchesSource, stacked_columns
 from cachelayer.errors import ElementError, InvalidTypeError, SourceError
-from cachelayer.versions.fingerprint import fingerprint
+from cachelayer.provenance.fingerprint import fingerprint
+from cachelayer.records import tree
+from cachelayer.records.tree import Tree
 
 _KIND = "torch"
 _FIRST_ITEMS = 8

@@ -8,10 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from cachelayer.elements import tree
-from cachelayer.elements.tree import Tree
-from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import ElementError, InvalidTypeError, MissingDependencyError
+from cachelayer.records import tree
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable, Ragged, Sparse
 
 try:
     import torch

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from cachelayer.adapters._files import Folder, Sized, are_local, is_hidden, reading
-from cachelayer.building.batches import BATCH_NBYTES, Batch, Elements
-from cachelayer.building.identity import identity_of_files
-from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import BATCH_NBYTES, Batch, Elements
+from cachelayer.builds.source_identity import identity_of_files
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
+from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.tree import Tree
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")

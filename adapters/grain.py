@@ -19,8 +19,7 @@ import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
-from cachelayer.building.source import Source
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.source import Source
 from cachelayer.errors import (
     InvalidArgumentError,
     MissingDependencyError,
@@ -28,12 +27,13 @@ from cachelayer.errors import (
     StateError,
 )
 from cachelayer.protocols import RandomAccess
-from cachelayer.sequential.checkpoint import Awaited, load_state, save_state
-from cachelayer.sequential.iterator import StreamIterator
-from cachelayer.sequential.options import make_options
-from cachelayer.sequential.order import ORDER_VERSION
-from cachelayer.sequential.steps import Step
-from cachelayer.sequential.stream import Stream
+from cachelayer.records.tree import Tree
+from cachelayer.streams.checkpoint import Awaited, load_state, save_state
+from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.order import ORDER_VERSION
+from cachelayer.streams.steps import Step
+from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream_options import make_options
 
 try:
     import grain

@@ -22,11 +22,8 @@ import numpy as np
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
-from cachelayer.building.batches import Batch, batch_records
-from cachelayer.building.source import Splits
-from cachelayer.codec import Column, codec_for
-from cachelayer.elements import tree
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.source import Splits
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -35,8 +32,12 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
-from cachelayer.sequential.step_reader import StepReader
-from cachelayer.sequential.stream import Stream
+from cachelayer.records import tree
+from cachelayer.records.codec import codec_for
+from cachelayer.records.column import Column
+from cachelayer.records.tree import Tree
+from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.stream import Stream
 
 try:
     import datasets

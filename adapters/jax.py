@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
-from cachelayer.cautions import warn
-from cachelayer.elements.values import Nullable, Ragged, Sparse
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
-from cachelayer.sequential.block import Block
-from cachelayer.sequential.checkpoint import Awaited, load_state, save_state
-from cachelayer.sequential.iterator import END
-from cachelayer.sequential.steps import Steps
-from cachelayer.sequential.stream import Stream
-from cachelayer.storage import Storage
+from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.storage.storage import Storage
+from cachelayer.streams.checkpoint import Awaited, load_state, save_state
+from cachelayer.streams.iterator import END
+from cachelayer.streams.reads import Block
+from cachelayer.streams.steps import Steps
+from cachelayer.streams.stream import Stream
+from cachelayer.user_warnings import warn
 
 try:
     import jax

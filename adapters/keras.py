@@ -19,10 +19,8 @@ import numpy as np
 
 from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
-from cachelayer.building.batches import Batch
-from cachelayer.building.unbatch import BatchesSource
-from cachelayer.elements import tree
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.unbatch import BatchesSource
 from cachelayer.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -31,7 +29,9 @@ from cachelayer.errors import (
     SourceError,
 )
 from cachelayer.locks import ProcessLock
-from cachelayer.sequential.stream import Stream
+from cachelayer.records import tree
+from cachelayer.records.tree import Tree
+from cachelayer.streams.stream import Stream
 
 try:
     import keras

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.adapters._files import Files, reading
-from cachelayer.building.arrays import ArraySource
-from cachelayer.building.batches import Batch, Stacked, batch_records
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.batches import Batch, Stacked, batch_records
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.records import tree
+from cachelayer.records.spec import ArraySpec
+from cachelayer.records.tree import Tree
 
 AnyPath = str | os.PathLike[str]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.elements.tree import Tree
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.records.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
+from cachelayer.records.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,9 +18,9 @@ from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
 from cachelayer.adapters._hive import partition_of
 from cachelayer.adapters._json_lines import JsonLines
 from cachelayer.adapters._text import parts_of_text, stream_of
-from cachelayer.building.batches import batch_records
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.records.tree import Tree
 
 try:
     import pyarrow as pa

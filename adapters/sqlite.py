@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.building.batches import Batch, Elements, batch_records
-from cachelayer.codec import Codec, Column
-from cachelayer.codec.leaves import leaf_codec
-from cachelayer.elements import dtypes, tree
-from cachelayer.elements.spec import LeafSpec
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch, Elements, batch_records
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.records import dtypes, tree
+from cachelayer.records.codec import Codec
+from cachelayer.records.column import Column
+from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.spec import LeafSpec
+from cachelayer.records.tree import Tree
 
 try:
     import sqlite3

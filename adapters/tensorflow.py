@@ -13,13 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.building.batches import Batch, Prepared, Stacked, batch_records
-from cachelayer.codec.column import Column, Flat
-from cachelayer.codec.leaves import DenseLeaf, RaggedLeaf, SparseLeaf
-from cachelayer.codec.strings import encode_strings
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch, Prepared, Stacked, batch_records
 from cachelayer.errors import (
     CacheLayerError,
     InvalidArgumentError,
@@ -28,6 +22,12 @@ from cachelayer.errors import (
     SourceError,
 )
 from cachelayer.locks import cached_property
+from cachelayer.records import tree
+from cachelayer.records.column import Column, Flat
+from cachelayer.records.flat_values import encode_strings
+from cachelayer.records.leaf_codecs import DenseLeaf, RaggedLeaf, SparseLeaf
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.tree import Tree
 
 try:
     import tensorflow as tf

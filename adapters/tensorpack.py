@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cachelayer.building.batches import Batch
-from cachelayer.building.iterables import IterableSource
-from cachelayer.building.unbatch import BatchesSource
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.unbatch import BatchesSource
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, SourceError
+from cachelayer.records.tree import Tree
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> DataFlowSource | None:  # noqa: ARG001

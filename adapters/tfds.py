@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.building.batches import Batch
-from cachelayer.building.iterables import IterableSource
-from cachelayer.building.source import Source, Splits
-from cachelayer.elements import tree
-from cachelayer.elements.infer import leaf_spec
-from cachelayer.elements.spec import ArraySpec, LeafSpec, RaggedSpec
-from cachelayer.elements.tree import Tree
-from cachelayer.elements.values import Ragged
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.source import Source, Splits
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.locks import cached_property
+from cachelayer.records import tree
+from cachelayer.records.infer import leaf_spec
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged
 
 try:
     import tensorflow_datasets as tfds

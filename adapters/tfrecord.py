@@ -10,11 +10,11 @@ from typing import Any
 from cachelayer.adapters._files import Paths, are_local, is_hidden, listed
 from cachelayer.adapters._tfrecord_files import RECORD_FRAME, compression_of, is_whole
 from cachelayer.adapters.tensorflow import TfDataSource
-from cachelayer.building.batches import Batch
-from cachelayer.building.identity import FileFacts, identity_of_files
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.records.tree import Tree
 
 try:
     import tensorflow as tf

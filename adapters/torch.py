@@ -14,22 +14,22 @@ from typing import Any, Generic
 
 import numpy as np
 
-from cachelayer.access.numbers import record_numbers
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
 from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
-from cachelayer.building.arrays import ArraySource
-from cachelayer.building.source import Source
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec, LeafSpec
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.protocols import T
-from cachelayer.sequential.block import Block
-from cachelayer.sequential.iterator import StreamIterator
-from cachelayer.sequential.stream import Stream
+from cachelayer.records import tree
+from cachelayer.records.record_numbers import record_numbers
+from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.tree import Tree
+from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.reads import Block
+from cachelayer.streams.stream import Stream
 
 try:
     import torch

@@ -11,15 +11,15 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from cachelayer.adapters._files import File, Paths, are_local, find, listed
-from cachelayer.building.batches import Batch
-from cachelayer.building.identity import identity_of_files
-from cachelayer.building.iterables import IterableSource
-from cachelayer.elements import tree
-from cachelayer.elements.infer import from_elements
-from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.source_identity import identity_of_files
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.records import tree
+from cachelayer.records.infer import from_elements
+from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
+from cachelayer.records.tree import Tree
 
 try:
     from webdataset.shardlists import expand_urls

@@ -23,7 +23,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource a
 from harness import machine, table
 
 import cachelayer
-from cachelayer.codec.memory import windows
+from cachelayer.records.memory import windows
 
 RECORDS, SIDE, BATCH, BATCHES = 200_000, 32, 256, 40
 NBYTES = SIDE * SIDE * 3 + 8

@@ -12,7 +12,7 @@ import time
 
 from harness import machine, medians, table
 
-from cachelayer.sequential import order
+from cachelayer.streams import order
 
 SIZES = {"10**5": 10**5, "10**6": 10**6, "10**9": 10**9, "10**12": 10**12, "2**39 + 1 (worst case)": 2**39 + 1}
 INDICES = 1 << 20

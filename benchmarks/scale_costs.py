@@ -26,9 +26,9 @@ from servers import Server, gcs_server, new_bucket
 import cachelayer
 from cachelayer.access.published import _Objects
 from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
-from cachelayer.objects.copies import CacheFolder
+from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.transfer import PIECE
-from cachelayer.sequential import order
+from cachelayer.streams import order
 from cachelayer.versions.log import Snapshot, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardTable

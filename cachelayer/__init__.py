@@ -1,16 +1,13 @@
 """Cache any sequential source once; then read it at random, shuffled, sharded and resumable."""
 
 from cachelayer.access.array_record_source import ArrayRecordDataSource
-from cachelayer.access.comparing import Diff
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.joined import JoinedRef, concat
-from cachelayer.access.mirroring import Mirrored
+from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mixed import Mixture, mix
+from cachelayer.access.verify import Report
 from cachelayer.access.wrapped import WrappedRef, wrap
-from cachelayer.building.parts import sharded
-from cachelayer.check import Report
-from cachelayer.elements.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
-from cachelayer.elements.values import Nullable, Ragged, Sparse
+from cachelayer.builds.sharded_source import sharded
 from cachelayer.errors import (
     AlreadyExistsError,
     ArgumentsMismatchError,
@@ -35,10 +32,13 @@ from cachelayer.errors import (
     UnknownOptionError,
     VersionNotFoundError,
 )
-from cachelayer.opening import open_reference as open
-from cachelayer.sequential.iterator import StreamIterator
-from cachelayer.sequential.stream import Stream
-from cachelayer.storage import Storage
+from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
+from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.storage.open import open_reference as open
+from cachelayer.storage.storage import Storage
+from cachelayer.streams.iterator import StreamIterator
+from cachelayer.streams.stream import Stream
+from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent
 from cachelayer.versions.log import VersionInfo
 

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from cachelayer.objects.copies import CacheFolder
+from cachelayer.objects.local_cache import CacheFolder
 
 
 def say(text: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import cachelayer
-from cachelayer.progress import Progress, Waiting, current
+from cachelayer.progress.meter import Progress, Waiting, current
 
 QUICK = 0.02
 """Seconds between two signs of life."""

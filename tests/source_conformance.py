@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from cachelayer import Ragged, Storage
-from cachelayer.building.batches import Batch, Elements
-from cachelayer.building.source import Seekable, Skippable, Source, as_source, from_record, metadata_of
-from cachelayer.codec import codec_for
-from cachelayer.elements import tree
-from cachelayer.elements.infer import from_elements
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch, Elements
+from cachelayer.builds.source import Seekable, Skippable, Source, as_source, from_record, metadata_of
 from cachelayer.errors import SourceError
+from cachelayer.records import tree
+from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import from_elements
+from cachelayer.records.tree import Tree
 
 
 def same(mine: Any, theirs: Any) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
-from cachelayer.elements import tree
-from cachelayer.elements.spec import LeafSpec
+from cachelayer.records import tree
+from cachelayer.records.spec import LeafSpec
 
 ML_DTYPES = [
     np.dtype(getattr(ml_dtypes, name))

@@ -12,7 +12,7 @@ import pytest
 
 import cachelayer
 from cachelayer import ElementError
-from cachelayer.sequential.pace import Pace, nbytes_of
+from cachelayer.streams.pace import Pace, nbytes_of
 
 
 def numbers(n: int) -> Any:

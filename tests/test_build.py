@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import Storage, StorageError
-from cachelayer.building.batches import Batch, Elements
-from cachelayer.building.build import build
-from cachelayer.building.options import BuildOptions
-from cachelayer.elements.tree import Tree
+from cachelayer.builds.batches import Batch, Elements
+from cachelayer.builds.build import build
+from cachelayer.builds.build_options import BuildOptions
 from cachelayer.objects.local import LocalStore
-from cachelayer.progress import Progress
+from cachelayer.progress.meter import Progress
+from cachelayer.records.tree import Tree
 from cachelayer.versions.log import Log
 
 

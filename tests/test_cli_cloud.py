@@ -16,7 +16,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.objects import paths
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 
 
 def typed(server: Server, option: str = "--option", endpoint: str | None = None) -> list[str]:

@@ -10,10 +10,10 @@ import pytest
 from commands import document, invoke, refused
 
 import cachelayer
-from cachelayer.cli.probing import probe
+from cachelayer.cli.storage_probe import probe
 from cachelayer.objects import paths
-from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.local_cache import CacheFolder
 
 SHARD_BYTES = 35_000
 

@@ -14,7 +14,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import ArraySpec, ImageSpec
-from cachelayer.cli.measuring import Measurement, measure
+from cachelayer.cli.measurements import Measurement, measure
 from cachelayer.statistics import survey
 
 RECORDS = 300

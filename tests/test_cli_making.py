@@ -18,8 +18,8 @@ import pytest
 from commands import PIPELINE, SCRIPT, document, invoke, refused, script
 
 import cachelayer
-from cachelayer.cli import importing
-from cachelayer.cli.functions import load
+from cachelayer.cli import import_files
+from cachelayer.cli.user_function import load
 
 BUILD = ("--id", "d", "--version", "v1")
 CONTROL_C = b"\x03"
@@ -299,7 +299,7 @@ def test_tfrecords_are_imported_as_their_bytes(here: Path) -> None:
     ],
 )
 def test_names_tell_the_format(names: list[str], kind: str) -> None:
-    assert importing.format_of(names, None) == kind
+    assert import_files.format_of(names, None) == kind
 
 
 def test_files_that_cannot_be_imported_are_refused(here: Path) -> None:

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, specs, versions
 
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
-from cachelayer.codec import Codec, RawCodec, RecordBuffer, TypedCodec, codec_for, codec_named
-from cachelayer.codec.conform import conform, stacked_rows
-from cachelayer.elements import tree
-from cachelayer.elements.infer import from_element
-from cachelayer.elements.spec import LeafSpec
 from cachelayer.errors import CorruptionError, ElementError, FormatError
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, RawCodec, TypedCodec, codec_for, codec_named
+from cachelayer.records.conform import conform, stacked_rows
+from cachelayer.records.infer import from_element
+from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.spec import LeafSpec
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ import pytest
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.access.comparing import Change
+from cachelayer.versions.diff import Change
 
 
 @pytest.fixture

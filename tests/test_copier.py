@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from cachelayer import CacheLayerError, CorruptionError, StorageError
-from cachelayer.access.copier import Copier
+from cachelayer.access.background_jobs import Copier
 
 
 class Doing:
@@ -206,7 +206,7 @@ def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, copier: Copier[int
 def test_the_interpreter_ends_while_a_job_is_in_work() -> None:
     script = """
 import threading
-from cachelayer.access.copier import Copier
+from cachelayer.access.background_jobs import Copier
 begun = threading.Event()
 def never(job):
     begun.set()

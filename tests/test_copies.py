@@ -19,7 +19,7 @@ from copies_child import total
 
 import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.objects.copies import CacheFolder, CopyGroup, folder_of
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup, folder_of
 
 CHILD = Path(__file__).with_name("copies_child.py")
 

@@ -25,10 +25,10 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage
 from cachelayer.access.published import Published
-from cachelayer.copying import VersionCopy
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
+from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
 
 SHARDS = 6

@@ -21,7 +21,7 @@ import cachelayer
 from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage
 from cachelayer.cli.addresses import Address
 from cachelayer.objects.credentials import StorageOptions
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 
 SECRETS = {
     "key": "hush-1",

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelayer.building.cuts import RECORD_OVERHEAD, ShardCutter
+from cachelayer.builds.shard_cuts import RECORD_OVERHEAD, ShardCutter
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=60)
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, FormatError, ImageSpec, Nullable, Ragged
-from cachelayer.elements import spec_json
+from cachelayer.records import spec_json
 
 PIXELS = [np.random.default_rng(i).integers(0, 256, (4 + i % 3, 6 + i % 2, 3), np.uint8) for i in range(20)]
 SOUNDS = [np.random.default_rng(i).uniform(-1, 1, (50 + i, 2)).astype(np.float32) for i in range(20)]

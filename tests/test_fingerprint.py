@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cachelayer.versions.fingerprint import Fingerprint, fingerprint, keep_source
+from cachelayer.provenance.fingerprint import Fingerprint, fingerprint, keep_source
 
 Load = Callable[..., dict[str, Any]]
 

@@ -18,9 +18,9 @@ import zstandard
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
-from cachelayer.access.selection import Selection
-from cachelayer.codec import TypedCodec, codec_for
-from cachelayer.elements import tree
+from cachelayer.records import tree
+from cachelayer.records.codec import TypedCodec, codec_for
+from cachelayer.records.selection import Selection
 
 PAGE = Path(__file__).parent.parent.joinpath("docs", "format.md").read_text(encoding="utf-8")
 Pair = namedtuple("Pair", ["first", "second"])
@@ -287,7 +287,7 @@ def test_a_null_leaf_is_as_specified() -> None:
 def test_every_dtype_that_can_be_stored_is_on_the_page() -> None:
     from strategies import DTYPES
 
-    from cachelayer.elements.dtypes import to_name
+    from cachelayer.records.dtypes import to_name
 
     text = section("Element specs")
     spelled = {"int16": "int8", "int32": "int8", "uint16": "uint8", "uint32": "uint8"}

@@ -13,7 +13,7 @@ from source_conformance import SourceConformance
 
 from cachelayer import ArraySpec, Storage
 from cachelayer.adapters.grain import as_source
-from cachelayer.building.source import as_source as any_source
+from cachelayer.builds.source import as_source as any_source
 from cachelayer.errors import InvalidArgumentError, SourceError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
-from cachelayer.elements.infer import declared, from_element, from_elements
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError
+from cachelayer.records.infer import declared, from_element, from_elements
 
 Point = namedtuple("Point", ["x", "y"])
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer.sequential.outcome import Outcome
+from cachelayer.streams.outcome import Outcome
 
 # Where there is state; the rest of the sequential layer is arithmetic.
 OURS = {

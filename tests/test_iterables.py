@@ -11,7 +11,7 @@ import pytest
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.building.source import as_source
+from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 
 

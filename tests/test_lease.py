@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cachelayer import StorageError
-from cachelayer.versions import lease
+from cachelayer.versions import file_lock
 
 HOLD = """
 import sys
@@ -21,7 +21,7 @@ import threading
 from pathlib import Path
 from cachelayer.versions import lease
 
-with lease.hold(Path(sys.argv[1])):
+with file_lock.hold(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -32,21 +32,21 @@ from pathlib import Path
 from cachelayer.versions import lease
 
 path = Path(sys.argv[1])
-with lease.hold(path):
+with file_lock.hold(path):
     child = os.fork()
     if child == 0:
         sys.stdin.read()
         os._exit(0)
-print(child, lease.is_held(path), flush=True)
+print(child, file_lock.is_held(path), flush=True)
 """
 
 
 def test_a_lease_is_held_while_its_holder_is_in_the_block(tmp_path: Path) -> None:
     path = tmp_path / "lease"
-    assert not lease.is_held(path)
-    with lease.hold(path):
-        assert lease.is_held(path)
-    assert not lease.is_held(path)
+    assert not file_lock.is_held(path)
+    with file_lock.hold(path):
+        assert file_lock.is_held(path)
+    assert not file_lock.is_held(path)
 
 
 def test_the_lease_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_the_lease_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        assert lease.is_held(path)
+        assert file_lock.is_held(path)
         holder.kill()
         holder.wait()
-    assert not lease.is_held(path)
+    assert not file_lock.is_held(path)
 
 
 def test_a_lease_that_was_let_go_is_free_though_a_forked_child_lives(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_who_waits_is_told_once_and_gets_it_afterwards(tmp_path: Path) -> None:
     inside: list[str] = []
 
     def hold(name: str) -> None:
-        with lease.hold(path, on_wait=lambda: told.append(name)):
+        with file_lock.hold(path, on_wait=lambda: told.append(name)):
             inside.append(name)
             assert inside == [name]
             inside.remove(name)
 
     with ThreadPoolExecutor(4) as threads:
-        with lease.hold(path):
+        with file_lock.hold(path):
             waiting = [threads.submit(hold, name) for name in "abcd"]
             while len(told) < 4:
                 assert not any(future.done() for future in waiting)
@@ -90,22 +90,22 @@ def test_who_waits_is_told_once_and_gets_it_afterwards(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="nowhere"), lease.hold(tmp_path / "nowhere" / "lease"):
+    with pytest.raises(StorageError, match="nowhere"), file_lock.hold(tmp_path / "nowhere" / "lease"):
         raise AssertionError
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="folder"):
-        lease.is_held(tmp_path / "folder")
+        file_lock.is_held(tmp_path / "folder")
 
 
 def test_who_waited_for_a_lease_that_was_removed_holds_one_that_others_see(tmp_path: Path) -> None:
     path, waiting = tmp_path / "lease", threading.Event()
 
     def wait_and_look() -> bool:
-        with lease.hold(path, on_wait=waiting.set, remove=True):
-            return lease.is_held(path)
+        with file_lock.hold(path, on_wait=waiting.set, remove=True):
+            return file_lock.is_held(path)
 
     with ThreadPoolExecutor(1) as threads:
-        with lease.hold(path, remove=True):
+        with file_lock.hold(path, remove=True):
             waiter = threads.submit(wait_and_look)
             assert waiting.wait(60)
         assert waiter.result()
@@ -118,7 +118,7 @@ from pathlib import Path
 from cachelayer.versions import lease
 
 forks = {"python": os.fork, "c": ctypes.CDLL(None).fork}
-with lease.hold(Path(sys.argv[1])):
+with file_lock.hold(Path(sys.argv[1])):
     child = forks[sys.argv[2]]()
     if child == 0:
         # A daemon that does nothing, as a data loader's worker whose parent is gone.
@@ -136,19 +136,19 @@ def test_the_lease_of_a_process_that_was_killed_is_free_though_a_forked_child_li
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert lease.is_held(path)
+        assert file_lock.is_held(path)
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         os.kill(child, 0)
-        assert not lease.is_held(path)
-        with lease.hold(path, on_wait=pytest.fail):
-            assert lease.is_held(path)
-            with lease.try_hold(path, "late") as holder:
+        assert not file_lock.is_held(path)
+        with file_lock.hold(path, on_wait=pytest.fail):
+            assert file_lock.is_held(path)
+            with file_lock.try_hold(path, "late") as holder:
                 assert holder == ""
-        with lease.try_hold(path, "next") as holder:
+        with file_lock.try_hold(path, "next") as holder:
             assert holder == "next"
         os.kill(child, 0)
-    assert not lease.is_held(path)
+    assert not file_lock.is_held(path)
 
 
 def test_many_that_find_a_dead_holder_with_a_living_child_hold_it_one_at_a_time(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_many_that_find_a_dead_holder_with_a_living_child_hold_it_one_at_a_time(
     inside: list[int] = []
 
     def hold(number: int) -> None:
-        with lease.hold(path):
+        with file_lock.hold(path):
             inside.append(number)
             assert inside == [number]
             inside.remove(number)
@@ -173,7 +173,7 @@ def test_many_that_find_a_dead_holder_with_a_living_child_hold_it_one_at_a_time(
 
 def test_a_child_that_is_forked_in_the_block_leaves_the_lease_to_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "lease"
-    with lease.hold(path, remove=True):
+    with file_lock.hold(path, remove=True):
         child = os.fork()
         if child == 0:
             # It unwinds the block, as an exception in the child does.
@@ -183,7 +183,7 @@ def test_a_child_that_is_forked_in_the_block_leaves_the_lease_to_its_parent(tmp_
                 pass
         if child:
             os.waitpid(child, 0)
-            assert lease.is_held(path)
+            assert file_lock.is_held(path)
     if child == 0:
         os._exit(0)
     assert not path.exists()
@@ -196,6 +196,6 @@ def descriptors() -> int:
 def test_a_lease_costs_no_descriptor_once_it_is_let_go(tmp_path: Path) -> None:
     before = descriptors()
     for number in range(20):
-        with lease.hold(tmp_path / str(number)), lease.try_hold(tmp_path / str(number), "late"):
-            assert lease.is_held(tmp_path / str(number))
+        with file_lock.hold(tmp_path / str(number)), file_lock.try_hold(tmp_path / str(number), "late"):
+            assert file_lock.is_held(tmp_path / str(number))
     assert descriptors() == before

@@ -21,7 +21,7 @@ from cachelayer import Storage
 from cachelayer.access.dataref import DataRef
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.versions import lease
+from cachelayer.versions import file_lock
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 
@@ -101,7 +101,7 @@ def test_a_build_that_has_no_folder_yet_is_left_alone(storage: Storage, tmp_path
     storage.submit([1], "d", "v0")
     (tmp_path / "d" / "_running").mkdir(exist_ok=True)
     path = tmp_path / paths.build_lease("d", "new")
-    with lease.hold(path):
+    with file_lock.hold(path):
         os.utime(path, (0, 0))
         assert storage.gc(grace=0.0) == []
         assert path.exists()
@@ -438,7 +438,7 @@ def test_what_a_killed_deletion_without_a_grace_left_goes_with_the_next_collecti
 ) -> None:
     storage.submit([1], "d", "v1")
     with monkeypatch.context() as killed:
-        killed.setattr("cachelayer.maintenance.collect_deleted", lambda *_: [])
+        killed.setattr("cachelayer.versions.gc.collect_deleted", lambda *_: [])
         storage.delete("d", "v1", grace=0)
     assert len(storage.gc()) == 1
     assert attempts(tmp_path) == set()

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer.access import open_shards
-from cachelayer.access.selection import Selection
-from cachelayer.access.shards import ShardSet
+from cachelayer.access.shard_set import ShardSet
 from cachelayer.arrayrecord import address_space as addresses
 from cachelayer.arrayrecord import index, mapping
 from cachelayer.arrayrecord.address_space import AddressSpace
@@ -30,8 +29,9 @@ from cachelayer.arrayrecord.footer import Footer, read_footer
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.codec.memory import Ints
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
+from cachelayer.records.memory import Ints
+from cachelayer.records.selection import Selection
 from cachelayer.versions.manifest import Kept
 
 N = 60
@@ -282,7 +282,7 @@ MANY = """
 import resource, sys, os
 from pathlib import Path
 import numpy as np
-from cachelayer.access.shards import ShardSet
+from cachelayer.access.shard_set import ShardSet
 import cachelayer
 from cachelayer.arrayrecord.reader import ShardReader
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -332,7 +332,7 @@ import mmap, sys, warnings
 import numpy as np
 from pathlib import Path
 import cachelayer
-from cachelayer.access.shards import ShardSet
+from cachelayer.access.shard_set import ShardSet
 from cachelayer.arrayrecord.reader import ShardReader
 base = cachelayer.open(sys.argv[1])._base
 path = next(Path(sys.argv[1].rsplit("/", 1)[0]).rglob("*.array_record"))

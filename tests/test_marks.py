@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachelayer.access.marks import Marks
+from cachelayer.records.bit_sets import Marks
 
 
 @settings(deadline=None)

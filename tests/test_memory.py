@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cachelayer.codec.memory import gather_rows, move_ranges, scatter_rows, splits_of
+from cachelayer.records.memory import gather_rows, move_ranges, scatter_rows, splits_of
 
 LENGTHS = st.one_of(
     st.integers(0, 40),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import DataRef, InvalidArgumentError, InvalidTypeError, StateError, Storage
-from cachelayer.sequential.mixture import MixedOrder, Pattern
-from cachelayer.sequential.order import _sorted_permutation
+from cachelayer.streams.mixture import MixedOrder, Pattern
+from cachelayer.streams.order import _sorted_permutation
 
 SIZES = (3, 10, 25)
 

@@ -19,7 +19,7 @@ from store_conformance import TEXT, StoreConformance
 from cachelayer import InvalidArgumentError, InvalidTypeError, MissingDependencyError, StorageError
 from cachelayer.objects import client
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 from cachelayer.objects.remote import FsspecStore
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cachelayer.sequential.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, round_keys
+from cachelayer.streams.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, round_keys
 
 DOCS = Path(__file__).parents[1] / "docs" / "order.md"
 WORDS = st.integers(0, 2**64 - 1)

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer.versions.fingerprint import fingerprint, is_users, is_users_own
-from cachelayer.versions.origin import Origin
-from cachelayer.versions.provenance import commit_of
+from cachelayer.provenance.environment import commit_of
+from cachelayer.provenance.fingerprint import fingerprint, is_users, is_users_own
+from cachelayer.provenance.origin import Origin
 
 
 class Strange:

@@ -26,9 +26,9 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage, sharded
-from cachelayer.building.options import BuildOptions
-from cachelayer.building.parts import divided
-from cachelayer.building.source import as_source
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.sharded_source import divided
+from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
 from cachelayer.objects import paths
 from cachelayer.objects.remote import FsspecStore

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cachelayer.display import Status, clock
-from cachelayer.progress import Progress, Waiting, current, notice
+from cachelayer.progress.display import Status, clock
+from cachelayer.progress.meter import Progress, Waiting, current, notice
 
 Logs = dict[str, list[str]]
 CHILD = Path(__file__).with_name("progress_child.py")

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 import cachelayer
-from cachelayer import CacheLayerWarning, InvalidArgumentError, demo
-from cachelayer.versions.calls import Call, name_of
-from cachelayer.versions.origin import Origin
-from cachelayer.versions.provenance import checked_metadata, checkout, commit_of, environment
-from cachelayer.versions.secrecy import hidden, shown
+from cachelayer import CacheLayerWarning, InvalidArgumentError
+from cachelayer.cli import digits_demo
+from cachelayer.provenance.environment import checked_metadata, checkout, commit_of, environment
+from cachelayer.provenance.function_call import Call, name_of
+from cachelayer.provenance.origin import Origin
+from cachelayer.provenance.secrecy import hidden, shown
 
 
 def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
@@ -137,7 +138,7 @@ def test_the_environment_names_the_libraries_that_wrote_it() -> None:
 
 def test_the_frameworks_that_are_loaded_are_named() -> None:
     code = (
-        "from cachelayer.versions.provenance import environment as e; before = e()['libraries']; import pyarrow;"
+        "from cachelayer.provenance.environment import environment as e; before = e()['libraries']; import pyarrow;"
         "after = e()['libraries']; print(after.keys() - before.keys(), after['pyarrow'] == pyarrow.__version__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -203,7 +204,7 @@ def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none
     nothing = {"git_commit": None, "git_dirty": None}
     head = git(repository, "rev-parse", "HEAD")
     library, program = Path(cachelayer.__file__), repository / "inner" / "code.py"
-    for source in ([1, 2], len, demo.digits, functools.partial(demo.digits, 3)):
+    for source in ([1, 2], len, digits_demo.digits, functools.partial(digits_demo.digits, 3)):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(library), raising=False)
         assert commit_of(source) == nothing
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(program), raising=False)

@@ -14,14 +14,14 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage, StorageError
-from cachelayer.building.options import BuildOptions
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.publish import Publisher
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
-from cachelayer.publishing import Publisher
+from cachelayer.provenance.origin import Origin
 from cachelayer.versions.log import Log
-from cachelayer.versions.origin import Origin
 
 ENTRY = "0000000001.json"
 

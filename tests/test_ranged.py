@@ -16,8 +16,8 @@ import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
 from cachelayer.access.published import Published
 from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
-from cachelayer.codec.frames import RecordBuffer
 from cachelayer.objects import paths
+from cachelayer.records.record_buffers import RecordBuffer
 
 SIZES = st.sampled_from([0, 1, 7, 300, 3000, 65_000, 65_536, 70_000, 200_000])
 

@@ -13,7 +13,7 @@ from faults import fault_proxy
 from servers import Server, new_bucket
 
 from cachelayer import ArrayRecordDataSource, CorruptionError, FormatError, InvalidArgumentError, StorageError
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 
 SIZES = [0, 1, 127, 128, 16_384, 65_535, 65_536, 65_537, 300_000, 0, 7, *range(100, 400, 3), 0]
 RECORDS = [np.random.default_rng(size).integers(0, 4, size, dtype=np.uint8).tobytes() for size in SIZES]

@@ -18,8 +18,8 @@ from engine_conformance import TellingConformance, wait_until
 from parts_child import PARTS, SHARD_BYTES, row, rows
 
 from cachelayer import DataRef, Storage, sharded
-from cachelayer.elements.infer import from_elements
 from cachelayer.engines import Engine, Ray
+from cachelayer.records.infer import from_elements
 
 SMALL = 80 * 2**20
 SPEC = from_elements([row(0)])

@@ -20,7 +20,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.objects import paths
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.log import Log, Snapshot
 

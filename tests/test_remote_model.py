@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 import cachelayer
-from cachelayer.building.options import BuildOptions
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.publish import Publisher
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.remote import FsspecStore
-from cachelayer.publishing import Publisher
+from cachelayer.provenance.origin import Origin
 from cachelayer.versions.log import Log
-from cachelayer.versions.origin import Origin
 
 T = TypeVar("T")
 

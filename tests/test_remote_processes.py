@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from servers import Server, new_bucket
 
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 
 TEXT = os.urandom(100_000)
@@ -58,7 +58,7 @@ def hash_of(data: bytes) -> str:
 
 ENDS = """
 import json, os, sys
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 
 url, options = json.loads(sys.argv[1])
 store = open_store(url, options)
@@ -96,7 +96,7 @@ def test_processes_that_have_read_and_forked_end_in_silence(place: tuple[str, di
 
 WITHOUT = """
 import sys
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 open_store("gs://bucket/x"), open_store("s3://bucket/x"), open_store("/tmp")
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"fsspec", "gcsfs", "s3fs", "aiohttp", "obstore"}))
 """

@@ -18,7 +18,7 @@ from servers import Server, new_bucket
 from store_conformance import StoreConformance
 
 from cachelayer import StorageError
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
 from cachelayer.objects.remote import FsspecStore
 
 

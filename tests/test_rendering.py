@@ -19,7 +19,7 @@ from strategies import versions
 from cachelayer import ImageSpec, MissingDependencyError, Ragged, Sparse, StorageError
 from cachelayer.cli.pictures import Picture, is_picture, save_images
 from cachelayer.cli.rendering import ElementView, element_json, leaf_text
-from cachelayer.elements.infer import from_element
+from cachelayer.records.infer import from_element
 
 Pair = namedtuple("Pair", ["left", "right"])
 

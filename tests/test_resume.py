@@ -21,15 +21,15 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.building.options import BuildOptions
-from cachelayer.building.repeating import spread
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.compare_source import spread
+from cachelayer.builds.publish import Publisher
+from cachelayer.builds.resume import Resumption
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.publishing import Publisher
-from cachelayer.resuming import Resumption
+from cachelayer.provenance.origin import Origin
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
-from cachelayer.versions.origin import Origin
 from cachelayer.versions.unfinished import Unfinished
 
 ROUNDS = 30

@@ -19,7 +19,7 @@ import cachelayer
 from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npz
 from cachelayer.adapters.pyarrow import from_parquet
-from cachelayer.building.source import Seekable, Skippable, as_source
+from cachelayer.builds.source import Seekable, Skippable, as_source
 
 RECORDS = 6000
 SHARD_BYTES = 100_000

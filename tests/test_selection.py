@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError
-from cachelayer.access.selection import Selection
+from cachelayer.records.selection import Selection
 
 BASE = "ab" * 32
 BOUNDS = st.one_of(st.none(), st.integers(-60, 60))

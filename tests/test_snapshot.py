@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from cachelayer import ArraySpec, Ragged, Sparse, Storage
-from cachelayer.building.snapshot import snapshot
-from cachelayer.building.source import as_source
-from cachelayer.building.unbatch import BatchesSource
-from cachelayer.codec import codec_for
-from cachelayer.elements.infer import from_element
+from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.source import as_source
+from cachelayer.builds.unbatch import BatchesSource
+from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import from_element
 
 RECORDS = 4
 Pair = namedtuple("Pair", ["first", "second"])

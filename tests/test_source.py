@@ -14,10 +14,10 @@ import pytest
 
 import cachelayer
 from cachelayer import ArraySpec
-from cachelayer.building.arrays import ArraySource
-from cachelayer.building.batches import MAX_BATCH_RECORDS, batch_records
-from cachelayer.building.iterables import IterableSource
-from cachelayer.building.source import as_source
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.batches import MAX_BATCH_RECORDS, batch_records
+from cachelayer.builds.iterable_source import IterableSource
+from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, SourceError
 
 Point = namedtuple("Point", ["x", "y"])

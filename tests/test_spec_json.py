@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from strategies import DTYPES, specs
 
 from cachelayer import ArraySpec, RaggedSpec
-from cachelayer.elements import dtypes, spec_json, tree
 from cachelayer.errors import FormatError
+from cachelayer.records import dtypes, spec_json, tree
 
 
 def shape_of(spec: Any) -> Any:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError, Storage
-from cachelayer.access.selection import Selection
 from cachelayer.access.split import split
-from cachelayer.sequential.order import permuted
+from cachelayer.records.selection import Selection
+from cachelayer.streams.order import permuted
 
 SEEDS = st.integers(0, 2**64 - 1)
 

@@ -16,8 +16,8 @@ from source_conformance import SourceConformance
 
 from cachelayer import ArraySpec, Nullable, Storage
 from cachelayer.adapters.sqlite import from_sqlite
-from cachelayer.codec import codec_for
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.records.codec import codec_for
 
 
 def database(path: Path, statement: str, rows: Any = (), *, journal: str = "delete") -> Path:

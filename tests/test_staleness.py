@@ -17,7 +17,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.adapters.folders import from_files
 from cachelayer.adapters.npy import from_npz
-from cachelayer.versions.origin import Origin
+from cachelayer.provenance.origin import Origin
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_a_version_without_records_of_its_source_is_no_warning(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Origin, "to_json", lambda _: {})
-    monkeypatch.setattr("cachelayer.publishing.Publisher._known", lambda *_: {})
+    monkeypatch.setattr("cachelayer.builds.publish.Publisher._known", lambda *_: {})
     storage.cache(times(2), "d", "v1")
     monkeypatch.undo()
     for source in (times(3), [4, 5], np.zeros((4, 4)), Row("a"), functools.partial(scaled, 7)):

@@ -21,7 +21,7 @@ from strategies import versions
 
 import cachelayer
 from cachelayer import ArraySpec, ImageSpec, InvalidArgumentError, Ragged, RaggedSpec, Sparse
-from cachelayer.elements import dtypes, tree
+from cachelayer.records import dtypes, tree
 from cachelayer.statistics import LeafStats, Statistics, survey
 from cachelayer.statistics.histogram import BINS, Histogram
 from cachelayer.statistics.numbers import VALUES, NumberStats, NumberSummary, are_numbers

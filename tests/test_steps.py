@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases
 
-from cachelayer.sequential.steps import Step, Steps
+from cachelayer.streams.steps import Step, Steps
 
 SHARDS = st.integers(1, 6)
 

@@ -12,7 +12,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from array_record.python.array_record_module import ArrayRecordReader
 
 import cachelayer
-from cachelayer.codec import TypedCodec
+from cachelayer.records.codec import TypedCodec
 
 TEXTS = [b"", b"a", *(b"%d" % n * (n % 50) for n in range(300)), b"x" * 65_536, b"y" * 300_000]
 ROWS = [{"image": np.full((8, 9), n % 251, np.uint8), "label": n} for n in range(700)]

@@ -13,19 +13,19 @@ from mutations import DEEP, mutated
 
 from cachelayer import ArraySpec, CorruptionError, FormatError, ImageSpec, InvalidArgumentError, RaggedSpec, StateError
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.codec import codec_named
-from cachelayer.elements import spec_json
-from cachelayer.elements.tree import leaves, namedtuple_class
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.sequential.checkpoint import FILE, read_state
-from cachelayer.sequential.order import Order
-from cachelayer.sequential.state import StreamIdentity
+from cachelayer.provenance.environment import checked_metadata
+from cachelayer.records import spec_json
+from cachelayer.records.codec import codec_named
+from cachelayer.records.tree import leaves, namedtuple_class
+from cachelayer.streams.checkpoint import FILE, read_state
+from cachelayer.streams.order import Order
+from cachelayer.streams.state import StreamIdentity
 from cachelayer.versions.heartbeat import Turns, Watch
 from cachelayer.versions.history import LogEvent
 from cachelayer.versions.log import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.manifest import Kept, Manifest
-from cachelayer.versions.provenance import checked_metadata
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 

@@ -16,7 +16,7 @@ from source_conformance import assert_resumes, assert_seeks, records_of, skipped
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.adapters.tensorflow import to_tf
-from cachelayer.building.source import Seekable, Skippable, as_source
+from cachelayer.builds.source import Seekable, Skippable, as_source
 
 Point = namedtuple("Point", ["x", "y"])
 

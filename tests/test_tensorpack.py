@@ -15,8 +15,8 @@ from source_conformance import SourceConformance
 
 from cachelayer import Storage
 from cachelayer.adapters.tensorpack import as_source
-from cachelayer.building.source import as_source as any_source
-from cachelayer.building.source import expected_length
+from cachelayer.builds.source import as_source as any_source
+from cachelayer.builds.source import expected_length
 from cachelayer.errors import InvalidArgumentError, SourceError
 
 with warnings.catch_warnings():

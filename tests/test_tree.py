@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strategies import specs, trees
 
 from cachelayer import ArraySpec
-from cachelayer.elements import tree
 from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError
+from cachelayer.records import tree
 
 
 class Step(NamedTuple):

@@ -89,7 +89,7 @@ def test_rows_are_filled_up_behind_their_ends(rows: list[list[int]], length: int
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5))
 def test_every_level_is_filled_up_and_rows_that_are_arrays_keep_their_shapes(shapes: list[tuple[int, int]]) -> None:
-    from cachelayer.codec import codec_for
+    from cachelayer.records.codec import codec_for
 
     images = [np.arange(height * width * 3, dtype=np.uint8).reshape(height, width, 3) for height, width in shapes]
     codec = codec_for(ArraySpec(np.uint8, (None, None, 3)))

@@ -1,1 +1,4 @@
-"""The random-access layer: records by number."""
+"""From a version to records: reading by number, views, joins, local copies, verification.
+
+Nothing here builds.
+"""

@@ -16,14 +16,14 @@ from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.selection import Selection
 from cachelayer.arrayrecord.file import RecordFile, fingerprint, map_file, open_file
 from cachelayer.arrayrecord.ranged_file import RangedFile, RangedRecordFile
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.credentials import StorageOptions
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.open_store import open_store
+from cachelayer.records.selection import Selection
 
 _PART = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 

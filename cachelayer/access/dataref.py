@@ -8,13 +8,13 @@ from typing import Any, Generic, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.comparing import Diff, compare
-from cachelayer.access.mirroring import Mirrored, mirror
+from cachelayer.access.mirror import Mirrored, mirror
 from cachelayer.access.published import Published
-from cachelayer.access.selection import Selection
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import T
+from cachelayer.records.selection import Selection
+from cachelayer.versions.diff import Diff, compare
 
 
 class DataRef(View[T], Generic[T]):

@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.records import RecordBase
-from cachelayer.access.selection import Selection
-from cachelayer.access.shards import JoinedRecords
+from cachelayer.access.record_base import RecordBase
+from cachelayer.access.shard_set import JoinedRecords
 from cachelayer.access.view import View
-from cachelayer.codec import Codec, Records, codec_named
-from cachelayer.elements.merge import common_spec
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import T
-from cachelayer.sequential.stream import Stream
+from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.common_spec import common_spec
+from cachelayer.records.record_buffers import Records
+from cachelayer.records.selection import Selection
+from cachelayer.streams.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)

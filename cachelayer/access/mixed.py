@@ -12,13 +12,13 @@ import numpy as np
 from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.view import View
 from cachelayer.arguments import integer
-from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
-from cachelayer.sequential.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern
-from cachelayer.sequential.options import make_options
-from cachelayer.sequential.step_reader import StepReader
-from cachelayer.sequential.stream import Stream
+from cachelayer.records.tree import Tree
+from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern
+from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream_options import make_options
 
 
 class Mixture(Generic[T]):

@@ -11,10 +11,10 @@ from cachelayer.arrayrecord.address_space import AddressSpace, Epoch, address_sp
 from cachelayer.arrayrecord.blocks import to_logical
 from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
 from cachelayer.arrayrecord.reader import ShardReader
-from cachelayer.codec.frames import Records
-from cachelayer.codec.memory import Ints
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import Records
 
 # How a shard is read: not at all yet, or by itself alone; or with others: as records of one size, or by their index.
 _ALONE, _UNIFORM = 0, 1

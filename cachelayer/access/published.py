@@ -13,20 +13,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.local_copies import LocalCopies
-from cachelayer.access.records import RecordBase
+from cachelayer.access.cached_shards import LocalCopies
+from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.selection import Selection
-from cachelayer.access.shards import ShardSet
+from cachelayer.access.shard_set import ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
-from cachelayer.codec import Codec, Records, codec_named
 from cachelayer.errors import CorruptionError, VersionNotFoundError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
-from cachelayer.objects.copies import CacheFolder
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
+from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.record_buffers import Records
+from cachelayer.records.selection import Selection
 from cachelayer.versions.log import Log, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cachelayer.arrayrecord.reader import ShardReader
-from cachelayer.codec.memory import Ints
+from cachelayer.records.memory import Ints
 
 # Fewer records than these are read as they are: there is little to do at once.
 _FEW = 4

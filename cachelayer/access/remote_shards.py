@@ -13,12 +13,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.copier import Copier
-from cachelayer.access.local_copies import LocalCopies
-from cachelayer.access.shards import JoinedRecords, ShardSet
+from cachelayer.access.background_jobs import Copier
+from cachelayer.access.cached_shards import LocalCopies
+from cachelayer.access.shard_set import JoinedRecords, ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards
-from cachelayer.codec.frames import RecordBuffer, Records
-from cachelayer.codec.memory import Ints, splits_of
 from cachelayer.errors import (
     CacheLayerError,
     CacheLayerWarning,
@@ -27,6 +25,8 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.locks import ProcessLock
+from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.record_buffers import RecordBuffer, Records
 
 # Who looks up a few records has no use for copies of whole shards.
 _FEW_RECORDS = 64

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.marks import Marks
-from cachelayer.access.selection import Selection
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.sequential.options import check_seed
-from cachelayer.sequential.order import permuted_pieces
+from cachelayer.records.bit_sets import Marks
+from cachelayer.records.selection import Selection
+from cachelayer.streams.order import permuted_pieces
+from cachelayer.streams.stream_options import check_seed
 
 # Segment s is drawn in the order of epoch 2**63 + s, which no stream comes to.
 _FIRST_EPOCH = 1 << 63

@@ -9,15 +9,15 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from cachelayer.codec import Codec, codec_for
-from cachelayer.elements import tree
-from cachelayer.elements.infer import leaf_spec
-from cachelayer.elements.spec import ArraySpec, LeafSpec, SparseSpec
-from cachelayer.elements.tree import Tree
-from cachelayer.elements.values import Ragged, Sparse
 from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.locks import cached_property
-from cachelayer.sequential.collate import DECLARE, UNLIKE, collate
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.infer import leaf_spec
+from cachelayer.records.spec import ArraySpec, LeafSpec, SparseSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Ragged, Sparse
+from cachelayer.streams.collate import DECLARE, UNLIKE, collate
 
 # Each object of these kinds is one leaf of one element; others, such as small ints and short strings, Python shares.
 _OWN = (np.ndarray, Ragged, Sparse)

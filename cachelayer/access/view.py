@@ -9,17 +9,17 @@ from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overloa
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.selection import Selection
 from cachelayer.access.split import split
 from cachelayer.access.stacking import Stacking
-from cachelayer.elements.infer import declared
-from cachelayer.elements.tree import Tree
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import ReadingCost, T
-from cachelayer.sequential.options import make_options
-from cachelayer.sequential.step_reader import StepReader
-from cachelayer.sequential.stream import Stream
+from cachelayer.records.infer import declared
+from cachelayer.records.selection import Selection
+from cachelayer.records.tree import Tree
+from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream_options import make_options
 
 
 class Base(Protocol):

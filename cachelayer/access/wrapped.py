@@ -10,15 +10,15 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.records import chosen_leaves
-from cachelayer.access.selection import Selection
+from cachelayer.access.record_base import chosen_leaves
 from cachelayer.access.view import View
-from cachelayer.codec import codec_for
-from cachelayer.elements import tree
-from cachelayer.elements.infer import declared, from_element, from_elements
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import ReadingCost, T
+from cachelayer.records import tree
+from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import declared, from_element, from_elements
+from cachelayer.records.selection import Selection
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.buddies import Buddies
-from cachelayer.codec.memory import Bytes, Ints, windows
 from cachelayer.errors import CacheLayerWarning
 from cachelayer.locks import ProcessLock
+from cachelayer.records.memory import Bytes, Ints, windows
 
 _PROT_NONE = 0
 _MAP_FIXED = 0x10

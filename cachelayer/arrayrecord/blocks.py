@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.codec.memory import Ints, splits_of
+from cachelayer.records.memory import Ints, splits_of
 
 BLOCK = 1 << 16
 HEADER = 24

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
-from cachelayer.codec.frames import RecordBuffer
-from cachelayer.codec.memory import Ints, splits_of
 from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.record_buffers import RecordBuffer
 
 # No record is larger, so that a size which was damaged cannot ask for all memory.
 _MAX_RECORD_NBYTES = 2**32 - 1

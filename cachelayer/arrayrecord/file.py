@@ -15,9 +15,9 @@ from cachelayer.arrayrecord.blocks import to_logical
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, ByteFile, Footer, read_footer, read_postscript, simple_chunk
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import Verify
-from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.locks import cached_property
+from cachelayer.records.memory import Bytes, Ints, splits_of
 
 # A chunk header and enough of the chunk for its compression, the sizes of one record and the varints before its values.
 _HEAD = CHUNK_HEADER + 64

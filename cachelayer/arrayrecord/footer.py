@@ -10,8 +10,8 @@ import numpy as np
 
 from cachelayer.arrayrecord import varints
 from cachelayer.arrayrecord.blocks import BLOCK, to_logical
-from cachelayer.codec.memory import Bytes, Ints, splits_of
 from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.records.memory import Bytes, Ints, splits_of
 
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53

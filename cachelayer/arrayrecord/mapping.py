@@ -17,9 +17,9 @@ from cachelayer.arrayrecord.address_space import NoRoomError, Slot, address_spac
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, pieces
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
-from cachelayer.codec.frames import RecordBuffer, Records
-from cachelayer.codec.memory import Bytes, Ints, gather_rows, splits_of
 from cachelayer.errors import CacheLayerWarning, CorruptionError, StorageError
+from cachelayer.records.memory import Bytes, Ints, gather_rows, splits_of
+from cachelayer.records.record_buffers import RecordBuffer, Records
 
 _PIECE = 1 << 30
 _WARNED: list[Path] = []

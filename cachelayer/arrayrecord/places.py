@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import decompressed
-from cachelayer.codec.frames import RecordBuffer
-from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
 from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.records.record_buffers import RecordBuffer
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:

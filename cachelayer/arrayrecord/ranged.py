@@ -15,10 +15,10 @@ from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import HEADER, pieces, to_logical, to_position
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.codec.frames import RecordBuffer
-from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
+from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.records.record_buffers import RecordBuffer
 
 Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]

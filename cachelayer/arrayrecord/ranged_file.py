@@ -10,8 +10,8 @@ import numpy as np
 
 from cachelayer.arrayrecord.blocks import BLOCK, pieces, to_logical, to_position
 from cachelayer.arrayrecord.footer import Footer, read_footer, read_postscript, simple_chunk
-from cachelayer.codec.memory import Bytes, Ints, move_ranges, splits_of
 from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
 
 Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]

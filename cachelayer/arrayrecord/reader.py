@@ -17,9 +17,9 @@ from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.places import UniformRecords
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.codec.frames import RecordBuffer, Records
-from cachelayer.codec.memory import Ints
 from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import RecordBuffer, Records
 
 Verify = Literal["never", "open", "always"]
 _ROW = struct.Struct("<QII")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cachelayer.codec.memory import Bytes, Ints
 from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Bytes, Ints
 
 _MAX_NBYTES = 10
 

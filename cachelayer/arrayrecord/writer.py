@@ -17,9 +17,9 @@ from cachelayer.arrayrecord.blocks import to_logical, to_position
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.codec.frames import Frames
-from cachelayer.codec.memory import Ints
 from cachelayer.errors import StorageError
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import Frames
 
 # Defaults have moved between releases of array_record, so every option is given.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"

@@ -15,8 +15,8 @@ import typer
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.opening import refuse_query, without_credentials
-from cachelayer.storage import Storage
+from cachelayer.objects.open_store import refuse_query, without_credentials
+from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import split_slice
 
 StorageArgument = Annotated[str, typer.Argument(metavar="STORAGE", help="A path, or a URL: gs://bucket/prefix.")]

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from cachelayer.cli import bench, checking, demo, doctor, listing, look, making, managing, moving, showing
+from cachelayer.cli import (
+    bench,
+    build_and_import,
+    cp_and_mirror,
+    demo,
+    doctor,
+    head_sample_stats,
+    ls_and_log,
+    show,
+    tag_rm_gc,
+    verify_and_diff,
+)
 
 _EXIT_CODES = (
     "Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is "
@@ -23,11 +34,22 @@ app = typer.Typer(
 )
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Make": {"build": making.build, "import": making.import_},
-    "What there is": {"ls": listing.ls, "log": listing.log, "show": showing.show},
-    "Look": {"head": look.head, "sample": look.sample, "stats": look.stats, "bench": bench.bench},
-    "Check": {"verify": checking.verify, "diff": checking.diff},
-    "Manage": {"tag": managing.tag, "cp": moving.cp, "mirror": moving.mirror, "rm": managing.rm, "gc": managing.gc},
+    "Make": {"build": build_and_import.build, "import": build_and_import.import_},
+    "What there is": {"ls": ls_and_log.ls, "log": ls_and_log.log, "show": show.show},
+    "Look": {
+        "head": head_sample_stats.head,
+        "sample": head_sample_stats.sample,
+        "stats": head_sample_stats.stats,
+        "bench": bench.bench,
+    },
+    "Check": {"verify": verify_and_diff.verify, "diff": verify_and_diff.diff},
+    "Manage": {
+        "tag": tag_rm_gc.tag,
+        "cp": cp_and_mirror.cp,
+        "mirror": cp_and_mirror.mirror,
+        "rm": tag_rm_gc.rm,
+        "gc": tag_rm_gc.gc,
+    },
     "Try": {"doctor": doctor.doctor, "demo": demo.demo},
 }
 

@@ -9,7 +9,7 @@ import typer
 
 from cachelayer.cli.addresses import LocalCache, Options, ReferenceArgument, open_reference
 from cachelayer.cli.command import command
-from cachelayer.cli.measuring import Measurement, measure
+from cachelayer.cli.measurements import Measurement, measure
 from cachelayer.cli.output import Answer, console_of, count, size, table
 from cachelayer.errors import InvalidArgumentError
 

@@ -11,7 +11,7 @@ from cachelayer.statistics import LeafStats, LengthStats, Statistics
 from cachelayer.statistics.histogram import Number
 from cachelayer.statistics.images import ImageStats
 from cachelayer.statistics.numbers import NumberStats
-from cachelayer.statistics.strings import StringStats
+from cachelayer.statistics.text import StringStats
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 16

@@ -22,7 +22,7 @@ def demo(
 ) -> Answer:
     """Cache real data, stop training in mid-epoch, go on in another process, and prove that nothing was lost."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from cachelayer.demo import run
+    from cachelayer.cli.digits_demo import run
 
     try:
         if folder is None:

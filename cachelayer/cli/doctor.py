@@ -20,10 +20,10 @@ from rich.console import RenderableType
 from cachelayer.cli.addresses import LocalCache, Options, storage_options
 from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, WELL, Answer, count, facts, size, table
-from cachelayer.cli.probing import Check, probe
-from cachelayer.objects.copies import CacheFolder, folder_of
+from cachelayer.cli.storage_probe import Check, probe
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.opening import open_store
+from cachelayer.objects.local_cache import CacheFolder, folder_of
+from cachelayer.objects.open_store import open_store
 
 _NEEDED = ("cachelayer", "array-record", "numpy", "ml-dtypes", "fsspec", "google-crc32c", "zstandard")
 _OPTIONAL = {

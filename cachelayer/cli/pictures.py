@@ -15,9 +15,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ImageSpec
 from cachelayer.errors import MissingDependencyError, StorageError
+from cachelayer.records import tree
+from cachelayer.records.spec import ImageSpec
 
 _COLUMNS, _ROWS = 48, 24
 _CHANNELS = (1, 3, 4)

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cachelayer.cli.pictures import Picture, is_picture
-from cachelayer.elements import dtypes, tree
-from cachelayer.elements.values import Ragged, Sparse
+from cachelayer.records import dtypes, tree
+from cachelayer.records.values import Ragged, Sparse
 
 # Arrays of no more values are shown whole; of longer ones the first few.
 _WHOLE, _FIRST = 16, 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from cachelayer.engines.calls import outcome, pickled, result, unpickled
 from cachelayer.engines.engine import errors_of, name_of
+from cachelayer.engines.remote_call import outcome, pickled, result, unpickled
 from cachelayer.errors import MissingDependencyError, SourceError
 
 R = TypeVar("R")

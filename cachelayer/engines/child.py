@@ -22,8 +22,8 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import IO, Any, Self, cast
 
-from cachelayer.engines.calls import outcome, result, unpickled
-from cachelayer.progress import Progress, current
+from cachelayer.engines.remote_call import outcome, result, unpickled
+from cachelayer.progress.meter import Progress, current
 
 _LENGTH = struct.Struct("<Q")
 _COUNTS = struct.Struct("<QQ")

@@ -9,9 +9,9 @@ from multiprocessing.connection import wait
 from typing import Any, TypeVar, cast
 
 from cachelayer.arguments import integer
-from cachelayer.engines.calls import pickled
 from cachelayer.engines.child import Child, DiedError
 from cachelayer.engines.engine import errors_of, name_of
+from cachelayer.engines.remote_call import pickled
 from cachelayer.errors import SourceError
 
 R = TypeVar("R")

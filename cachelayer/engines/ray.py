@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from cachelayer.engines.calls import outcome, pickled, result, unpickled
 from cachelayer.engines.engine import errors_of, name_of
+from cachelayer.engines.remote_call import outcome, pickled, result, unpickled
 from cachelayer.errors import MissingDependencyError, SourceError, StorageError
 
 R = TypeVar("R")

@@ -17,12 +17,12 @@ import aiohttp
 import google_crc32c
 from aiohttp.abc import AbstractStreamWriter
 
-from cachelayer.codec.memory import Bytes
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.gcs_requests import open_requests, translated
 from cachelayer.objects.mapped import mapped
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, retried, told
+from cachelayer.records.memory import Bytes
 
 _PART = 32 * 1024 * 1024
 _STEP = 256 * 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cachelayer.codec.memory import Bytes
+from cachelayer.records.memory import Bytes
 
 
 def mapped(file: Path) -> Bytes:

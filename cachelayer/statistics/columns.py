@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.elements.spec import LeafSpec, RaggedSpec, SparseSpec
-from cachelayer.elements.values import Nullable, Ragged, Sparse
+from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.values import Nullable, Ragged, Sparse
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.elements import dtypes
+from cachelayer.records import dtypes
 from cachelayer.statistics.histogram import GrowingHistogram, Histogram, Number
 from cachelayer.statistics.moments import Moments
 

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import integer
-from cachelayer.elements import dtypes, tree
-from cachelayer.elements.spec import ImageSpec, LeafSpec
-from cachelayer.progress import Progress
-from cachelayer.sequential.order import Order
+from cachelayer.progress.meter import Progress
+from cachelayer.records import dtypes, tree
+from cachelayer.records.spec import ImageSpec, LeafSpec
 from cachelayer.statistics.columns import Unpacked, unpack
 from cachelayer.statistics.images import ImageStats, ImageSummary
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
-from cachelayer.statistics.strings import StringStats, StringSummary
+from cachelayer.statistics.text import StringStats, StringSummary
+from cachelayer.streams.order import Order
 
 _BATCH_NBYTES = 8 << 20
 _BATCH_RECORDS = 16_384

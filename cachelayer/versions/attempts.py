@@ -17,7 +17,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions import lease
+from cachelayer.versions import file_lock
 from cachelayer.versions.heartbeat import Heartbeat, Turns, Watch, expiry
 
 R = TypeVar("R")
@@ -118,7 +118,7 @@ class LockedAttempts:
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:  # noqa: ARG002 - nobody reads it
         name = paths.build_lease(self._dataset_id, attempt)
         self._store.make_folder(parent_of(name))
-        with lease.hold(self._store.path(name), remove=True):
+        with file_lock.hold(self._store.path(name), remove=True):
             # Now, and not after hours when the version is to be published.
             self._store.check_links(name)
             yield
@@ -129,7 +129,7 @@ class LockedAttempts:
         waiting: Callable[[str], None] | None = None,  # noqa: ARG002 - it is known at once
     ) -> list[bool]:
         leases = (self._store.path(paths.build_lease(self._dataset_id, attempt)) for attempt in attempts)
-        return [lease.is_held(path) for path in leases]
+        return [file_lock.is_held(path) for path in leases]
 
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
@@ -148,7 +148,7 @@ class LockedAttempts:
     ) -> Iterator[Lead]:
         attempt, name = new_attempt(), paths.version_lease(self._dataset_id, version)
         self._store.make_folder(parent_of(name))
-        with lease.try_hold(self._store.path(name), attempt) as holder:
+        with file_lock.try_hold(self._store.path(name), attempt) as holder:
             if holder != attempt:
                 # It may be half written, or no name at all.
                 yield Lead(holder if paths.is_attempt(holder) else "", is_ours=False)
@@ -168,7 +168,7 @@ class LockedAttempts:
     ) -> R:
         name = paths.version_lease(self._dataset_id, version)
         self._store.make_folder(parent_of(name))
-        with lease.hold(self._store.path(name), on_wait=lambda: waiting("another process")):
+        with file_lock.hold(self._store.path(name), on_wait=lambda: waiting("another process")):
             found = find()
             if found is not None:
                 return found

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions import stored
 from cachelayer.versions.processes import Process, this_process
 
 EXPIRY = 30.0
@@ -144,9 +144,9 @@ class Watch:
         """Who runs an attempt and how far it is, as far as its last beat told."""
         seen = self._seen.get(attempt)
         try:
-            with stored.decoding(attempt, "beat"):
-                found = stored.parsed(seen.beat if seen else b"")
-                who, status = (stored.text(name, found[name]) for name in ("who", "status"))
+            with json_values.decoding(attempt, "beat"):
+                found = json_values.parsed(seen.beat if seen else b"")
+                who, status = (json_values.text(name, found[name]) for name in ("who", "status"))
         except CorruptionError:
             return "another process"
         # It is shown on terminals, which control characters command.
@@ -218,7 +218,7 @@ class Turns:
 
 def _attempt_of(raw: bytes) -> str | None:
     try:
-        with stored.decoding("a turn", "turn"):
-            return paths.check_attempt(stored.parsed(raw)["attempt"])
+        with json_values.decoding("a turn", "turn"):
+            return paths.check_attempt(json_values.parsed(raw)["attempt"])
     except CorruptionError:
         return None

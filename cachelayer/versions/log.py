@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from cachelayer import json_values
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions import stored
 
 FORMAT = 1
 _PATIENCE = 300.0
@@ -57,15 +57,15 @@ class VersionInfo:
         Raises:
             ValueError, KeyError, TypeError: if it is something else.
         """
-        info = cls(**stored.mapping("a version", found))
+        info = cls(**json_values.mapping("a version", found))
         paths.check_name("version", info.version)
-        if info.manifest != paths.manifest(paths.attempt_of(stored.text("manifest", info.manifest))):
+        if info.manifest != paths.manifest(paths.attempt_of(json_values.text("manifest", info.manifest))):
             raise ValueError(f"the manifest of a version lies in {info.manifest[:200]!r}")
-        stored.sha256("manifest_sha256", info.manifest_sha256)
-        stored.sha256("digest", info.digest)
-        stored.whole("records", info.records)
-        stored.whole("nbytes", info.nbytes)
-        stored.text("time", info.time)
+        json_values.sha256("manifest_sha256", info.manifest_sha256)
+        json_values.sha256("digest", info.digest)
+        json_values.whole("records", info.records)
+        json_values.whole("nbytes", info.nbytes)
+        json_values.text("time", info.time)
         return info
 
 
@@ -93,11 +93,11 @@ class Deletion:
         Raises:
             ValueError, KeyError, TypeError: if it is something else.
         """
-        document = stored.mapping("a deletion", found)
+        document = json_values.mapping("a deletion", found)
         grace = document["grace"]
         if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
             raise ValueError(f"a deletion has a grace of {grace!r} seconds")
-        sequence = stored.whole("the sequence of a deletion", document["sequence"], 1)
+        sequence = json_values.whole("the sequence of a deletion", document["sequence"], 1)
         return cls(VersionInfo.from_json(document["version"]), sequence, float(grace))
 
 
@@ -201,11 +201,11 @@ class Snapshot:
             FormatError: where it was written by a newer release.
             CorruptionError: where it is cut short, not an entry, or that of another number.
         """
-        with stored.decoding(name, "entry of a log"):
-            document = stored.parsed(raw)
-            stored.check_format(document, FORMAT, "log")
-            versions = [VersionInfo.from_json(info) for info in stored.items("versions", document["versions"])]
-            if stored.whole("sequence", document["sequence"], 1) != sequence:
+        with json_values.decoding(name, "entry of a log"):
+            document = json_values.parsed(raw)
+            json_values.check_format(document, FORMAT, "log")
+            versions = [VersionInfo.from_json(info) for info in json_values.items("versions", document["versions"])]
+            if json_values.whole("sequence", document["sequence"], 1) != sequence:
                 # Who committed after it would look for the head where it is not, for ever.
                 raise CorruptionError(
                     f"{name}: the entry says that it is number {document['sequence']}: it was copied or edited; "
@@ -214,11 +214,11 @@ class Snapshot:
             made = cls(
                 sequence=sequence,
                 versions={info.version: info for info in versions},
-                tags=_names(stored.mapping("tags", document["tags"])),
-                revoked=frozenset(map(paths.check_attempt, stored.items("revoked", document["revoked"]))),
-                adopted=_attempts(stored.mapping("adopted", document["adopted"])),
-                deleted=tuple(map(Deletion.from_json, stored.items("deleted", document.get("deleted", [])))),
-                event=stored.mapping("event", stored.shallow("event", document["event"])),
+                tags=_names(json_values.mapping("tags", document["tags"])),
+                revoked=frozenset(map(paths.check_attempt, json_values.items("revoked", document["revoked"]))),
+                adopted=_attempts(json_values.mapping("adopted", document["adopted"])),
+                deleted=tuple(map(Deletion.from_json, json_values.items("deleted", document.get("deleted", [])))),
+                event=json_values.mapping("event", json_values.shallow("event", document["event"])),
             )
             if len(made.versions) != len(versions):
                 raise ValueError("a version stands twice in one entry")

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachelayer.elements import spec_json
-from cachelayer.elements.tree import Tree
+from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
-from cachelayer.versions import stored
+from cachelayer.records import spec_json
+from cachelayer.records.tree import Tree
 from cachelayer.versions.shard_table import ShardTable
 
 FORMAT = 1
@@ -49,16 +49,16 @@ class Kept:
         Raises:
             ValueError, KeyError, TypeError: if it is something else, or names records that the shards do not have.
         """
-        digest = stored.sha256("the digest of what is kept", document["digest"])
+        digest = json_values.sha256("the digest of what is kept", document["digest"])
         if "file" in document:
-            records = stored.whole("the number of records kept", document["records"], most=stored.MOST // 8)
-            file = stored.text("the file of what is kept", document["file"])
+            records = json_values.whole("the number of records kept", document["records"], most=json_values.MOST // 8)
+            file = json_values.text("the file of what is kept", document["file"])
             if file != paths.kept(paths.attempt_of(file)):
                 raise ValueError(f"the numbers of the records kept lie in {file[:200]!r}")
             return cls(records, digest, file=file)
-        records = stored.whole("the number of records kept", document["records"], most=shard_records)
-        start = stored.whole("the first record kept", document["start"])
-        step = stored.whole("the step of what is kept", document["step"], -stored.MOST)
+        records = json_values.whole("the number of records kept", document["records"], most=shard_records)
+        start = json_values.whole("the first record kept", document["start"])
+        step = json_values.whole("the step of what is kept", document["step"], -json_values.MOST)
         last = start + step * (records - 1)
         if step == 0 or (records and not 0 <= min(start, last) <= max(start, last) < shard_records):
             raise ValueError(f"records {start} to {last} by {step} are kept of {shard_records}")
@@ -135,7 +135,7 @@ class Manifest:
             InvalidArgumentError: if the provenance, with the metadata in it, is nested too deep to be read again.
         """
         try:
-            stored.shallow("provenance", self.provenance)
+            json_values.shallow("provenance", self.provenance)
         except ValueError as error:
             raise InvalidArgumentError(f"{error}: pass flatter metadata") from error
         data: dict[str, Any] = {
@@ -158,34 +158,34 @@ class Manifest:
             FormatError: where it was written by a newer release.
             CorruptionError: where it is cut short, not a manifest, or at odds with itself.
         """
-        with stored.decoding(name, "manifest"):
-            document = stored.parsed(raw)
-            stored.check_format(document, FORMAT, "manifest")
-            data = stored.mapping("data", document["data"])
-            shards = ShardTable.from_json(stored.mapping("shards", data["shards"]))
+        with json_values.decoding(name, "manifest"):
+            document = json_values.parsed(raw)
+            json_values.check_format(document, FORMAT, "manifest")
+            data = json_values.mapping("data", document["data"])
+            shards = ShardTable.from_json(json_values.mapping("shards", data["shards"]))
             records = int(shards.records.sum())
             return cls(
-                codec=stored.text("codec", data["codec"]),
+                codec=json_values.text("codec", data["codec"]),
                 element_spec=spec_json.from_json(data["element_spec"]),
                 shards=shards,
                 provenance=_provenance(document["provenance"]),
-                token=stored.text("token", document["token"]),
+                token=json_values.text("token", document["token"]),
                 segments=_segments(data.get("segments", []), records),
-                kept=Kept.from_json(stored.mapping("kept", data["kept"]), records) if "kept" in data else None,
+                kept=Kept.from_json(json_values.mapping("kept", data["kept"]), records) if "kept" in data else None,
             )
 
 
 def _segments(found: Any, shard_records: int) -> tuple[int, ...]:
-    segments = tuple(stored.whole("a segment", records) for records in stored.items("segments", found))
+    segments = tuple(json_values.whole("a segment", records) for records in json_values.items("segments", found))
     if segments and sum(segments) != shard_records:
         raise ValueError(f"segments of {sum(segments)} records, shards of {shard_records}")
     return segments
 
 
 def _provenance(found: Any) -> dict[str, Any]:
-    provenance = stored.mapping("provenance", stored.shallow("provenance", found))
+    provenance = json_values.mapping("provenance", json_values.shallow("provenance", found))
     for name in ("metadata", "arguments"):
-        stored.mapping(name, provenance.get(name) or {})
+        json_values.mapping(name, provenance.get(name) or {})
     return provenance
 
 

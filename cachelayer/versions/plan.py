@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelayer.locks import cached_property
-from cachelayer.versions.origin import Origin
-from cachelayer.versions.secrecy import hidden_values, is_hidden
+from cachelayer.provenance.origin import Origin
+from cachelayer.provenance.secrecy import hidden_values, is_hidden
 
 _VALUES = ("arguments", "bound")
 

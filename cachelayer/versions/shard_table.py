@@ -9,11 +9,11 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer import json_values
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
-from cachelayer.versions import stored
 
 _COLUMNS = {
     "records": "records",
@@ -84,14 +84,14 @@ class _Files:
         if len(set(names)) != len(names):
             raise ValueError("a build attempt is named twice")
         columns = {name: files[name] for name in cls._columns()}
-        if len({len(stored.items(name, column)) for name, column in columns.items()}) != 1:
+        if len({len(json_values.items(name, column)) for name, column in columns.items()}) != 1:
             raise ValueError("files in columns of different lengths")
         if sum(columns["count"]) != shards:
             raise ValueError(f"files of {sum(columns['count'])} shards, columns of {shards}")
         return cls(
             names,
             _numbers("attempt", columns["attempt"], 0, len(names) - 1),
-            _numbers("first", columns["first"], 0, stored.MOST - shards),
+            _numbers("first", columns["first"], 0, json_values.MOST - shards),
             _numbers("count", columns["count"], 1, shards),
         )
 
@@ -172,7 +172,10 @@ class ShardTable(Sequence[ShardFile]):
             ValueError, KeyError, TypeError: if it is not what a manifest holds, or the columns contradict each other.
         """
         _check_columns(document)
-        attempts, files = stored.items(_ATTEMPTS, document[_ATTEMPTS]), stored.mapping(_FILES, document[_FILES])
+        attempts, files = (
+            json_values.items(_ATTEMPTS, document[_ATTEMPTS]),
+            json_values.mapping(_FILES, document[_FILES]),
+        )
         return cls(_Files.from_json(attempts, files, len(document["records"])), document)
 
     def to_json(self) -> dict[str, Any]:
@@ -235,19 +238,19 @@ def check_stats(stats: ShardStats) -> ShardStats:
 
 def _check_columns(document: Mapping[str, Any]) -> None:
     """Raise if the columns of the shards are not what a build writes; vectorised, for there may be very many shards."""
-    columns = {name: stored.items(name, document[name]) for name in _COLUMNS}
+    columns = {name: json_values.items(name, document[name]) for name in _COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError(f"columns of {sorted({len(column) for column in columns.values()})} shards")
-    records = _numbers("records", columns["records"], 0, stored.MOST)
-    nbytes = _numbers("bytes", columns["bytes"], 0, stored.MOST)
+    records = _numbers("records", columns["records"], 0, json_values.MOST)
+    nbytes = _numbers("bytes", columns["bytes"], 0, json_values.MOST)
     for name in ("crc32c", "index_crc32c"):
         _numbers(name, columns[name], 0, _U32)
     for name, numbers in (("records", records), ("bytes", nbytes)):
         if numbers.sum(dtype=np.float64) >= _MOST_IN_ALL:
             raise ValueError(f"the column {name} adds up to {numbers.sum(dtype=np.float64):g}")
     _check_hashes(columns["sha256"])
-    index_nbytes = _numbers("index_bytes", columns["index_bytes"], 0, stored.MOST)
-    if records.max(initial=0) > stored.MOST // 32 or (index_nbytes != index.nbytes_of(records)).any():
+    index_nbytes = _numbers("index_bytes", columns["index_bytes"], 0, json_values.MOST)
+    if records.max(initial=0) > json_values.MOST // 32 or (index_nbytes != index.nbytes_of(records)).any():
         raise ValueError("an index has another size than the records of its shard take")
     _check_places(document, records, nbytes)
 
@@ -256,12 +259,12 @@ def _check_places(document: Mapping[str, Any], records: NDArray[np.int64], nbyte
     """Raise if records of one size do not lie in their shards."""
     if not _PLACES.keys() & document.keys():
         return
-    sizes, firsts = (stored.items(name, document[name]) for name in _PLACES)
+    sizes, firsts = (json_values.items(name, document[name]) for name in _PLACES)
     known = np.array([size is not None for size in sizes], np.bool_)
     if len({len(sizes), len(firsts), len(records)}) != 1 or known.tolist() != [first is not None for first in firsts]:
         raise ValueError("a size of records without a position, or columns of different lengths")
     size = _numbers("record_bytes", [each for each in sizes if each is not None], 0, _U32)
-    first = _numbers("first_position", [each for each in firsts if each is not None], 0, stored.MOST)
+    first = _numbers("first_position", [each for each in firsts if each is not None], 0, json_values.MOST)
     # As floats, of which the largest products are no errors.
     ends = first.astype(np.float64) + size * records[known].astype(np.float64)
     if (ends > nbytes[known]).any():

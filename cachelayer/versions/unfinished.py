@@ -22,12 +22,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cachelayer import json_values
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.elements import spec_json
 from cachelayer.errors import BuildRevokedError, CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions import stored
+from cachelayer.records import spec_json
 from cachelayer.versions.shard_table import ShardFile, check_stats
 
 _AT_ONCE = 16
@@ -157,8 +157,8 @@ class Unfinished:
         raw = self._store.read(name)
         if raw is None:
             return None
-        with stored.decoding(f"{self._store.url}/{name}", "plan of a build"):
-            return _finished(stored.parsed(raw), [])
+        with json_values.decoding(f"{self._store.url}/{name}", "plan of a build"):
+            return _finished(json_values.parsed(raw), [])
 
     def part(self, attempt: str, number: int) -> FinishedPart | None:
         """A part that is noted by itself as finished; None where it is not.
@@ -170,8 +170,8 @@ class Unfinished:
         raw = self._store.read(name)
         if raw is None:
             return None
-        with stored.decoding(f"{self._store.url}/{name}", "note of a part"):
-            found, part = _part(stored.parsed(raw))
+        with json_values.decoding(f"{self._store.url}/{name}", "note of a part"):
+            found, part = _part(json_values.parsed(raw))
             if found != number:
                 raise ValueError(f"it is the note of part {found}")
             return part
@@ -205,8 +205,8 @@ class Unfinished:
         raw = self._store.read(name)
         if raw is None:
             return None
-        with stored.decoding(f"{self._store.url}/{name}", "claim of a part"):
-            return paths.check_attempt(stored.parsed(raw)["host"])
+        with json_values.decoding(f"{self._store.url}/{name}", "claim of a part"):
+            return paths.check_attempt(json_values.parsed(raw)["host"])
 
     def standing(self, attempt: str) -> Standing:
         """Which parts are noted by themselves as finished, and which hosts mean to build them."""
@@ -230,9 +230,9 @@ class Unfinished:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))
         documents = dict(zip(names, found, strict=True))
         try:
-            with stored.decoding(f"{self._store.url}/{self._folder}/{attempt}", "set of notes"):
-                plan = stored.parsed(documents.pop(_PLAN) or b"")
-                return _finished(plan, [stored.parsed(raw) for raw in documents.values() if raw is not None])
+            with json_values.decoding(f"{self._store.url}/{self._folder}/{attempt}", "set of notes"):
+                plan = json_values.parsed(documents.pop(_PLAN) or b"")
+                return _finished(plan, [json_values.parsed(raw) for raw in documents.values() if raw is not None])
         except (CorruptionError, FormatError):
             # Written by another release, or damaged: then it is built anew.
             return None
@@ -245,15 +245,15 @@ class Unfinished:
 
 
 def _finished(plan: Mapping[str, Any], rows: list[Any]) -> Finished:
-    parts = dict(_part(row) for row in [*stored.items("parts", plan["parts"]), *rows])
-    length, is_divided = plan["source_length"], stored.flag("is_divided", plan["is_divided"])
+    parts = dict(_part(row) for row in [*json_values.items("parts", plan["parts"]), *rows])
+    length, is_divided = plan["source_length"], json_values.flag("is_divided", plan["is_divided"])
     if not is_divided and any(len(part.shards) != 1 for part in parts.values()):
         raise ValueError("a part of other than one shard, of a build that is not divided")
     spec_json.from_json(plan["element_spec"])
     return Finished(
-        stored.mapping("plan", stored.shallow("plan", plan["plan"])),
+        json_values.mapping("plan", json_values.shallow("plan", plan["plan"])),
         plan["element_spec"],
-        None if length is None else stored.whole("source_length", length),
+        None if length is None else json_values.whole("source_length", length),
         parts,
         is_divided,
     )
@@ -272,20 +272,25 @@ def _row(number: int, part: FinishedPart) -> dict[str, Any]:
 
 def _part(found: Any) -> tuple[int, FinishedPart]:
     """Return the part of a note, and its number."""
-    row = stored.mapping("a part", found)
+    row = json_values.mapping("a part", found)
     part = FinishedPart(
-        tuple(_shard(shard) for shard in stored.items("shards", row["shards"])),
-        frozenset(stored.whole("a leaf", leaf) for leaf in stored.items("nullable", row["nullable"])),
-        stored.whole("elements", row["elements"]),
-        stored.whole("left_out", row["left_out"]),
-        tuple(stored.text("what was left out", each) for each in stored.items("left out", row["first_left_out"])),
+        tuple(_shard(shard) for shard in json_values.items("shards", row["shards"])),
+        frozenset(json_values.whole("a leaf", leaf) for leaf in json_values.items("nullable", row["nullable"])),
+        json_values.whole("elements", row["elements"]),
+        json_values.whole("left_out", row["left_out"]),
+        tuple(
+            json_values.text("what was left out", each) for each in json_values.items("left out", row["first_left_out"])
+        ),
     )
-    return stored.whole("the number of a part", row["number"]), part
+    return json_values.whole("the number of a part", row["number"]), part
 
 
 def _shard(found: Any) -> ShardFile:
-    row = dict(stored.mapping("a shard", found))
-    attempt, number = paths.check_attempt(row.pop("attempt")), stored.whole("the number of a shard", row.pop("file"))
+    row = dict(json_values.mapping("a shard", found))
+    attempt, number = (
+        paths.check_attempt(row.pop("attempt")),
+        json_values.whole("the number of a shard", row.pop("file")),
+    )
     return ShardFile(attempt, number, check_stats(ShardStats(**row)))
 
 

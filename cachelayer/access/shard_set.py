@@ -1,0 +1,159 @@
+"""The shards of a version as one sequence of records."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cachelayer.access.open_shards import OpenShards
+from cachelayer.access.readahead import ReadAhead
+from cachelayer.arrayrecord.reader import ShardReader
+from cachelayer.errors import CorruptionError
+from cachelayer.records.memory import Bytes, Ints, keep_freed_memory, move_ranges, splits_of
+from cachelayer.records.record_buffers import RecordBuffer, Records
+
+_MOST_RECORDS = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedRecords:
+    """Records of several shards.
+
+    Args:
+        rows: number of records.
+        groups: for each shard the rows that come from it, and its records.
+    """
+
+    rows: int
+    groups: Sequence[tuple[Ints, Records]]
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def lengths(self) -> Ints:
+        out = np.empty(self.rows, np.int64)
+        for rows, records in self.groups:
+            out[rows] = records.lengths
+        return out
+
+    @property
+    def uniform_nbytes(self) -> int | None:
+        sizes = {records.uniform_nbytes for _, records in self.groups}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        out = np.empty((self.rows, nbytes), np.uint8)
+        for rows, records in self.groups:
+            out[rows] = records.slab(offset, nbytes)
+        return out
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        found = self.slab(offset, nbytes)
+        return [found[row : row + rows].copy() for row in range(0, len(found), rows)]
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        for rows, records in self.groups:
+            part = records.ranges(starts[rows], lengths[rows])
+            move_ranges(out, splits[rows], part, splits_of(lengths[rows])[:-1], lengths[rows])
+        return out
+
+
+class ShardSet:
+    """Random access over shards that are opened at first touch. Safe to use from threads.
+
+    A shard that is open takes no file descriptor. If there are more shards than can be mapped at a time, those that
+    were not read for the longest time give way.
+
+    Args:
+        records: number of records of each shard.
+        open_shard: opens a shard by its number, for a read that began at a time of the monotonic clock.
+
+    Raises:
+        CorruptionError: if these cannot be numbers of records.
+    """
+
+    def __init__(self, records: Sequence[int], open_shard: Callable[[int, int], ShardReader]) -> None:
+        keep_freed_memory()
+        if min(records, default=0) < 0 or sum(records) > _MOST_RECORDS:
+            raise CorruptionError(f"{len(records)} shards of {sum(records)} records, the least {min(records)}")
+        self._splits = splits_of(np.asarray(records, np.int64))
+        self._records = int(self._splits[-1])
+        self._starts: list[int] = self._splits[:-1].tolist()
+        self._open = OpenShards(self._splits, open_shard)
+        self._read_ahead = ReadAhead(self._splits, self.reader)
+
+    def __len__(self) -> int:
+        return self._records
+
+    def reader(self, number: int) -> ShardReader:
+        """The reader of a shard."""
+        return self._open.reader(number, time.monotonic_ns())
+
+    def record(self, number: int) -> bytearray:
+        """One record, the caller's own.
+
+        Raises:
+            CorruptionError: if there is no such record, or it is not what was written.
+        """
+        if not 0 <= number < self._records:
+            raise self._no_record(number)
+        shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
+        return self._open.reader(shard, time.monotonic_ns()).record(number - self._starts[shard])
+
+    def records(self, numbers: Ints) -> Records:
+        """The records of these numbers.
+
+        Raises:
+            CorruptionError: if there is no such record, or one is not what was written.
+        """
+        if len(numbers) == 0:
+            return RecordBuffer.of([])
+        self._check(numbers)
+        self._read_ahead.announce(numbers)
+        now = time.monotonic_ns()
+        if len(self._starts) == 1:
+            return self._open.reader(0, now).records(numbers)
+        shard_of = self._shards_of(numbers)
+        found = self._open.gathered(shard_of, numbers, now)
+        if found is not None:
+            return found
+        order = np.argsort(shard_of, kind="stable")
+        shards, firsts = np.unique(shard_of[order], return_index=True)
+        readers = self._open.readers(shards.tolist(), now)
+        found = self._open.gathered(shard_of, numbers, now)
+        if found is not None:
+            return found
+        within = numbers - self._splits[shard_of]
+        rows_of = np.split(order, firsts[1:])
+        groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
+        return JoinedRecords(len(numbers), groups)
+
+    def stored_nbytes(self, numbers: Ints) -> Ints:
+        """The bytes that these records take in their shards, from the indices alone."""
+        self._check(numbers)
+        shard_of = self._shards_of(numbers)
+        out = np.empty(len(numbers), np.int64)
+        for shard in np.unique(shard_of).tolist():
+            mine = np.flatnonzero(shard_of == shard)
+            _, out[mine] = self.reader(shard).where(numbers[mine] - self._splits[shard])
+        return out
+
+    def _shards_of(self, numbers: Ints) -> Ints:
+        """The shard of each record."""
+        shard_of: Ints = self._splits[1:].searchsorted(numbers, side="right")
+        return shard_of
+
+    def _check(self, numbers: Ints) -> None:
+        # As unsigned integers negative ones are the largest: one comparison for both ends.
+        if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
+            raise self._no_record(int(numbers[(numbers < 0) | (numbers >= len(self))][0]))
+
+    def _no_record(self, number: int) -> CorruptionError:
+        return CorruptionError(f"record {number} is asked of shards that hold {len(self)} records")

@@ -1,0 +1,158 @@
+"""Checking every byte of a version."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.published import Published
+from cachelayer.arrayrecord.reader import ShardReader
+from cachelayer.arrayrecord.stock import StockReader
+from cachelayer.arrayrecord.writer import ShardStats, file_checksum
+from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
+from cachelayer.objects import paths
+from cachelayer.progress.meter import Progress
+from cachelayer.records.record_buffers import Records
+
+_BATCH_NBYTES = 4 << 20
+_GROWTH = 8
+_FEW_RECORDS = 64
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found.
+
+    Args:
+        reference: the version.
+        shards: number of shards that were checked.
+        records: number of records that were read, by array_record itself too, and had the right checksum.
+        problems: a sentence each, with the file; none where all is well.
+    """
+
+    reference: str
+    shards: int
+    records: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def raise_if_bad(self) -> None:
+        """Raise the problems.
+
+        Raises:
+            CorruptionError: where there are any.
+        """
+        if self.problems:
+            raise CorruptionError(f"{self.reference}: " + "; ".join(self.problems))
+
+
+def check(published: Published, *, progress: bool | None = None) -> Report:
+    """Read every record of a version, and compare with every checksum there is."""
+    reference = f"{published.dataset_id}@{published.info.version}"
+    problems: list[str] = []
+    records = 0
+    try:
+        shards = published.manifest.shards
+    except (CorruptionError, FormatError) as error:
+        return Report(reference, 0, 0, (str(error),))
+    try:
+        published.kept  # noqa: B018 - which numbers the version keeps is checked when they are read
+    except CorruptionError as error:
+        problems.append(str(error))
+    with Progress(f"verify {reference}", len(published), progress) as shown:
+        for number in range(len(shards)):
+            try:
+                for batch, nbytes in _checked_batches(published, number):
+                    records += batch
+                    shown.update(batch, nbytes)
+            except (CacheLayerError, OSError) as error:
+                problems.append(str(error))
+    return Report(reference, len(shards), records, tuple(problems))
+
+
+def _checked_batches(published: Published, number: int) -> Iterator[tuple[int, int]]:
+    """Records and bytes of batches that were read and found right.
+
+    Raises:
+        CorruptionError: where something is not as it was written.
+    """
+    with published.shard_file(number) as path:
+        yield from _checked_file(path, published.manifest.shards[number].stats)
+
+
+def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
+    index_path = Path(paths.index_of(str(path)))
+    checked = ShardReader(path, index_path, stats, "always")
+    if file_checksum(path) != stats.crc32c:
+        # array_record is not shown what is not as it was written: it may end the process.
+        for start in range(0, stats.records, _FEW_RECORDS):
+            checked.records(np.arange(start, min(start + _FEW_RECORDS, stats.records)))
+        raise CorruptionError(f"{path}: the file does not match its CRC32C")
+    plain, sha256 = ShardReader(path, index_path, stats, "never"), hashlib.sha256()
+    with closing(StockReader(path)) as stock, ThreadPoolExecutor(1) as beside:
+        if len(stock) != stats.records:
+            raise CorruptionError(f"{path}: array_record finds {len(stock)} records, expected {stats.records}")
+        start, count, hashed = 0, 1, beside.submit(sha256.update, b"")
+        while start < stats.records:
+            stop = min(start + count, stats.records)
+            records = stock.read(start, stop)
+            nbytes = _compare(path, start, records, plain.records(np.arange(start, stop)))
+            _check(path, start, records, checked.checksums(start, stop))
+            hashed.result()
+            hashed = beside.submit(sha256.update, _after_their_lengths(records))
+            yield len(records), nbytes
+            start, count = stop, _next_count(len(records), nbytes)
+        hashed.result()
+    if sha256.hexdigest() != stats.sha256:
+        raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
+
+
+def _compare(path: Path, start: int, records: list[bytes], found: Records) -> int:
+    """The bytes of records that array_record read, which are those that we read.
+
+    Raises:
+        CorruptionError: where they are not; it names the first.
+    """
+    values = found.ranges(np.zeros(len(found.lengths), np.int64), found.lengths)
+    if list(map(len, records)) == found.lengths.tolist() and b"".join(records) == values.tobytes():
+        return len(values)
+    ends = np.cumsum(found.lengths)
+    ours = (values[end - length : end].tobytes() for end, length in zip(ends, found.lengths, strict=True))
+    number = next(number for number, pair in enumerate(zip_longest(records, ours), start) if len(set(pair)) > 1)
+    raise CorruptionError(f"{path}: record {number} of the shard is not what array_record reads")
+
+
+def _check(path: Path, start: int, records: list[bytes], checksums: NDArray[np.uint32]) -> None:
+    found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
+    wrong = np.flatnonzero(found != checksums)
+    if len(wrong):
+        raise CorruptionError(f"{path}: record {start + int(wrong[0])} of the shard does not match its checksum")
+
+
+def _after_their_lengths(records: list[bytes]) -> bytes:
+    """Records as they are hashed: each after its length as a little-endian uint64."""
+    lengths = struct.pack(f"<{len(records)}Q", *map(len, records))
+    prefixes = (lengths[place : place + 8] for place in range(0, len(lengths), 8))
+    return b"".join(chain.from_iterable(zip(prefixes, records, strict=True)))
+
+
+def _next_count(records: int, nbytes: int) -> int:
+    """How many records to read after these, for what compressed ones take is known only when they are read."""
+    return max(1, min(_GROWTH * records, _BATCH_NBYTES * records // max(1, nbytes)))

@@ -1,1 +1,0 @@
-"""From a source to shards."""

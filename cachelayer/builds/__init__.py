@@ -1,0 +1,4 @@
+"""From a source to a version: elements in; shards written, uploaded and published.
+
+Nothing here reads a version for users.
+"""

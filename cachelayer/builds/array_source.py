@@ -1,0 +1,180 @@
+"""Arrays as sources: row i of each is in element i."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.builds.batches import Batch, Stacked, batch_records
+from cachelayer.errors import ElementError, InvalidTypeError
+from cachelayer.records import tree
+from cachelayer.records.infer import as_leaf, from_element
+from cachelayer.records.spec import ArraySpec, LeafSpec
+from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable
+
+_MOST_COLUMNS = 16
+"""Of a list, which is taken for one of columns only to be refused with a better message."""
+_IN_MEMORY = ("__dlpack__", "numpy", "to_numpy")
+_STRINGS = "A column of objects holds str, or bytes, and None: convert the others, or pass a list of elements."
+
+
+class ArraySource:
+    """An array, or a nested dict or tuple of arrays of equal length: element i is row i of each.
+
+    Args:
+        arrays: arrays of at least one dimension; of dtype object if they hold str, or bytes, and None.
+        declared: the element spec that a user declares: it tells what a column is that holds nothing but None.
+
+    Raises:
+        InvalidTypeError: if lengths differ.
+        ElementError: if an array of objects holds anything else, or nothing but None and nothing is declared.
+    """
+
+    kind = "arrays"
+
+    def __init__(self, arrays: Tree, declared: Tree | None = None) -> None:
+        self._columns = tree.map_structure(arrays, _column)
+        found = tree.leaf_values(self._columns)
+        lengths = {path: len(column) for path, column in found}
+        if len(set(lengths.values())) > 1:
+            raise InvalidTypeError(
+                f"arrays of different lengths are not a source: {lengths}. A dict or tuple of arrays holds "
+                "columns; for a record of each array pass a list"
+            )
+        leaves = {} if declared is None else dict(tree.leaf_values(declared))
+        self.element_spec: Tree | None = tree.map_structure(
+            self._columns, lambda path, column: _row_spec(path, column, leaves.get(path))
+        )
+        self.length: int | None = next(iter(lengths.values()))
+        nbytes = sum(_values(column).nbytes for _, column in found)
+        self._batch = batch_records(nbytes / max(1, self.length))
+        self._first = 0
+
+    def skipped(self, records: int) -> ArraySource:
+        """Return the source of the same arrays from a row on."""
+        skipped = copy(self)
+        skipped._first += records
+        return skipped
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        rows = self.length or 0
+        stop = rows if limit is None else min(rows, self._first + limit)
+        for start in range(self._first, stop, self._batch):
+            end = min(start + self._batch, stop)
+            yield Stacked(tree.map_structure(self._columns, partial(_rows, slice(start, end))), end - start)
+
+
+def columns_of(obj: Any) -> Tree | None:
+    """Return an object as arrays with rows: it is one, or a dict or tuple of them and nothing else. Else None.
+
+    Tensors of other frameworks and columns of tables count as arrays inside of a dict or tuple.
+
+    Raises:
+        InvalidTypeError: if one of these does not become an array.
+    """
+    if isinstance(obj, np.ndarray):
+        # What an array of objects holds are elements.
+        return obj if obj.ndim and obj.dtype != object else None
+    return _nested(obj) if isinstance(obj, (Mapping, tuple)) else None
+
+
+def _nested(obj: Any) -> Tree | None:
+    if isinstance(obj, Mapping):
+        columns = {key: _nested(child) for key, child in obj.items()}
+        return columns if columns and all(column is not None for column in columns.values()) else None
+    if isinstance(obj, tuple):
+        parts = [_nested(child) for child in obj]
+        if not parts or any(part is None for part in parts):
+            return None
+        cls: Any = type(obj)
+        return cls(*parts) if tree.is_namedtuple(obj) else tuple(parts)
+    if isinstance(obj, np.ndarray):
+        return obj if obj.ndim else None
+    is_column = hasattr(obj, "__array__") and len(getattr(obj, "shape", ())) > 0 and not hasattr(obj, "columns")
+    # Arrays in a file, which would be read as a whole, have none of these.
+    return as_leaf(obj) if is_column and any(hasattr(obj, name) for name in _IN_MEMORY) else None
+
+
+def refuse_columns_in_a_list(items: list[Any]) -> None:
+    """Raise for a list such as ``[images, labels]``: arrays of as many rows that are no records of one spec.
+
+    Raises:
+        InvalidTypeError: with the fix.
+    """
+    if not 2 <= len(items) <= _MOST_COLUMNS or not all(isinstance(item, np.ndarray) and item.ndim for item in items):
+        return
+    if len(set(map(len, items))) == 1 and len({(item.shape, item.dtype) for item in items}) > 1:
+        found = ", ".join(map(tree.describe, items[:3]))
+        raise InvalidTypeError(
+            f"a list is one of records, and these are not alike: {found}. To store columns, of which element i has row "
+            "i of each, pass a tuple or a dict of them; for records of different shapes declare element_spec="
+        )
+
+
+def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
+    """An array as it is stored: of strings with None as a Nullable."""
+    if array.dtype.kind == "T":
+        array = _without_missing(array.astype(object), getattr(array.dtype, "na_object", None))
+    if array.dtype != object or isinstance(array, np.ma.MaskedArray):
+        return array
+    kinds = set(map(type, array.flat)) - {type(None)}
+    of = [kind for kind in (str, bytes) if all(issubclass(each, kind) for each in kinds)]
+    if not of:
+        raise _no_string(path, array, kinds)
+    if not any(item is None for item in array.flat):
+        return array
+    if array.ndim > 1:
+        raise ElementError("str or bytes in an array", "None", path=path, hint=_STRINGS)
+    null = np.fromiter((item is None for item in array), np.bool_, len(array))
+    filled = array.copy()
+    filled[null] = of[0]()
+    return Nullable(filled, ~null)
+
+
+def _without_missing(strings: NDArray[Any], missing: Any) -> NDArray[Any]:
+    """The strings of an array that had an object of its own for those that are not there, with None for it."""
+    if missing is not None:
+        for index, item in enumerate(strings.flat):
+            if item is missing:
+                strings.flat[index] = None
+    return strings
+
+
+def _no_string(path: str, array: NDArray[Any], kinds: set[type]) -> ElementError:
+    wanted = str if str in kinds else bytes if bytes in kinds else None
+    record, item = next(
+        (record, item)
+        for record, row in enumerate(array)
+        for item in (row.flat if array.ndim > 1 else (row,))
+        if item is not None and (wanted is None or not isinstance(item, wanted))
+    )
+    expected = "str or bytes" if wanted is None else wanted.__name__
+    return ElementError(expected, tree.describe(item), path=path, record=record, hint=_STRINGS)
+
+
+def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | None) -> LeafSpec:
+    values = _values(column)
+    if values.dtype != object:
+        return ArraySpec(from_element(values).dtype, values.shape[1:])
+    if isinstance(column, Nullable) and not column.valid.any():
+        if declared is not None:
+            return declared.as_nullable()
+        hint = "Pass element_spec= to say what this leaf is."
+        raise ElementError("a value in one of the elements", "None in all of them", path=path, hint=hint)
+    # All are of one kind, with those that stand for None.
+    kind = bytes if values.size and isinstance(values.flat[0], bytes) else str
+    return ArraySpec(kind, values.shape[1:], nullable=isinstance(column, Nullable))
+
+
+def _values(column: NDArray[Any] | Nullable) -> NDArray[Any]:
+    return column.values if isinstance(column, Nullable) else column
+
+
+def _rows(rows: slice, _path: str, column: NDArray[Any] | Nullable) -> NDArray[Any] | Nullable:
+    return Nullable(column.values[rows], column.valid[rows]) if isinstance(column, Nullable) else column[rows]

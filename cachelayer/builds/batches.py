@@ -1,0 +1,116 @@
+"""Batches of elements, in the forms in which sources give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from cachelayer.errors import SourceError
+from cachelayer.records.codec import Codec
+from cachelayer.records.column import Column
+from cachelayer.records.tree import Tree
+
+BATCH_NBYTES = 1 << 22
+MAX_BATCH_RECORDS = 1024
+
+
+class Batch(Protocol):
+    """Some elements of a source, in order."""
+
+    def __len__(self) -> int: ...
+
+    def columns(self, codec: Codec) -> list[Column]:
+        """The columns of the elements; errors count records from the first of the batch."""
+
+
+@runtime_checkable
+class Separable(Batch, Protocol):
+    """A batch whose elements can be looked at one by one, even if some of them have no place in a column."""
+
+    def apart(self) -> Iterator[Batch]:
+        """Yield each element as a batch of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Elements:
+    """Elements one by one."""
+
+    items: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def columns(self, codec: Codec) -> list[Column]:
+        return codec.columns(self.items)
+
+    def apart(self) -> Iterator[Batch]:
+        return (Elements([item]) for item in self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """Elements with their leaves stacked on a leading axis."""
+
+    batch: Tree
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def columns(self, codec: Codec) -> list[Column]:
+        return codec.batch_columns(self.batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Elements in the columns of the codec of the source's spec."""
+
+    prepared: list[Column]
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
+        return self.prepared
+
+
+def batch_records(record_nbytes: float) -> int:
+    """How many records make a batch."""
+    return int(min(MAX_BATCH_RECORDS, max(1, BATCH_NBYTES // max(1, record_nbytes))))
+
+
+def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int | None) -> Iterator[Batch]:
+    """Yield the batches of a source, and hold the source to its length.
+
+    Args:
+        batches: what the source gives.
+        length: the number of elements that the source promises in all; None for no promise.
+        first: the number of the first of these elements in the source.
+        limit: the number of elements that it was asked for; None for all.
+
+    Raises:
+        SourceError: if it gives fewer or more; the message has both numbers.
+    """
+    if length is None:
+        yield from batches
+        return
+    wanted = max(0, length - first)
+    wanted = wanted if limit is None else min(wanted, limit)
+    given = 0
+    for batch in batches:
+        given += len(batch)
+        if given > wanted:
+            raise wrong_length(length, f"goes on after {first + wanted}")
+        yield batch
+    if given < wanted:
+        raise wrong_length(length, f"ended after {first + given}")
+
+
+def wrong_length(length: int, what: str) -> SourceError:
+    """Return the error of a source that does not have as many elements as it says."""
+    return SourceError(
+        f"the source {what} elements, and its length is {length}: mend its __len__, or pass a function that yields the "
+        "elements, whose number nobody promises"
+    )

@@ -1,0 +1,189 @@
+"""From a source to shards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.batches import Batch, Elements, counted
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.encode import Encoder, LeftOut, marked
+from cachelayer.builds.encode_workers import Workers
+from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
+from cachelayer.builds.source import Seekable, Skippable, Source, from_record
+from cachelayer.builds.uploads import Deliver, OnFinished
+from cachelayer.builds.writer_process import WritingProcess
+from cachelayer.errors import CacheLayerWarning, ElementError, InvalidArgumentError
+from cachelayer.progress.meter import Progress
+from cachelayer.records import spec_json
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.infer import from_elements
+from cachelayer.records.record_buffers import Frames
+from cachelayer.records.tree import Tree
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import Finished
+
+_LOOK_AHEAD = 10_000
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build made.
+
+    Args:
+        codec: name of the codec.
+        spec: the spec that the elements were encoded with.
+        nullable: the numbers of its leaves that are None in some element.
+        shards: the shards, durable.
+        left_out: what was left out.
+    """
+
+    codec: str
+    spec: Tree
+    nullable: frozenset[int]
+    shards: list[ShardFile]
+    left_out: LeftOut
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of the elements, with leaves marked nullable that are None in some."""
+        return marked(self.spec, self.nullable)
+
+
+Note = Callable[[Tree, frozenset[int]], OnFinished]
+"""Gives what is told of finished shards, for a spec and the leaves that were None in some element so far."""
+
+
+def build(
+    source: Source,
+    folder: Path,
+    attempt: str,
+    options: BuildOptions,
+    progress: Progress,
+    deliver: Deliver | None = None,
+    *,
+    earlier: Finished | None = None,
+    note: Note | None = None,
+    first_record: int = 0,
+    files: int = 0,
+) -> Built:
+    """Write the elements of a source into shards.
+
+    Args:
+        source: what to write.
+        folder: an existing folder for the shards.
+        attempt: the build attempt that the folder belongs to.
+        options: how; an element spec in them goes before the source's.
+        progress: is told of what was written.
+        deliver: is called with each finished shard, beside the writing of later ones, and may raise.
+        earlier: what an attempt that was interrupted has finished of the same: it is compared, and not written again.
+        note: tells whom to tell of each finished shard.
+        first_record: the number by which errors call the first element.
+        files: the number in the name of the first shard.
+
+    Raises:
+        ElementError: for an element that does not fit the spec.
+        SourceError: where the source fails, or does not give what it gave to the earlier attempt.
+        StorageError: where the disk is full or fails.
+    """
+    done = {} if earlier is None else {number: part.shards[0] for number, part in earlier.parts.items()}
+    first, start = _start(source, options, done)
+    begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
+    limit = None if options.max_records is None else options.max_records - start
+    batches = progress.waiting_for(
+        "the source", counted(begun.batches(limit), begun.length, first_record + start, limit)
+    )
+    spec = options.element_spec if options.element_spec is not None else source.element_spec
+    if spec is None and earlier is not None:
+        spec = spec_json.from_json(earlier.element_spec)
+    if spec is None:
+        spec, batches = inferred(batches)
+    codec = codec_for(spec)
+    encoder = Encoder(codec, options.on_error, first_record + start, () if earlier is None else earlier.nullable)
+    progress.skip(start)
+    written = Shards(folder, attempt, options.compression, options.shard_bytes, done, first, files)
+    length = options.expected(source.length)
+    with ExitStack() as stack:
+        pipeline: ShardPipeline | WritingProcess
+        encoded: Iterator[Frames] = map(encoder.encode, batches)
+        if options.workers == 1 or isinstance(source, ArraySource):
+            pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
+        elif isinstance(source, Seekable) and length is not None:
+            pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
+            workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
+            encoded = (
+                frames
+                for block in progress.waiting_for("the worker processes", workers.blocks(start, length))
+                for frames in encoder.take(block)
+            )
+        else:
+            _warn_of_one_process(source, options)
+            pipeline = stack.enter_context(WritingProcess(written, progress, deliver))
+        shards = _write(encoded, encoder, codec, pipeline, note)
+    return Built(codec.name, spec, encoder.nullable, shards, encoder.left_out)
+
+
+def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
+    warnings.warn(
+        f"workers={options.workers}: a source of {source.kind} cannot be divided: one process makes its elements, and "
+        "another writes them. A sequence with a length can be, most datasets, and what "
+        "cachelayer.sharded(function, count) makes",
+        CacheLayerWarning,
+        stacklevel=6,
+    )
+
+
+def _write(
+    encoded: Iterator[Frames],
+    encoder: Encoder,
+    codec: Codec,
+    pipeline: ShardPipeline | WritingProcess,
+    note: Note | None,
+) -> list[ShardFile]:
+    on_finished: OnFinished | None = None
+    for frames in encoded:
+        if note is not None:
+            on_finished = note(codec.spec, encoder.nullable)
+        pipeline.write(frames, on_finished)
+    return pipeline.finish(on_finished)
+
+
+def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile]) -> tuple[int, int]:
+    """The shard and the record to begin with: the last of those done without a gap, where the source can go there.
+
+    That one is compared: a source that does not repeat itself would not give it again.
+    """
+    whole = whole_shards(done)
+    # What was left out before is not known by its number in the source.
+    if whole < 2 or options.on_error == "skip" or not isinstance(source, (Seekable, Skippable)):
+        return 0, 0
+    return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
+
+
+def whole_shards(done: Container[int]) -> int:
+    """Return how many shards are done without a gap."""
+    return next(number for number in count() if number not in done)
+
+
+def inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
+    """The spec of the first elements, and all batches again."""
+    seen: list[Batch] = []
+    elements: list[Any] = []
+    for batch in batches:
+        seen.append(batch)
+        if not isinstance(batch, Elements):
+            raise InvalidArgumentError("a source without an element spec gives elements, not batches")
+        elements.extend(batch.items)
+        try:
+            return from_elements(elements), chain(seen, batches)
+        except ElementError as error:
+            # None so far: a later element may tell what the leaf is.
+            if error.record is not None or len(elements) >= _LOOK_AHEAD:
+                raise
+    return (from_elements(elements) if elements else None), iter(seen)

@@ -1,0 +1,121 @@
+"""What a build is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, Self
+
+from cachelayer.arguments import boolean, integer
+from cachelayer.arrayrecord.compression import Compression
+from cachelayer.builds.encode import ON_ERROR, OnError
+from cachelayer.engines import Engine, engine_of
+from cachelayer.errors import InvalidArgumentError, UnknownOptionError
+from cachelayer.provenance.environment import checked_metadata
+from cachelayer.records.infer import declared
+from cachelayer.records.tree import Tree
+
+DEFAULT_SHARD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of a build; see :meth:`cachelayer.Storage.submit`.
+
+    Args:
+        kept: what the user wants to be kept with the version.
+    """
+
+    element_spec: Tree | None
+    compression: Compression
+    shard_bytes: int
+    max_records: int | None
+    unbatch: bool
+    on_error: OnError
+    allow_empty: bool
+    progress: bool | None
+    resume: bool
+    workers: int
+    engine: str | Engine | None
+    kept: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], *beside: str) -> Self:
+        """Return the options that a user passed by name.
+
+        Args:
+            options: the options.
+            beside: what else the call takes, for the message.
+
+        Raises:
+            UnknownOptionError: if there is no such option, with the nearest name.
+            InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+        """
+        known = [*signature(cls.checked).parameters, *beside]
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, 1, 0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise UnknownOptionError(f"there is no option {name!r}: {hint}")
+        return cls.checked(**options)
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        element_spec: Tree | None = None,
+        compression: str | None = None,
+        shard_bytes: int = DEFAULT_SHARD_BYTES,
+        max_records: int | None = None,
+        unbatch: bool = False,
+        on_error: OnError = "raise",
+        allow_empty: bool = False,
+        progress: bool | None = None,
+        resume: bool = False,
+        workers: int = 1,
+        engine: str | Engine | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The options, where they can be.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+        """
+        if on_error not in ON_ERROR:
+            raise InvalidArgumentError(f"on_error {on_error!r}: it is one of {', '.join(map(repr, ON_ERROR))}")
+        workers = integer("workers", workers, 1)
+        engine_of(engine, workers)
+        return cls(
+            element_spec=None if element_spec is None else declared(element_spec),
+            compression=Compression.parse(compression),
+            shard_bytes=integer("shard_bytes", shard_bytes, 1),
+            max_records=None if max_records is None else integer("max_records", max_records, 0),
+            unbatch=bool(unbatch),
+            on_error=on_error,
+            allow_empty=boolean("allow_empty", allow_empty),
+            progress=progress,
+            resume=bool(resume),
+            workers=workers,
+            engine=engine,
+            kept={"description": description, "metadata": checked_metadata(metadata)},
+        )
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What decides the shards beside the source and its spec, as JSON: others go on only with a build like it."""
+        return {
+            "compression": self.compression.zstd_level,
+            "shard_bytes": self.shard_bytes,
+            "max_records": self.max_records,
+            "unbatch": self.unbatch,
+            "on_error": self.on_error,
+        }
+
+    def expected(self, length: int | None) -> int | None:
+        """Number of records of a source of this length, where it is known."""
+        if length is None or self.max_records is None:
+            return length
+        return min(length, self.max_records)

@@ -1,0 +1,145 @@
+"""Compares a source with the records that are stored of it: a few of them are made again.
+
+A record is compared by its CRC32C, which the index of its shard holds: nothing of the shards is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import google_crc32c
+
+from cachelayer.arrayrecord.index import record_checksum, row_range
+from cachelayer.builds.build import whole_shards
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.encode import Encoder
+from cachelayer.builds.source import Seekable, Source
+from cachelayer.errors import SourceError
+from cachelayer.objects import paths
+from cachelayer.objects.store import ObjectStore
+from cachelayer.records import spec_json
+from cachelayer.records.codec import codec_for
+from cachelayer.records.tree import Tree
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import Finished
+
+SPREAD = 16
+"""Records of a shard that are compared between its first and its last."""
+_AT_ONCE = 4096
+_SMALL = 1 << 16
+IN_DOUBT = "build with resume=False if in doubt: that begins anew"
+
+
+def spread(count: int, between: int = SPREAD) -> list[int]:
+    """Return the first, the last, and this many numbers spread between them, of 0 to ``count - 1``."""
+    steps = between + 1
+    return sorted({place * (count - 1) // steps for place in range(steps + 1)}) if count else []
+
+
+def check_earlier(
+    store: ObjectStore, dataset_id: str, source: Source, earlier: Finished, options: BuildOptions
+) -> None:
+    """Raise if a source that is not divided does not give again what an interrupted attempt stored of it.
+
+    The last of the shards is not among them: the build compares all of it. A source that cannot begin at any record is
+    compared by the build alone.
+
+    Raises:
+        SourceError: with the number of the first record that is another one.
+        ElementError: for an element that does not fit any more.
+    """
+    if isinstance(source, Seekable) and options.on_error == "raise":
+        done = [earlier.parts[number].shards[0] for number in range(whole_shards(earlier.parts) - 1)]
+        check_shards(store, dataset_id, source, spec_json.from_json(earlier.element_spec), by_first_record(done))
+
+
+def check_shards(
+    store: ObjectStore, dataset_id: str, source: Seekable, spec: Tree, shards: Mapping[int, ShardFile], first: int = 0
+) -> None:
+    """Raise if a source does not give again the first, the last and some other records of each of the shards.
+
+    Args:
+        store, dataset_id: where the shards are.
+        source: the source, which can begin at any record.
+        spec: the spec of its elements.
+        shards: the shards, by the number of their first record in the source.
+        first: the number by which errors call the first record of the source.
+
+    Raises:
+        SourceError: with the number of the first record that is another one.
+        ElementError: for an element that does not fit any more.
+    """
+    asked = [(begin, shard, row) for begin, shard in shards.items() for row in spread(shard.stats.records)]
+    places = [(shard, row) for _, shard, row in asked]
+    again = Again(source, spec, first)
+    for (begin, _, row), stored in zip(asked, stored_checksums(store, dataset_id, places), strict=True):
+        record = begin + row
+        if again.checksum(record) != stored:
+            raise SourceError(
+                f"record {first + record} of the source is not what it was when a build that was interrupted stored "
+                f"it. The source has changed, or does not repeat itself: {IN_DOUBT}"
+            )
+
+
+def by_first_record(shards: Iterable[ShardFile]) -> dict[int, ShardFile]:
+    """Return shards that follow one another by the numbers of their first records."""
+    found: dict[int, ShardFile] = {}
+    records = 0
+    for shard in shards:
+        found[records] = shard
+        records += shard.stats.records
+    return found
+
+
+def stored_checksums(store: ObjectStore, dataset_id: str, places: Sequence[tuple[ShardFile, int]]) -> Iterator[int]:
+    """Yield the CRC32C of stored records.
+
+    Args:
+        store, dataset_id: where the shards are.
+        places: the shards, and the number of a record in each.
+
+    Raises:
+        CorruptionError: if an index is missing, or shorter than it was.
+    """
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        # A small index is one request for all of its records.
+        wanted = {
+            (shard.name, row): (paths.index_of(f"{dataset_id}/{shard.name}"), *_range(shard, row))
+            for shard, row in some
+        }
+        ranges = list(dict.fromkeys(wanted.values()))
+        found = dict(zip(ranges, store.read_ranges(ranges), strict=True))
+        for shard, row in some:
+            place = wanted[shard.name, row]
+            yield record_checksum(found[place], row, place[1])
+
+
+def _range(shard: ShardFile, row: int) -> tuple[int, int]:
+    return (0, shard.stats.index_nbytes) if shard.stats.index_nbytes <= _SMALL else row_range(row)
+
+
+class Again:
+    """The records of a source, made again one by one.
+
+    Args:
+        source: the source, which can begin at any record.
+        spec: the spec of its elements.
+        first: the number by which errors call its first record.
+    """
+
+    def __init__(self, source: Seekable, spec: Tree, first: int = 0) -> None:
+        self._source = source
+        self._codec = codec_for(spec)
+        self._first = first
+
+    def checksum(self, record: int) -> int | None:
+        """Return the CRC32C that a record has when it is stored; None if there is no such record.
+
+        Raises:
+            ElementError: if the element does not fit the spec.
+            SourceError: if the source fails.
+        """
+        encoder = Encoder(self._codec, "raise", self._first + record)
+        found = [raw for batch in self._source.skipped(record).batches(1) for raw in encoder.encode(batch).to_list()]
+        return google_crc32c.value(found[0]) if len(found) == 1 else None

@@ -1,0 +1,111 @@
+"""Processes that encode blocks of records, which come back in their order."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import Self, cast
+
+from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, counted
+from cachelayer.builds.encode import Block, Encoder, OnError
+from cachelayer.builds.source import Seekable
+from cachelayer.engines.child import Child, DiedError
+from cachelayer.engines.remote_call import pickled
+from cachelayer.errors import CacheLayerError, SourceError
+from cachelayer.progress.meter import Progress
+from cachelayer.records.codec import codec_for
+from cachelayer.records.tree import Tree
+
+_SAMPLE = 8
+_BLOCKS_PER_WORKER = 2
+
+
+class Workers:
+    """Processes that encode the elements of a source that can begin at any record.
+
+    Two blocks a process, of about ``BATCH_NBYTES`` each, are under way at a time.
+
+    Args:
+        source: the source; it is pickled, by value where it is defined in the main program.
+        spec: the element spec.
+        on_error: what becomes of elements that do not fit.
+        count: number of processes.
+
+    Raises:
+        InvalidTypeError: where the source cannot be pickled.
+    """
+
+    def __init__(self, source: Seekable, spec: Tree, on_error: OnError, count: int) -> None:
+        self._source = source
+        self._spec = spec
+        self._encode = pickled(partial(encode, source, spec, on_error), "workers: the source", "build with workers=1")
+        self._count = count
+        self._children = ExitStack()
+        self._idle: queue.SimpleQueue[Child] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(count, "cachelayer-workers")
+
+    def __enter__(self) -> Self:
+        for _ in range(self._count):
+            self._idle.put(self._children.enter_context(Child(self._encode)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._children.close()
+        self._threads.shutdown(wait=True)
+
+    def blocks(self, start: int, stop: int) -> Iterator[Block]:
+        """The elements from ``start`` to ``stop`` in blocks, in their order.
+
+        Raises:
+            ElementError, SourceError: as if they were encoded here.
+            SourceError: where a process dies; it names the records that it was at.
+        """
+        size = self._block_records(start, stop)
+        pending: deque[Future[Block]] = deque()
+        for first in range(start, stop, size):
+            pending.append(self._threads.submit(self._block, first, min(size, stop - first)))
+            if len(pending) >= _BLOCKS_PER_WORKER * self._count:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def _block_records(self, start: int, stop: int) -> int:
+        """Records that make a block, from the sizes of the first ones; no worker is without one for long."""
+        # Whatever does not fit is met again, where it is an error or left out.
+        with Progress("", None, enabled=False):
+            sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
+        sizes = [nbytes for frames in sample.frames for nbytes in frames.lengths]
+        share = -(-(stop - start) // (self._count * _BLOCKS_PER_WORKER))
+        fitting = int(BATCH_NBYTES // max(1, sum(sizes) / max(1, len(sizes))))
+        return max(1, min(MAX_BATCH_RECORDS, fitting, share))
+
+    def _block(self, first: int, count: int) -> Block:
+        child = self._idle.get()
+        try:
+            child.send(first, count)
+            block = cast(Block, child.receive())
+        except DiedError as error:
+            raise SourceError(
+                f"a worker process {error} while it made records {first} to {first + count - 1}"
+            ) from error
+        except CacheLayerError:
+            raise
+        except Exception as error:
+            raise SourceError(f"a worker process failed: {type(error).__name__}: {error}") from error
+        finally:
+            # A dead one too: whoever waited for one that does not come would wait for ever.
+            self._idle.put(child)
+        return block
+
+
+def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> Block:
+    """A block of a source that can begin at any record."""
+    encoder = Encoder(codec_for(spec), on_error, start)
+    begun = source.skipped(start)
+    frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]
+    return encoder.block(frames)

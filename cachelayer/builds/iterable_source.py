@@ -1,0 +1,207 @@
+"""Sources of elements that come one by one: iterators, and whatever has items by number."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from itertools import islice
+from types import WrapperDescriptorType
+from typing import Any
+
+from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, Batch, Elements
+from cachelayer.builds.element_copies import approximate_nbytes, snapshot
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.progress.meter import current
+from cachelayer.records.tree import Tree
+
+_FAILURES = (Exception, GeneratorExit)
+_NEXT = ("__next__", "next")
+_ONCE = "pass a function that returns a new one, so that each build begins with the first element"
+
+
+class IterableSource:
+    """Elements from an iterator."""
+
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        kind: str,
+        length: int | None,
+        first: int = 0,
+        element_spec: Tree | None = None,
+    ) -> None:
+        self._iterator = iterator
+        self.kind = kind
+        self.length = length
+        self.element_spec = element_spec
+        self._first = first
+
+    def elements(self) -> Iterator[Any]:
+        return self._iterator
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        items: list[Any] = []
+        nbytes = 0
+        for element in islice(guarded(self.elements(), self._first), limit):
+            items.append(element)
+            nbytes += approximate_nbytes(element)
+            if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
+                yield Elements(items)
+                items, nbytes = [], 0
+        if items:
+            yield Elements(items)
+
+
+class SequenceSource(IterableSource):
+    """The items of an object that has them by number.
+
+    Args:
+        items: the object.
+        first: the number of the first item that is given.
+        element_spec: the spec of the items, if it is known.
+        by_number: ask for one item after another, even if the object has an iterator, which may be faster.
+
+    Raises:
+        InvalidTypeError: if the object has no length.
+    """
+
+    def __init__(
+        self, items: Any, first: int = 0, element_spec: Tree | None = None, *, by_number: bool = False
+    ) -> None:
+        length = length_of(items)
+        if length is None:
+            raise InvalidTypeError(
+                f"a {type(items).__name__} has items by number and no length, so nobody knows which is the last: give "
+                "it a __len__"
+            )
+        super().__init__(iter(()), type(items).__name__, length, first, element_spec)
+        self._items = items
+        self._count = length
+        self._by_number = by_number or not has_own_iterator(items)
+
+    def elements(self) -> Iterator[Any]:
+        if self._first == 0 and not self._by_number:
+            yield from self._items
+        else:
+            yield from numbered(self._items.__getitem__, self._first, self._count)
+        if length_of(self._items) != self._count:
+            raise SourceError(
+                f"the length of the {self.kind} was {self._count} when the build began, and is {len(self._items)} now"
+            )
+
+    def skipped(self, records: int) -> SequenceSource:
+        """Return the source of the same items from a later one on."""
+        skipped = copy(self)
+        skipped._first += records
+        return skipped
+
+
+def has_own_iterator(items: Any) -> bool:
+    """Return whether an object has an iterator of its own.
+
+    That of ``collections.abc.Sequence``, and the one that Python makes of ``__getitem__``, take an IndexError for the
+    end, whatever it comes from.
+    """
+    own = getattr(type(items), "__iter__", None)
+    return own is not None and own is not Sequence.__iter__
+
+
+def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[Any]:
+    """Yield the items from a number on.
+
+    Raises:
+        SourceError: if an item raises what would end an iteration.
+    """
+    for number in range(first, length):
+        try:
+            found = item(number)
+        except (IndexError, StopIteration) as error:
+            raise SourceError(
+                f"the source failed at item {number} of {length}: {type(error).__name__}: {error}"
+            ) from error
+        yield found
+
+
+def length_of(obj: Any) -> int | None:
+    """Return the length of a source; None if it does not know any.
+
+    Raises:
+        SourceError: if its ``__len__`` fails.
+    """
+    if not hasattr(obj, "__len__"):
+        return None
+    try:
+        return len(obj)
+    except (TypeError, NotImplementedError):
+        # The two ways to say that it is not known.
+        return None
+    except Exception as error:
+        raise SourceError(f"len() of the {type(obj).__name__} failed: {type(error).__name__}: {error}") from error
+
+
+def refuse_if_begun(iterator: Any) -> None:
+    """Raise if elements were taken from an iterator before: what a build got would be the rest.
+
+    Generators tell, and so do the iterators of lists and tuples. Other iterators do not.
+
+    Raises:
+        InvalidArgumentError: with the fix.
+    """
+    if inspect.isgenerator(iterator):
+        state = inspect.getgeneratorstate(iterator)
+        if state == inspect.GEN_CREATED:
+            return
+        has = "has ended" if state == inspect.GEN_CLOSED else "has begun, and the elements it gave are lost"
+        raise InvalidArgumentError(f"the generator {iterator.__name__} {has}: {_ONCE}")
+    if type(iterator) in (type(iter([])), type(iter(()))):
+        position = iterator.__reduce__()[2:]
+        if position and position[0] > 0:
+            raise InvalidArgumentError(f"{position[0]} elements of the {type(iterator).__name__} were taken: {_ONCE}")
+
+
+def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
+    """Yield elements as they are when they come, counting them for the progress; a failure of theirs names the record.
+
+    Args:
+        elements: they begin with this record of the source.
+        first: its number.
+
+    Raises:
+        SourceError: if they raise anything, or something but their end raises StopIteration.
+    """
+    record, progress = first, current()
+    while True:
+        try:
+            element = next(elements)
+        except StopIteration as end:
+            _refuse_if_raised_within(elements, end, record)
+            return
+        except CacheLayerError:
+            raise
+        except _FAILURES as error:
+            raise _failed(record, error) from error
+        try:
+            element = snapshot(element)
+        except CacheLayerError:
+            raise
+        except _FAILURES as error:
+            raise _failed(record, error) from error
+        progress.drawn += 1
+        yield element
+        record += 1
+
+
+def _failed(record: int, error: BaseException) -> SourceError:
+    return SourceError(f"the source failed at record {record}: {type(error).__name__}: {error}")
+
+
+def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
+    """Raise if a function that an iterator such as ``map`` calls raised StopIteration: that is a failure, no end."""
+    if not isinstance(type(iterator).__next__, WrapperDescriptorType):
+        # It raises StopIteration itself, in whatever function it likes.
+        return
+    within = end.__traceback__.tb_next if end.__traceback__ is not None else None
+    name = None if within is None else within.tb_frame.f_code.co_name
+    if name is not None and name not in _NEXT:
+        raise SourceError(f"the source failed at record {record}: {name}() raised StopIteration") from end

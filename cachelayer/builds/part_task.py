@@ -1,0 +1,183 @@
+"""Building one part of a version, anywhere: what engines run."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cachelayer.builds.build import build
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.compare_source import by_first_record, check_shards, spread
+from cachelayer.builds.sharded_source import Part, Parts, Ranges
+from cachelayer.builds.source import Seekable
+from cachelayer.builds.staging import staging
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError, StorageError
+from cachelayer.objects import paths
+from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.objects.store import ObjectStore
+from cachelayer.progress.meter import Progress, current
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
+
+_FILES = 10**4
+_RUNS = 100
+"""Shards of a part, and times that a part may be begun: both stand in the number of a file."""
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """That a part is finished.
+
+    Args:
+        number: which part.
+        records: number of its records.
+        nbytes: bytes of its shards, without indices.
+    """
+
+    number: int
+    records: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """Builds parts of a version, one a call, in any process that has this task; it may be run more than once.
+
+    Args:
+        store: where shards go.
+        copies: keeps local copies of them; None for none.
+        dataset_id, version: what is built.
+        attempt: the build attempt that the parts belong to.
+        parts: the source.
+        options: how; with the element spec.
+    """
+
+    store: ObjectStore
+    copies: CacheFolder | None
+    dataset_id: str
+    version: str
+    attempt: str
+    parts: Parts
+    options: BuildOptions
+
+    def __call__(self, number: int) -> PartDone:
+        """Build a part, unless that was done before, and note what it came to.
+
+        Raises:
+            CacheLayerError: with the number of the part, or of the record in the source.
+        """
+        unfinished = Unfinished(self.store, self.dataset_id, self.version)
+        try:
+            made = unfinished.part(self.attempt, number)
+            if made is None:
+                made = self._build(unfinished, number)
+        except StorageError as error:
+            raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error
+        return PartDone(number, made.records, made.nbytes)
+
+    def describe(self, number: int) -> str:
+        """What errors call a part."""
+        return self.parts.describe(number)
+
+    def check_repeats(self, finished: Mapping[int, FinishedPart]) -> None:
+        """Raise if the source does not give what it gave when parts were built.
+
+        The first shard of the last part is compared. If that part can begin at any record, so are some records of each
+        shard of the others; if a function makes the parts, which may take long, no more than 18 of them are asked for.
+
+        Raises:
+            CacheLayerError: with the number of the first record that is another one.
+        """
+        # What was left out is not known by its number in the source.
+        known = {number: done for number, done in finished.items() if done.shards and not done.left_out}
+        if not known:
+            return
+        last = max(known)
+        part = self.parts.part(last)
+        self._check_shard(part, known[last].shards[0])
+        if not isinstance(part.source, Seekable):
+            return
+        numbers = sorted(known)
+        if not isinstance(self.parts, Ranges):
+            numbers = [numbers[place] for place in spread(len(numbers))]
+        for number in numbers:
+            one = part if number == last else self.parts.part(number)
+            if isinstance(one.source, Seekable):
+                self._check_part(one, one.source, known[number].shards)
+
+    def _check_shard(self, part: Part, first: ShardFile) -> None:
+        options = replace(self.options, max_records=first.stats.records)
+        earlier = Finished({}, None, parts={0: FinishedPart((first,))})
+        with Progress("", None, enabled=False) as progress:
+            try:
+                build(part.source, Path(), self.attempt, options, progress, earlier=earlier, first_record=part.first)
+            except CacheLayerError as error:
+                raise _named(error, part) from error
+
+    def _check_part(self, part: Part, source: Seekable, shards: Sequence[ShardFile]) -> None:
+        spec = self.options.element_spec
+        try:
+            check_shards(self.store, self.dataset_id, source, spec, by_first_record(shards), part.first)
+        except CacheLayerError as error:
+            raise _named(error, part) from error
+
+    def _build(self, unfinished: Unfinished, number: int) -> FinishedPart:
+        run = unfinished.begin_part(self.attempt, number)
+        if run >= _RUNS:
+            raise SourceError(
+                f"{self.describe(number)} was begun {run} times and never finished: build with resume=False"
+            )
+        part = self.parts.part(number)
+        files = range((number * _RUNS + run) * _FILES, (number * _RUNS + run + 1) * _FILES)
+        options = replace(self.options, max_records=part.records)
+        with staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage:
+            try:
+                built = build(
+                    part.source,
+                    stage.folder,
+                    self.attempt,
+                    options,
+                    current(),
+                    stage.deliver,
+                    first_record=part.first,
+                    files=files.start,
+                )
+            except CacheLayerError as error:
+                raise _named(error, part) from error
+            if len(built.shards) > _FILES:
+                raise InvalidArgumentError(
+                    f"{self.describe(number)} makes {len(built.shards):,} shards, and {_FILES:,} are the most: make "
+                    "more parts, or larger shards"
+                )
+            if part.records is not None and built.left_out.of != part.records:
+                raise SourceError(
+                    f"the source gave {built.left_out.of} elements from {part.first} on and promised {part.records}: "
+                    "its length is not what it says"
+                )
+        left_out = built.left_out
+        first = tuple(f"{part.name}: {text}" if part.name else text for text in left_out.first)
+        made = FinishedPart(tuple(built.shards), built.nullable, left_out.of, left_out.count, first)
+        if unfinished.add_first(self.attempt, number, made):
+            return made
+        for shard in made.shards:
+            name = f"{self.dataset_id}/{shard.name}"
+            self.store.delete(name)
+            self.store.delete(paths.index_of(name))
+        return unfinished.part(self.attempt, number) or made
+
+
+def _named(error: CacheLayerError, part: Part) -> CacheLayerError:
+    """The error with the part that it is of, where the numbers of records do not tell."""
+    if not part.name:
+        return error
+    if isinstance(error, ElementError):
+        return type(error)(
+            error.expected,
+            error.got,
+            path=error.path,
+            record=error.record,
+            hint=f"It is of {part.name}. {error.hint}".strip(),
+        )
+    return type(error)(f"{part.name}: {error}") if isinstance(error, SourceError) else error

@@ -1,0 +1,88 @@
+"""Our own records as sources: refs, views of them, and streams. They keep their element spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.iterable_source import IterableSource, SequenceSource
+from cachelayer.builds.unbatch import unbatched
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.records import tree
+from cachelayer.records.spec import EncodedSpec
+from cachelayer.records.tree import Tree
+
+
+class RecordsSource(SequenceSource):
+    """The records of a ref, many at once.
+
+    Args:
+        records: the ref; its elements fit its element spec.
+    """
+
+    def __init__(self, records: Any) -> None:
+        super().__init__(records, 0, records.element_spec)
+
+    def elements(self) -> Iterator[Any]:
+        size = batch_records(self._items.record_nbytes)
+        for start in range(self._first, self._count, size):
+            yield from self._items.__getitems__(np.arange(start, min(start + size, self._count)))
+
+
+class StreamSource(IterableSource):
+    """What a stream hands out."""
+
+    def __init__(self, stream: Any, elements: Iterator[Any], element_spec: Tree | None, *, unbatch: bool) -> None:
+        self._is_endless = stream.options.steps.end is None
+        length = None if unbatch or self._is_endless else len(stream)
+        super().__init__(elements, type(stream).__name__, length, 0, element_spec)
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements.
+
+        Raises:
+            InvalidArgumentError: if the stream is endless and there is no limit.
+        """
+        if limit is None and self._is_endless:
+            raise InvalidArgumentError(
+                "the stream is endless (num_epochs=None): pass num_epochs= to stream(), or max_records="
+            )
+        return super().batches(limit)
+
+
+def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> IterableSource | None:
+    """Return the source that a ref, a view or a stream is; None for anything else.
+
+    Images and sounds go on as the files that they are, unless ``element_spec`` asks for something else.
+    """
+    if hasattr(type(obj), "stored") and hasattr(type(obj), "read_batches") and not unbatch:
+        stored = obj.stored()
+        if stored is None:
+            return SequenceSource(obj, 0, obj.declared_spec, by_number=True)
+        return RecordsSource(stored if _keeps_files(stored.element_spec, element_spec) else obj)
+    if hasattr(type(obj), "is_mapped") and hasattr(type(obj), "with_records"):
+        return _of_stream(obj, unbatch=unbatch, element_spec=element_spec)
+    return None
+
+
+def _of_stream(stream: Any, *, unbatch: bool, element_spec: Tree | None) -> StreamSource:
+    if unbatch:
+        return StreamSource(stream, unbatched(iter(stream), None), None, unbatch=True)
+    # What functions return, and what batches are, is seen from the first.
+    if stream.is_mapped or stream.options.batched:
+        return StreamSource(stream, iter(stream), None, unbatch=False)
+    records = stream.source
+    stored = records.stored() if hasattr(records, "stored") else None
+    if stored is not None and _keeps_files(stored.element_spec, element_spec):
+        stream, records = stream.with_records(stored), stored
+    return StreamSource(stream, iter(stream), getattr(records, "declared_spec", None), unbatch=False)
+
+
+def _keeps_files(stored: Tree, declared: Tree | None) -> bool:
+    """Whether elements go on with the bytes of their files, as far as a user's declared spec says."""
+    wanted = {} if declared is None else dict(tree.leaf_values(declared))
+    files = [path for path, leaf in tree.leaves(stored) if isinstance(leaf, EncodedSpec)]
+    return all(path not in wanted or getattr(wanted[path], "dtype", None) is bytes for path in files)

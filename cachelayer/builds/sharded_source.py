@@ -1,0 +1,313 @@
+"""Sources in parts that are built apart from one another, by any number of processes.
+
+The parts of a source depend on the source and on the options of the build alone: whoever builds them, the version is
+the same. Each begins a shard of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from cachelayer.arguments import integer
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.build import inferred
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.encode_workers import encode
+from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
+from cachelayer.builds.source import Seekable, Source, as_source
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import cached_property
+from cachelayer.records.codec import TypedCodec, codec_for
+from cachelayer.records.tree import Tree
+
+_SAMPLE = 64
+_LOOK_AHEAD = (1, 100, 10_000)
+_PARTS_PER_WORKER = 2
+_FILLED = 0.8
+"""How full the shard of a part is meant to be, where the sizes of its records are not known before."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a source.
+
+    Args:
+        source: gives its elements.
+        first: the number by which errors call the first of them.
+        records: how many there are; None for all that the source gives.
+        name: what errors call it, where the numbers of its records do not tell; else empty.
+    """
+
+    source: Source
+    first: int = 0
+    records: int | None = None
+    name: str = ""
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """A source that comes in parts; it can be pickled."""
+
+    @property
+    def count(self) -> int:
+        """How many parts."""
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """What decides the parts, as JSON; None where the shards are those of a build that is not divided."""
+
+    def describe(self, number: int) -> str:
+        """What errors call a part."""
+
+    def part(self, number: int) -> Part:
+        """One of the parts.
+
+        Raises:
+            CacheLayerError: where there is no source of it.
+        """
+
+
+class Sharded:
+    """A source whose parts a function makes.
+
+    Args:
+        function: takes the number of a part and the number of parts, and returns a source of its elements.
+        count: number of parts.
+
+    Raises:
+        InvalidTypeError: where the function is none, or the count no integer.
+        InvalidArgumentError: where there is no part.
+    """
+
+    kind = "sharded"
+    length: int | None = None
+
+    def __init__(self, function: Callable[[int, int], Any], count: int) -> None:
+        if not callable(function):
+            raise InvalidTypeError(
+                f"sharded: {type(function).__name__} is no function: pass one that takes the number of a part and the "
+                "number of parts, and returns a source of its elements"
+            )
+        self.function = function
+        self.count = integer("count", count, 1)
+        self._unbatch = False
+        self._declared: Tree | None = None
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return {"parts": self.count}
+
+    @cached_property
+    def element_spec(self) -> Tree | None:
+        found = self._source(0).element_spec
+        return self._declared if found is None else found
+
+    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Sharded:
+        """The same, of parts that are made into sources like this."""
+        made = Sharded(self.function, self.count)
+        made._unbatch, made._declared = unbatch, element_spec
+        return made
+
+    def part(self, number: int) -> Part:
+        """One of the parts."""
+        return Part(self._source(number), name=self.describe(number))
+
+    def describe(self, number: int) -> str:
+        return f"part {number} of {self.count}"
+
+    def _source(self, number: int) -> Source:
+        try:
+            made = self.function(number, self.count)
+        except CacheLayerError:
+            raise
+        except Exception as error:
+            raise SourceError(f"{self.describe(number)}: no source of it: {type(error).__name__}: {error}") from error
+        try:
+            return as_source(made, unbatch=self._unbatch, element_spec=self._declared)
+        except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
+            raise type(error)(f"{self.describe(number)}: {error}") from error
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements of all parts, one part after another."""
+        left = limit
+        for number in range(self.count):
+            for batch in self._source(number).batches(left):
+                left = None if left is None else left - len(batch)
+                yield batch
+
+
+def sharded(function: Callable[[int, int], Any], count: int) -> Any:
+    """A source in parts, which are built by as many processes or hosts as there are.
+
+    Args:
+        function: takes the number of a part and the number of parts, and returns a source of the elements of this part:
+            whatever :meth:`cachelayer.Storage.cache` takes. It runs where the part is built, and again where that was
+            interrupted, so it gives the same elements each time.
+        count: number of parts; each begins a shard of its own, so a part of less than a shard is a small file. The
+            version has the records of the parts in the order of their numbers, whoever built them.
+
+    Returns:
+        What :meth:`cachelayer.Storage.cache` takes.
+
+    Raises:
+        InvalidTypeError, InvalidArgumentError: where an argument cannot be.
+    """
+    return Sharded(function, count)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """A source that can begin at any record, in ranges of equally many records.
+
+    Args:
+        source: the source.
+        length: number of its elements.
+        records: how many make a part.
+        is_exact: whether a part is a shard of a build that is not divided.
+    """
+
+    source: Seekable
+    length: int
+    records: int
+    is_exact: bool
+
+    @property
+    def count(self) -> int:
+        """How many parts."""
+        return -(-self.length // self.records)
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """What decides the parts."""
+        return None if self.is_exact else {"records": self.records}
+
+    def describe(self, number: int) -> str:
+        first = number * self.records
+        return f"records {first} to {min(self.length, first + self.records) - 1}"
+
+    def part(self, number: int) -> Part:
+        """One of the parts."""
+        first = number * self.records
+        return Part(self.source.skipped(first), first, min(self.records, self.length - first))
+
+
+def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) -> Ranges:
+    """A source in ranges of about a shard each.
+
+    Args:
+        source: the source.
+        length: number of its elements.
+        spec: the spec of its elements.
+        options: how it is built.
+    """
+    codec = codec_for(spec)
+    if isinstance(codec, TypedCodec) and not codec.layout.variable_count and options.on_error == "raise":
+        return Ranges(source, length, _in_a_shard(codec.layout.fixed_nbytes, options.shard_bytes), is_exact=True)
+    step = max(1, length // _SAMPLE)
+    sizes = [
+        int(nbytes)
+        for first in range(0, length, step)
+        for frames in encode(source, spec, "skip", first, 1).frames
+        for nbytes in frames.lengths
+    ]
+    mean = sum(sizes) / max(1, len(sizes))
+    return Ranges(source, length, _in_a_shard(mean, int(options.shard_bytes * _FILLED)), is_exact=False)
+
+
+def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
+    return max(1, int(shard_bytes // (record_nbytes + RECORD_OVERHEAD)))
+
+
+def spec_of(parts: Parts) -> Tree | None:
+    """The spec of the elements of a source in parts: of the source, or else of the first element that there is.
+
+    Raises:
+        CacheLayerError: where it cannot be known.
+    """
+    unknown: ElementError | None = None
+    for number in range(parts.count):
+        source = parts.part(number).source
+        if source.element_spec is not None:
+            return source.element_spec
+        try:
+            found = _inferred(partial(_first, parts, number))
+        except ElementError as error:
+            # None in all elements of this part: another may tell.
+            unknown = error
+        else:
+            if found is not None:
+                return found
+    if unknown is not None:
+        raise unknown
+    return None
+
+
+def _first(parts: Parts, number: int, limit: int) -> Iterator[Batch]:
+    return parts.part(number).source.batches(limit)
+
+
+def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
+    """The spec of the first elements of a source, as few of them as tell; None where there is none."""
+    for limit in _LOOK_AHEAD:
+        try:
+            spec, seen = inferred(batches(limit))
+        except ElementError:
+            if limit == _LOOK_AHEAD[-1]:
+                raise
+        else:
+            return None if next(seen, None) is None else spec
+    return None
+
+
+@dataclass(frozen=True)
+class Division:
+    """A build in parts.
+
+    Args:
+        parts: the source.
+        options: how each part is built, with the element spec.
+    """
+
+    parts: Parts
+    options: BuildOptions
+
+
+def divided(source: Source, options: BuildOptions, *, apart: bool) -> Division | None:
+    """A build in parts, where the source can be divided and it is of use; None where it is built as a whole.
+
+    Args:
+        source: what is built.
+        options: how.
+        apart: whether others than processes of this host build it, which cannot be sent what was made here.
+
+    Raises:
+        InvalidArgumentError: where an engine cannot divide the source.
+    """
+    if isinstance(source, Parts):
+        if options.max_records is not None:
+            raise InvalidArgumentError(
+                "max_records: of a source in parts nobody knows which records come first: limit it in the function"
+            )
+        spec = options.element_spec if options.element_spec is not None else spec_of(source)
+        return Division(source, replace(options, element_spec=spec, workers=1, engine=None))
+    if not apart and (options.workers == 1 or isinstance(source, ArraySource)):
+        return None
+    length = options.expected(source.length)
+    if not isinstance(source, Seekable) or length is None:
+        if options.engine is not None:
+            raise InvalidArgumentError(
+                f"engine={options.engine!r}: a source of {source.kind} cannot be divided: pass "
+                "cachelayer.sharded(function, count), or a sequence with a length"
+            )
+        return None
+    spec = options.element_spec if options.element_spec is not None else source.element_spec
+    if spec is None:
+        spec = _inferred(lambda limit: source.skipped(0).batches(min(limit, length)))
+    ranges = in_ranges(source, length, spec, options)
+    if not apart and not (ranges.is_exact and ranges.count >= _PARTS_PER_WORKER * options.workers):
+        return None
+    return Division(ranges, replace(options, element_spec=spec, max_records=None, workers=1, engine=None))

@@ -1,0 +1,227 @@
+"""What a version is built from: anything that gives elements one after another, or many at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+import numpy as np
+
+from cachelayer.builds.array_source import ArraySource, columns_of, refuse_columns_in_a_list
+from cachelayer.builds.batches import Batch
+from cachelayer.builds.iterable_source import IterableSource, SequenceSource, length_of, refuse_if_begun
+from cachelayer.builds.ref_source import of_our_own
+from cachelayer.builds.unbatch import unbatched
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.records import tree
+from cachelayer.records.tree import Tree
+
+R = TypeVar("R")
+ENTRY_POINTS = "cachelayer.sources"
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Gives elements in order, in batches of about ``BATCH_NBYTES``."""
+
+    @property
+    def kind(self) -> str:
+        """What it is, for the provenance."""
+
+    @property
+    def element_spec(self) -> Tree | None:
+        """The schema that the source declares, or None where it declares none."""
+
+    @property
+    def length(self) -> int | None:
+        """Number of elements, if it is known: the build is held to it. A guess is a ``length_hint``."""
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        """The elements, at most ``limit`` of them.
+
+        Raises:
+            SourceError: where the source fails, with the number of the record.
+            InvalidArgumentError: where the source is known to be endless and there is no limit.
+        """
+
+
+@runtime_checkable
+class Declarable(Protocol):
+    """A source that takes the spec that a user declares: it must, where it gives columns of its own spec."""
+
+    def with_element_spec(self, spec: Tree) -> Source: ...
+
+
+@runtime_checkable
+class Deferred(Protocol):
+    """A source of others that are made later, in the way that is asked for."""
+
+    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Source: ...
+
+
+@runtime_checkable
+class Seekable(Protocol):
+    """A source that can begin at any record, at little cost."""
+
+    def skipped(self, records: int) -> Source:
+        """The same source from this record on; its errors go on counting from there."""
+
+
+@runtime_checkable
+class Skippable(Protocol):
+    """A source that can leave out its first records once at less cost than they have, but not again and again."""
+
+    def rest(self, records: int) -> Source:
+        """The same source from this record on; its errors go on counting from there."""
+
+
+def expected_length(source: Source) -> int | None:
+    """Return the number of elements that a source has, or guesses that it has; None if it knows nothing of it."""
+    hint: int | None = getattr(source, "length_hint", None)
+    return hint if source.length is None else source.length
+
+
+def from_record(source: Seekable | Skippable, records: int) -> Source:
+    """The same source from this record on."""
+    return source.skipped(records) if isinstance(source, Seekable) else source.rest(records)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Several sources by name, as datasets have them for training and tests: a dataset of each."""
+
+    parts: Mapping[str, Any]
+
+
+def each_split(obj: Any, dataset_id: str, make: Callable[[Any, str], R]) -> R:
+    """What ``make`` gives for an object and its id; of splits a dict of it, with ids ``<dataset id>.<split>``."""
+    found = _adapted(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
+    if not isinstance(found, Splits):
+        return make(obj, dataset_id)
+    # No type says which mappings are splits.
+    return cast(R, {split: make(part, f"{dataset_id}.{split}") for split, part in found.parts.items()})
+
+
+def metadata_of(source: Source) -> dict[str, Any]:
+    """What a source says of itself, for the metadata of the version; most say nothing."""
+    return dict(getattr(source, "metadata", {}))
+
+
+def _returned(function: Callable[[], Any]) -> Any:
+    """What a function that makes a source returns."""
+    try:
+        return function()
+    except CacheLayerError:
+        raise
+    except Exception as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise SourceError(f"{name}() failed before it returned a source: {type(error).__name__}: {error}") from error
+
+
+def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
+    """The source that an object is.
+
+    Args:
+        obj: a source, what an adapter knows, a ref or a stream, an array, a dict or tuple of arrays, an iterable, what
+            has items by number, or a function that returns one of these.
+        unbatch: each element of ``obj`` is a batch: take it apart along the leading axis of its leaves.
+        element_spec: the spec that the user declares.
+
+    Raises:
+        InvalidTypeError: if it is none of these.
+        InvalidArgumentError: if ``unbatch`` has no meaning for it, or elements were taken from it before.
+        SourceError: if the function, ``iter()`` or ``len()`` fails.
+    """
+    if isinstance(obj, Deferred):
+        return obj.made_with(unbatch=unbatch, element_spec=element_spec)
+    if element_spec is not None and isinstance(obj, Declarable):
+        obj = obj.with_element_spec(element_spec)
+    if isinstance(obj, Source):
+        if unbatch:
+            raise InvalidArgumentError(f"unbatch=True: a source of {obj.kind} gives elements already: leave it out")
+        return obj
+    adapted = _adapted(obj, unbatch=unbatch, element_spec=element_spec)
+    if isinstance(adapted, Splits):
+        raise InvalidTypeError(
+            f"a {type(obj).__name__} has the splits {', '.join(adapted.parts)}, each a dataset of its own: pass it to "
+            "cache() or submit() itself, not a function that returns it, or choose one of them"
+        )
+    if adapted is not None:
+        return adapted
+    if callable(obj) and not isinstance(obj, Iterable):
+        return as_source(_returned(obj), unbatch=unbatch, element_spec=element_spec)
+    own = of_our_own(obj, unbatch=unbatch, element_spec=element_spec)
+    if own is not None:
+        return own
+    columns = None if unbatch or _is_records(obj, element_spec) else columns_of(obj)
+    if columns is not None:
+        return ArraySource(columns, element_spec)
+    _refuse_no_source(obj)
+    refuse_if_begun(obj)
+    source = _of_elements(obj)
+    if unbatch:
+        return IterableSource(unbatched(source.elements(), source.length), source.kind, None)
+    if isinstance(obj, list) and element_spec is None:
+        refuse_columns_in_a_list(obj)
+    return source
+
+
+def _of_elements(obj: Any) -> IterableSource:
+    """The source of what gives elements one after another, or by number."""
+    if isinstance(obj, (Sequence, np.ndarray)) or not hasattr(obj, "__iter__"):
+        return SequenceSource(obj)
+    kind = type(obj).__name__
+    try:
+        elements = iter(obj)
+    except TypeError as error:
+        raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
+    except CacheLayerError:
+        raise
+    except Exception as error:
+        raise SourceError(f"iter() of the {kind} failed: {type(error).__name__}: {error}") from error
+    return IterableSource(elements, kind, length_of(obj))
+
+
+def _is_records(obj: Any, element_spec: Tree | None) -> bool:
+    """Return whether a user's declared spec says that a tuple is one of records, not of columns."""
+    return isinstance(obj, tuple) and element_spec is not None and not isinstance(element_spec, tuple)
+
+
+def _refuse_no_source(obj: Any) -> None:
+    """Raise for what gives no elements, one after another or by number.
+
+    Raises:
+        InvalidTypeError: with what can be passed.
+    """
+    if isinstance(obj, Mapping):
+        wrong = [f": [{key!r}] is {tree.describe(child)}" for key, child in obj.items() if columns_of((child,)) is None]
+        raise InvalidTypeError(
+            f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass a dict of arrays of equal length "
+            "(np.asarray makes one of a list), an iterable of elements, or a function that returns one"
+        )
+    if isinstance(obj, (str, bytes, bytearray)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
+        raise InvalidTypeError(
+            f"{tree.describe(obj)} is not a source: pass an iterable of elements, a function that returns one, "
+            "an array, or a dict of arrays of equal length"
+        )
+    if not hasattr(obj, "__iter__") and not hasattr(obj, "__getitem__"):
+        raise InvalidTypeError(
+            f"a {type(obj).__name__} is not a source: pass a tf.data.Dataset, an iterable of elements, a function that "
+            "returns one, an array, or a dict of arrays"
+        )
+
+
+def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
+    """The source that an adapter makes of it; only those are asked whose framework is loaded already."""
+    # Imported here: it takes a tenth of the time of importing the whole package.
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=ENTRY_POINTS):
+        if sys.modules.get(entry.name) is not None:
+            adapter: Callable[..., Source | Splits | None] = entry.load()
+            source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
+            if source is not None:
+                return source
+    return None

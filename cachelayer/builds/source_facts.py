@@ -1,0 +1,160 @@
+"""What is known of an object that is passed as a source, without calling or iterating it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cachelayer.builds.array_source import ArraySource, columns_of
+from cachelayer.builds.build import Built
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.compare_source import Again, by_first_record, spread, stored_checksums
+from cachelayer.builds.iterable_source import SequenceSource
+from cachelayer.builds.source import Source
+from cachelayer.errors import CacheLayerError, ElementError
+from cachelayer.objects.store import ObjectStore
+from cachelayer.records import spec_json
+from cachelayer.records.tree import Tree
+
+_BETWEEN = 62
+"""Records of a version, beside the first and the last, that a source which is passed again is compared with."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An object that is passed as a source.
+
+    Args:
+        length: what ``len`` says of it, or the rows of its arrays; None if it says nothing.
+        source: the source that it is, if that can begin at any record: arrays and sequences.
+    """
+
+    length: int | None
+    source: ArraySource | SequenceSource | None
+
+    @classmethod
+    def of(cls, obj: Any, options: BuildOptions) -> Passed:
+        """Return what is known of an object."""
+        if options.unbatch:
+            return cls(None if isinstance(obj, Mapping) else _length(obj), None)
+        arrays = _arrays(obj, options.element_spec)
+        if arrays is not None:
+            return cls(arrays.length, arrays)
+        if isinstance(obj, (Sequence, np.ndarray)) and not isinstance(obj, (str, bytes, bytearray)):
+            items = _items(obj)
+            return cls(None if items is None else items.length, items)
+        return cls(None if isinstance(obj, Mapping) else _length(obj), None)
+
+    def recorded(
+        self, store: ObjectStore, dataset_id: str, source: Source, built: Built, options: BuildOptions
+    ) -> dict[str, Any]:
+        """Return what a version records of it: the options that decide its records, its length, and some records.
+
+        Args:
+            store, dataset_id: where the version is.
+            source: the source that was made of the object: its elements are others if an adapter made it.
+            built: what the build made.
+            options: how it was built.
+        """
+        length = {} if self.length is None else {"length": self.length}
+        is_own = isinstance(source, ArraySource | SequenceSource) and type(source) is type(self.source)
+        sample = self._sample(store, dataset_id, built, options) if is_own else {}
+        return {"options": decisive(options), **length, **sample}
+
+    def _sample(self, store: ObjectStore, dataset_id: str, built: Built, options: BuildOptions) -> dict[str, Any]:
+        """Return the CRC32Cs of some of the records that were stored of it, if it can be asked for them again."""
+        count = sum(shard.stats.records for shard in built.shards)
+        if self.source is None or built.left_out.count or count != options.expected(self.length):
+            return {}
+        begins = by_first_record(shard for shard in built.shards if shard.stats.records)
+        firsts = list(begins)
+        found = [(firsts[bisect_right(firsts, number) - 1], number) for number in spread(count, _BETWEEN)]
+        places = [(begins[begin], number - begin) for begin, number in found]
+        return {"sample": list(stored_checksums(store, dataset_id, places))}
+
+    def changes(self, built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
+        """Return what is different of it from what a version has recorded, a phrase each; unknown is the same.
+
+        Args:
+            built: what was recorded.
+            spec: the element spec of the version.
+            options: how it would be built.
+
+        Raises:
+            SourceError: if the source fails.
+        """
+        before = built.get("length")
+        if None not in (before, self.length) and before != self.length:
+            return [f"the source had {before} elements and has {self.length}"]
+        sample = built.get("sample")
+        if self.source is None or not isinstance(sample, list) or option_changes(built, options):
+            return []
+        own = None if options.element_spec is not None else self.source.element_spec
+        if own is not None and not _is_alike(own, spec):
+            return ["the dtypes, shapes or names of the arrays changed"]
+        again = Again(self.source, spec)
+        for number, stored in zip(spread(options.expected(self.length) or 0, _BETWEEN), sample, strict=False):
+            try:
+                now = again.checksum(number)
+            except ElementError:
+                now = None
+            if now != stored:
+                return [f"record {number} of the source is another one"]
+        return []
+
+
+def decisive(options: BuildOptions) -> dict[str, Any]:
+    """Return the options that decide which records a version has, as JSON."""
+    spec = options.element_spec
+    return {
+        "element_spec": None if spec is None else spec_json.to_json(spec),
+        "max_records": options.max_records,
+        "unbatch": options.unbatch,
+        "on_error": options.on_error,
+    }
+
+
+def option_changes(built: Mapping[str, Any], options: BuildOptions) -> list[str]:
+    """Return which options that decide the records are different from those that a version has recorded."""
+    before = built.get("options")
+    if not isinstance(before, Mapping):
+        return []
+    return [
+        f"{name} was {before[name]!r} and is {now!r}" if name != "element_spec" else "element_spec is another one"
+        for name, now in decisive(options).items()
+        if name in before and before[name] != now
+    ]
+
+
+def _is_alike(own: Tree, spec: Tree) -> bool:
+    return bool(spec_json.to_json(own) == spec_json.to_json(spec))
+
+
+def _length(obj: Any) -> int | None:
+    try:
+        return len(obj)
+    except Exception:  # noqa: BLE001
+        # It is the user's: what does not tell its length has none.
+        return None
+
+
+def _arrays(obj: Any, declared: Tree | None) -> ArraySource | None:
+    if isinstance(obj, tuple) and declared is not None and not isinstance(declared, tuple):
+        return None
+    try:
+        columns = columns_of(obj)
+        return None if columns is None else ArraySource(columns, declared)
+    except CacheLayerError:
+        # Of several lengths, or of a dtype that no element has: no version was built of them.
+        return None
+
+
+def _items(obj: Any) -> SequenceSource | None:
+    try:
+        return SequenceSource(obj)
+    except CacheLayerError:
+        return None

@@ -1,0 +1,92 @@
+"""What there is, and what was done: ``ls`` and ``log``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, existing_storage, open_storage
+from cachelayer.cli.command import command
+from cachelayer.cli.output import Answer, count, size, table
+from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
+from cachelayer.storage.storage import Storage
+from cachelayer.versions.log import VersionInfo
+
+_NUMBERS = ("versions", "records", "size")
+
+
+@command(
+    "cachelayer ls gs://bucket/caches            # its datasets",
+    "cachelayer ls gs://bucket/caches/cifar10    # the versions of one",
+)
+def ls(place: StorageArgument, option: Options = None) -> Answer:
+    """List the datasets of a storage, or the versions of a dataset (STORAGE/ID), newest last."""
+    storage = existing_storage(place, option)
+    dataset = _dataset(place, option)
+    if dataset is None:
+        return _datasets(storage)
+    storage, dataset_id = dataset
+    return _versions(storage, dataset_id)
+
+
+def _dataset(place: str, option: Options) -> tuple[Storage, str] | None:
+    """The storage and the dataset in it that an address means; None where it is a storage itself."""
+    try:
+        address = Address.parse(place)
+        storage = open_storage(address.url, option)
+        storage.versions(address.dataset_id)
+    except (InvalidArgumentError, DatasetNotFoundError):
+        return None
+    return storage, address.dataset_id
+
+
+def _datasets(storage: Storage) -> Answer:
+    found = {dataset_id: storage.versions(dataset_id) for dataset_id in storage.datasets()}
+    shown = table("dataset", "newest", "versions", "records", "size", "published", right=_NUMBERS)
+    for dataset_id, versions in found.items():
+        newest = next(reversed(versions.values()), None)
+        shown.add_row(dataset_id, newest.version if newest else "-", count(len(versions)), *_columns(newest))
+    document = [
+        {"dataset_id": dataset_id, "versions": len(versions), "newest": _newest(versions)}
+        for dataset_id, versions in found.items()
+    ]
+    return Answer(document, [shown if found else f"no dataset in {storage.url}"])
+
+
+def _newest(versions: dict[str, VersionInfo]) -> dict[str, Any] | None:
+    newest = next(reversed(versions.values()), None)
+    return None if newest is None else asdict(newest)
+
+
+def _columns(info: VersionInfo | None) -> tuple[str, ...]:
+    return ("-", "-", "-") if info is None else (count(info.records), size(info.nbytes), info.time)
+
+
+def _versions(storage: Storage, dataset_id: str) -> Answer:
+    versions = storage.versions(dataset_id)
+    tags = storage.tags(dataset_id)
+    named = {name: sorted(tag for tag, version in tags.items() if version == name) for name in versions}
+    shown = table("version", "records", "size", "published", "digest", "tags", right=_NUMBERS)
+    for name, info in versions.items():
+        shown.add_row(name, *_columns(info), f"sha256:{info.digest[:12]}", ", ".join(named[name]))
+    document = [{**asdict(info), "tags": named[name]} for name, info in versions.items()]
+    return Answer(document, [shown if versions else f"no version of {dataset_id} is published"])
+
+
+@command("cachelayer log gs://bucket/caches/cifar10")
+def log(dataset: DatasetArgument, option: Options = None) -> Answer:
+    """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
+    address = Address.parse(dataset)
+    if address.version is not None or address.rows is not None:
+        raise InvalidArgumentError(f"{dataset!r} is a version: name the dataset alone, STORAGE/ID")
+    events = open_storage(address.url, option).history(address.dataset_id)
+    shown = table("entry", "what", "", "when", "who", right=("entry",))
+    for event in events:
+        details = "  ".join(f"{name}={_text(value)}" for name, value in event.details.items())
+        shown.add_row(str(event.sequence), event.kind, details, event.time, f"{event.user}@{event.host}")
+    return Answer([asdict(event) for event in events], [shown])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,51 @@
+"""Is it whole, and is it the same: ``verify`` and ``diff``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cachelayer.access.verify import Report
+from cachelayer.cli.addresses import Address, Options, ReferenceArgument, ToOptions, open_reference, open_storage
+from cachelayer.cli.command import command
+from cachelayer.cli.output import FINDING, WELL, Answer, count
+from cachelayer.storage.storage import Storage
+
+
+@command(
+    "cachelayer verify gs://bucket/caches/cifar10@v2",
+    "cachelayer verify cache/cifar10 --json || echo damaged",
+)
+def verify(reference: ReferenceArgument, option: Options = None) -> Answer:
+    """Read every record of a version, and compare with every checksum. Exit code 1 where something is damaged."""
+    address = Address.whole(reference)
+    storage = open_storage(address.url, option)
+    report = storage.verify(address.name)
+    verdict = "all is well" if report.ok else count(len(report.problems), "problem")
+    summary = f"{report.reference}: {verdict}: {count(report.records, 'record')} in {count(report.shards, 'shard')}"
+    document = {**asdict(report), "reference": _reference(storage, report), "ok": report.ok}
+    return Answer(document, [*report.problems, summary], WELL if report.ok else FINDING)
+
+
+def _reference(storage: Storage, report: Report) -> str:
+    """Return the whole reference of a version, which may be too damaged to be opened."""
+    dataset_id, _, version = report.reference.partition("@")
+    return f"{storage.url}/{report.reference}@sha256:{storage.versions(dataset_id)[version].digest}"
+
+
+@command(
+    "cachelayer diff cache/cifar10@v1 cache/cifar10@v2",
+    "cachelayer diff cache/cifar10@v2 gs://bucket/caches/cifar10@v2",
+)
+def diff(
+    reference: ReferenceArgument,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="Another REFERENCE, also of another storage.")],
+    option: Options = None,
+    to_option: ToOptions = None,
+) -> Answer:
+    """Compare two versions: spec, counts, shards, provenance. Exit code 1 where the data differ."""
+    found = open_reference(reference, option).diff(open_reference(other, to_option))
+    same = found.same_data
+    return Answer({**asdict(found), "same_data": same}, [str(found)], WELL if same else FINDING)

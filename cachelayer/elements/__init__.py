@@ -1,1 +1,0 @@
-"""What an element is: its spec, its structure, its leaves."""

@@ -1,0 +1,1 @@
+"""Signs of life while work runs: bars in terminals and notebooks, lines in logs."""

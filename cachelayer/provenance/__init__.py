@@ -1,0 +1,4 @@
+"""What made a version: its code, arguments, origin and environment.
+
+Nothing here touches a store.
+"""

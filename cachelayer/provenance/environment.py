@@ -1,0 +1,127 @@
+"""How a version came to be: what is recorded beside its data, outside its digest."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import platform
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cachelayer import json_values
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.provenance.fingerprint import code_file, is_users
+
+_COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
+_LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
+_FRAMEWORKS = (
+    "datasets",
+    "grain",
+    "jax",
+    "keras",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "tensorflow",
+    "tensorflow_datasets",
+    "torch",
+)
+_GIT_SECONDS = 10
+_NO_COMMIT = {"git_commit": None, "git_dirty": None}
+
+
+def now() -> str:
+    """The time in ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def user() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "unknown"
+
+
+def event(kind: str, **details: Any) -> dict[str, Any]:
+    """What an entry of the log changed, by whom and when."""
+    who = {"time": now(), "user": user(), "host": socket.gethostname(), "pid": os.getpid()}
+    return {"kind": kind, **details, **who}
+
+
+def environment() -> dict[str, Any]:
+    """Host, user, Python, and the libraries that write a version or may have made its source."""
+    loaded = [name for name in _FRAMEWORKS if sys.modules.get(name) is not None]
+    return {
+        "host": socket.gethostname(),
+        "user": user(),
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in (*_LIBRARIES, *loaded)},
+    }
+
+
+def _version(library: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return str(getattr(sys.modules.get(library), "__version__", "unknown"))
+
+
+def commit_of(source: object) -> dict[str, Any]:
+    """Return the git commit of the code that makes a source: of the user's file that defines it, else the main program.
+
+    Both are None if that is no code of the user's: the folder of a library tells nothing of the data.
+    """
+    program = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    file = code_file(source) or (program if program.is_file() and is_users(str(program)) else None)
+    return dict(_NO_COMMIT) if file is None else checkout(file)
+
+
+def checkout(file: Path) -> dict[str, Any]:
+    """The git commit that a file's checkout is at, and whether what git keeps there, or the file, is not of it.
+
+    Both are None where there is no checkout, or no git.
+    """
+    status = _git(file, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    lines = (status or "").splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
+    if not _COMMIT.fullmatch(commit):
+        return dict(_NO_COMMIT)
+    changed = any(not line.startswith("#") for line in lines)
+    untracked = file.is_file() and _git(file, "ls-files", "--error-unmatch", "--", file.name) is None
+    return {"git_commit": commit, "git_dirty": changed or untracked}
+
+
+def _git(file: Path, *command: str) -> str | None:
+    """What git says in the folder of a file; None where it fails."""
+    import subprocess
+
+    line = ["git", "--no-optional-locks", "-C", str(file.parent), *command]
+    try:
+        found = subprocess.run(line, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return found.stdout
+
+
+def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata as it is stored.
+
+    Raises:
+        InvalidArgumentError: where JSON cannot hold it.
+    """
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+        # As it will stand in the provenance.
+        json_values.shallow("metadata", {"metadata": found})
+    except (RecursionError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"metadata is a dict of what JSON can hold: {error}") from error
+    return found

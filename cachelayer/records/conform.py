@@ -1,0 +1,197 @@
+"""Whether a leaf fits its spec. Nothing is cast that could lose anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from cachelayer.errors import ElementError, InvalidTypeError
+from cachelayer.records import dtypes
+from cachelayer.records.infer import as_leaf
+from cachelayer.records.spec import LeafSpec, Shape
+from cachelayer.records.tree import describe
+
+_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+_EXACT: dict[type, str] = {bool: "b", int: "iu"}
+"""The kinds of dtypes that hold every number of a type, or refuse it."""
+_VARYING = "Declare element_spec= with None for the dimensions that vary."
+
+
+def conform(spec: LeafSpec, value: Any, row: int) -> Any:
+    """The value as the spec stores it: an array of its dtype and a shape it allows, or bytes or str.
+
+    Python numbers take the dtype of the spec where it holds them exactly; arrays keep theirs or are refused.
+
+    Raises:
+        ElementError: with ``row`` as its record.
+    """
+    if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
+        value = _array_of(spec, value, row)
+    try:
+        leaf = as_leaf(value)
+    except InvalidTypeError as error:
+        raise ElementError(spec.describe(), describe(value), record=row, hint=str(error)) from error
+    if isinstance(leaf, (bytes, str)):
+        return _conform_string(spec, leaf, row)
+    if dtypes.is_string(spec.dtype):
+        return _conform_string_array(spec, leaf, row)
+    dtype = np.dtype(spec.dtype)
+    if leaf.dtype.newbyteorder("<") != dtype:
+        weak = isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
+        if not (weak and _holds(dtype, value)) and not _widens(leaf.dtype, dtype):
+            raise _mismatch(spec, value, leaf, row)
+        leaf = leaf.astype(dtype)
+    if not fits_shape(spec.shape, leaf.shape):
+        raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING)
+    return dtypes.canonical_bytes(leaf).reshape(leaf.shape)
+
+
+def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
+    """Nested lists as the array that the spec declares; each number fits it by itself.
+
+    Raises:
+        ElementError: if the depth is another, lists of one level differ in length, or a value does not fit.
+    """
+    shape: list[int] = []
+    level: list[Any] = [items]
+    for _ in spec.shape:
+        lengths = {len(each) if isinstance(each, (list, tuple)) else -1 for each in level}
+        if len(lengths) > 1 or -1 in lengths:
+            found = f"lists of {len(shape)} levels" if lengths == {-1} else "lists of different lengths in one level"
+            raise ElementError(spec.describe(), found, record=row)
+        shape.append(lengths.pop() if lengths else 0)
+        level = [item for each in level for item in each]
+    if any(isinstance(item, (list, tuple)) for item in level):
+        raise ElementError(spec.describe(), f"lists of {len(shape) + 1} levels or more", record=row)
+    is_string = dtypes.is_string(spec.dtype)
+    array = np.empty(len(level), object if is_string else spec.dtype)
+    one = replace(spec, shape=())
+    for index, item in enumerate(level):
+        array[index] = item if is_string else conform(one, item, row)
+    return array.reshape(shape)
+
+
+def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """The rows on a leading axis, where all are of one type that holds what the spec stores.
+
+    Args:
+        rows: the values of a leaf.
+        dtype, shape: what the spec stores.
+
+    Returns:
+        None where ``conform`` has to look at each of them.
+    """
+    kinds = set(map(type, rows))
+    if len(kinds) != 1:
+        return None
+    kind = kinds.pop()
+    if kind is np.ndarray:
+        if set(map(_DTYPE, rows)) != {dtype} or set(map(_SHAPE, rows)) != {shape}:
+            return None
+        if not shape:
+            return np.stack(rows)
+        stacked = np.empty((len(rows), *shape), dtype)
+        np.concatenate(rows, out=stacked.reshape(len(rows) * shape[0], *shape[1:]))
+        return stacked
+    if shape:
+        return None
+    if kind is float:
+        return _floats(rows, dtype)
+    # A time span is a number to numpy, of which the type does not tell the unit.
+    is_same = dtype.kind != "m" and issubclass(kind, (np.number, np.bool_)) and np.dtype(kind) == dtype
+    if is_same or dtype.kind in _EXACT.get(kind, ""):
+        with suppress(OverflowError):
+            return np.array(rows, dtype)
+    return None
+
+
+def _floats(rows: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    if dtypes.number_kind(dtype) != "f":
+        return None
+    values = np.array(rows)
+    if not (np.abs(values) <= float(ml_dtypes.finfo(dtype).max)).all():
+        return None
+    stored = values.astype(dtype)
+    # Not every kind of float has a zero, or a sign.
+    return stored if np.isfinite(stored).all() else None
+
+
+def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
+    """A stack of static arrays as the spec stores them.
+
+    Raises:
+        ElementError: where dtype or shape differ; every record of the batch is concerned, the first is named.
+    """
+    stacked = np.asarray(batch)
+    if _widens(stacked.dtype, np.dtype(spec.dtype)):
+        stacked = stacked.astype(spec.dtype)
+    if stacked.dtype.newbyteorder("<") != spec.dtype or not fits_shape((None, *spec.shape), stacked.shape):
+        raise ElementError(spec.describe(), f"{stacked.dtype}{list(stacked.shape[1:])}", record=0)
+    return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
+
+
+def fits_shape(spec: Shape, shape: tuple[int, ...]) -> bool:
+    """Whether a spec with unknown dimensions allows this shape."""
+    return len(spec) == len(shape) and all(want is None or want == dim for want, dim in zip(spec, shape, strict=True))
+
+
+def _conform_string(spec: LeafSpec, leaf: bytes | str, row: int) -> Any:
+    if spec.dtype is type(leaf) and spec.shape == ():
+        return leaf
+    if isinstance(spec.dtype, np.dtype) and spec.dtype.kind == ("S" if isinstance(leaf, bytes) else "U"):
+        array = np.asarray(leaf)
+        # A fixed width holds no zeros at the end.
+        if array.dtype.itemsize <= spec.dtype.itemsize and spec.shape == () and array.item() == leaf:
+            return array.astype(spec.dtype)
+    raise ElementError(spec.describe(), describe(leaf), record=row)
+
+
+def _conform_string_array(spec: LeafSpec, leaf: np.ndarray[Any, Any], row: int) -> Any:
+    if leaf.dtype.kind in "SU" and spec.dtype is (bytes if leaf.dtype.kind == "S" else str):
+        leaf = leaf.astype(object)
+    if leaf.dtype != object or not spec.shape or not fits_shape(spec.shape, leaf.shape):
+        raise ElementError(spec.describe(), describe(leaf), record=row, hint=_VARYING if spec.shape else "")
+    for item in leaf.reshape(-1):
+        if not isinstance(item, spec.dtype):  # type: ignore[arg-type]
+            raise ElementError(spec.describe(), f"an array that holds {describe(item)}", record=row)
+    return leaf
+
+
+def _holds(dtype: np.dtype[Any], value: complex) -> bool:
+    """Whether a Python number can stand in an array of this dtype: integers exactly, others rounded but in range."""
+    kind = dtypes.number_kind(dtype)
+    if isinstance(value, bool):
+        return kind == "b"
+    if kind not in ("iufc" if isinstance(value, int) else "fc" if isinstance(value, float) else "c"):
+        return False
+    with np.errstate(all="ignore"):
+        stored = np.asarray(value).astype(dtype)
+    if isinstance(value, int):
+        try:
+            return int(stored.real) == value
+        except (OverflowError, ValueError):
+            return False
+    limit = float(ml_dtypes.finfo(dtype).max)
+    parts = ((value.real, float(stored.real)), (value.imag, float(stored.imag)))
+    return all(
+        abs(want) <= limit and math.isfinite(got) if math.isfinite(want) else str(got) == str(want)
+        for want, got in parts
+    )
+
+
+def _widens(dtype: np.dtype[Any], into: np.dtype[Any]) -> bool:
+    """Fixed-width strings fit into wider ones."""
+    return dtype.kind in "SU" and dtype.kind == into.kind and dtype.itemsize <= into.itemsize
+
+
+def _mismatch(spec: LeafSpec, value: Any, leaf: np.ndarray[Any, Any], row: int) -> ElementError:
+    hint = "Convert it, or declare element_spec= with a dtype that holds every record."
+    got = describe(value) if not hasattr(value, "dtype") else f"{leaf.dtype}{list(leaf.shape)}"
+    return ElementError(spec.describe(), got, record=row, hint=hint)

@@ -1,0 +1,185 @@
+"""Element specs from elements, and from what users write for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
+from cachelayer.records.tree import Tree, children, describe, leaf_values, map_structure
+from cachelayer.records.values import NoArray, Ragged, Sparse
+
+# By name: to know these types is no reason to import their modules.
+_REMEDIES = {
+    **dict.fromkeys(("bytearray", "memoryview"), "bytes() makes bytes of it"),
+    **dict.fromkeys(("set", "frozenset"), "np.array(sorted(...)) makes an array of it"),
+    **dict.fromkeys(("range", "array", "list", "deque"), "np.array() makes an array of it"),
+    **dict.fromkeys(("date", "timedelta"), "np.datetime64() or np.timedelta64() makes a number of it, str() a str"),
+    "Nullable": "pass unbatch=True for the rows of a batch, or elements instead of batches",
+    "Decimal": "float() makes a number of it, str() a str",
+    "Enum": "store its .value or its .name",
+    "PurePath": "str() makes a str of it, read_bytes() gives what the file holds",
+}
+
+
+def declared(spec: Tree) -> Tree:
+    """The element spec that a user wrote.
+
+    Args:
+        spec: the structure of an element with leaf specs, dtypes (or their names, or Python types), or anything
+            that has ``shape`` and ``dtype`` (``tf.TensorSpec``, ``jax.ShapeDtypeStruct``) as leaves, and None for
+            what is always None.
+    """
+    return map_structure(spec, _declared_leaf)
+
+
+def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
+    if value is None or isinstance(value, LeafSpec):
+        return value
+    try:
+        if not isinstance(value, (np.dtype, type)) and hasattr(value, "shape") and hasattr(value, "dtype"):
+            dtype = getattr(value.dtype, "as_numpy_dtype", value.dtype)
+            return ArraySpec(bytes if dtype in (object, np.object_) else dtype, tuple(value.shape))
+        return ArraySpec(value)
+    except CacheLayerError as error:
+        raise InvalidArgumentError(f"element_spec{path}: {error}") from error
+
+
+def from_element(element: Any) -> Tree:
+    """The element spec of one element, with None where it holds None.
+
+    Raises:
+        ElementError: for a leaf that cannot be stored, with its path.
+    """
+    return map_structure(element, _leaf_of)
+
+
+def from_elements(elements: Iterable[Any]) -> Tree:
+    """The element spec of the first element; what is None there is taken from the first that has it.
+
+    Raises:
+        ElementError: where a leaf is None in all of them.
+    """
+    spec: Tree = None
+    unresolved = True
+    for record, element in enumerate(elements):
+        try:
+            spec = from_element(element) if record == 0 else _fill(spec, element)
+        except ElementError as error:
+            raise error.at(record=record) from error.__cause__
+        unresolved = bool(null_paths(spec))
+        if not unresolved:
+            break
+    if unresolved:
+        raise ElementError(
+            "a value in one of the first elements",
+            "None in all of them",
+            path=null_paths(spec)[0],
+            hint="Pass element_spec= to say what this leaf is.",
+        )
+    return spec
+
+
+def null_paths(spec: Tree) -> list[str]:
+    """The paths at which a spec holds None."""
+    return [path for path, leaf in leaf_values(spec) if leaf is None]
+
+
+def _fill(spec: Tree, element: Any, path: str = "") -> Tree:
+    """The spec with leaves of this element in place of None; structures that differ are left to the encoder."""
+    if spec is None:
+        return map_structure(element, _leaf_of, path)
+    if isinstance(spec, dict) and isinstance(element, Mapping):
+        return {key: _fill(child, element.get(key), f"{path}[{key!r}]") for key, child in spec.items()}
+    if isinstance(spec, (tuple, list)) and isinstance(element, (tuple, list)) and len(spec) == len(element):
+        filled = [_fill(child, part, path + step) for (step, child), part in zip(children(spec), element, strict=True)]
+        return type(spec)(*filled) if hasattr(spec, "_fields") else type(spec)(filled)
+    return spec
+
+
+def _leaf_of(path: str, value: Any) -> LeafSpec | None:
+    try:
+        return leaf_spec(value)
+    except (InvalidTypeError, InvalidArgumentError) as error:
+        raise ElementError("a leaf that can be stored", describe(value), path=path, hint=str(error)) from error
+
+
+def leaf_spec(value: Any) -> LeafSpec | None:
+    """The spec of one leaf; None for None.
+
+    Raises:
+        InvalidTypeError: for what cannot be stored.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Ragged):
+        flat, splits = value.flat_values, value.nested_row_splits
+        if flat.ndim == 0:
+            raise InvalidTypeError("the values of a Ragged have one dimension at least")
+        shape = (None, *[None] * len(splits), *flat.shape[1:])
+        return RaggedSpec(_array_dtype(flat), shape, ragged_rank=len(splits), splits_dtype=splits[0].dtype)
+    if isinstance(value, Sparse):
+        return SparseSpec(_array_dtype(value.values), tuple(value.dense_shape.reshape(-1).tolist()))
+    array = as_leaf(value)
+    if isinstance(array, (bytes, str)):
+        return ArraySpec(type(array))
+    if isinstance(value, np.ndarray) and value.dtype.kind == "T":
+        return ArraySpec(str, value.shape)
+    return ArraySpec(array.dtype, array.shape)
+
+
+def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
+    """A dense leaf as a numpy array, bytes or str.
+
+    Raises:
+        InvalidTypeError: for what is neither, nor can be made an array without guessing.
+    """
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise InvalidTypeError("a masked array would lose its mask: use filled(), or None, or a second array")
+        # Its strings lie elsewhere.
+        return value.astype(object) if value.dtype.kind == "T" else value
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (bool, int, float, complex, np.generic)):
+        array = np.asarray(value)
+        if array.dtype == object:
+            raise InvalidTypeError(f"{value} does not fit 64 bits")
+        return array
+    if hasattr(value, "__array__") and not isinstance(value, NoArray):
+        try:
+            array = np.asarray(value)
+        except Exception as error:
+            raise InvalidTypeError(f"a {type(value).__name__} does not become an array: {error}") from error
+        if array.dtype == object and array.shape == () and isinstance(array.item(), (bytes, str)):
+            return as_leaf(array.item())
+        return array
+    raise InvalidTypeError(
+        f"a {type(value).__name__} is no array, number, bytes, str or None: convert it{_remedy(value)}"
+    )
+
+
+def _remedy(value: Any) -> str:
+    """What makes a value something that can be stored."""
+    for kind in type(value).__mro__:
+        if kind.__name__ in _REMEDIES:
+            return f": {_REMEDIES[kind.__name__]}"
+    if hasattr(value, "__dataclass_fields__"):
+        return ": dataclasses.asdict() makes a dict of it"
+    if hasattr(value, "__array_interface__"):
+        return ": np.asarray() makes an array of it; an image can also stay the bytes of its file, with ImageSpec"
+    return ""
+
+
+def _array_dtype(values: np.ndarray[Any, Any]) -> Any:
+    if values.dtype != object:
+        return values.dtype
+    kinds = {type(item) for item in values.reshape(-1)}
+    if kinds in ({bytes}, {str}):
+        return kinds.pop()
+    raise InvalidTypeError(f"an object array of {sorted(kind.__name__ for kind in kinds) or 'nothing'} is not stored")

@@ -1,0 +1,81 @@
+"""Where each part of an element lies in its record: arithmetic alone.
+
+A record is a fixed section and, if the element has variable parts, those after it::
+
+    | fixed parts, largest alignment first | u32 byte length of each variable part | null bits | pad |
+    | variable part 0 | pad | variable part 1 | pad | ...
+
+Every section and every variable part begins at a multiple of 8 and is padded with zeros up to one. The alignment of
+a part is the largest power of two that divides its item size, at most 8; parts of one alignment keep their order, and
+the lengths take part in it with alignment 4. One null bit a leaf, little bit order, 1 for null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cachelayer.records.leaf_codecs import FixedPart, LeafCodec, fixed_nbytes
+
+_U32 = np.dtype("<u4")
+
+
+def padded(nbytes: int) -> int:
+    """``nbytes`` rounded up to a multiple of 8."""
+    return -(-nbytes // 8) * 8
+
+
+def alignment(itemsize: int) -> int:
+    """The largest power of two, at most 8, that divides an item size."""
+    return min(8, itemsize & -itemsize) if itemsize else 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets, in bytes from the beginning of a record.
+
+    Args:
+        fixed: for each leaf the offset of each of its fixed parts.
+        variable: for each leaf the number, counted over the record, of its first variable part.
+        variable_count: number of variable parts.
+        lengths: offset of the lengths of the variable parts.
+        nulls: offset of the null bits.
+        null_nbytes: number of bytes of null bits.
+        fixed_nbytes: bytes of the fixed section with its padding.
+    """
+
+    fixed: tuple[tuple[int, ...], ...]
+    variable: tuple[int, ...]
+    variable_count: int
+    lengths: int
+    nulls: int
+    null_nbytes: int
+    fixed_nbytes: int
+
+
+def layout_of(leaves: Sequence[LeafCodec]) -> Layout:
+    """The layout of a record with these leaves."""
+    variable_count = sum(len(leaf.variable) for leaf in leaves)
+    null_nbytes = -(-len(leaves) // 8)
+    parts: list[FixedPart] = [part for leaf in leaves for part in leaf.fixed]
+    parts.append((_U32, (variable_count,)))
+    parts.append((np.dtype(np.uint8), (null_nbytes,)))
+    offsets = [0] * len(parts)
+    end = 0
+    for index in sorted(range(len(parts)), key=lambda index: -alignment(parts[index][0].itemsize)):
+        offsets[index] = end
+        end += fixed_nbytes(parts[index])
+
+    remaining = iter(offsets)
+    first_variable = np.cumsum([0, *(len(leaf.variable) for leaf in leaves)]).tolist()
+    return Layout(
+        fixed=tuple(tuple(next(remaining) for _ in leaf.fixed) for leaf in leaves),
+        variable=tuple(first_variable[:-1]),
+        variable_count=variable_count,
+        lengths=next(remaining),
+        nulls=next(remaining),
+        null_nbytes=null_nbytes,
+        fixed_nbytes=padded(end),
+    )

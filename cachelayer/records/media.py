@@ -1,0 +1,164 @@
+"""Images and sounds that are kept as their files' bytes, decoded when they are read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, MissingDependencyError
+from cachelayer.records import tree
+from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.column import Column
+from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSpec, LeafSpec
+from cachelayer.records.tree import Tree
+
+_WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+def decoded_spec(spec: Tree) -> Tree:
+    """The spec of elements as they are handed out."""
+    return tree.map_structure(spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf)
+
+
+def decoding(codec: Codec) -> Codec:
+    """The codec as readers see it: with encoded leaves decoded. The same where there are none."""
+    encoded = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(codec.spec))
+    return DecodingCodec(codec) if encoded else codec
+
+
+class DecodingCodec:
+    """Gives the elements and batches of another codec with their encoded leaves decoded.
+
+    Errors of a file that does not decode carry its index among the records.
+
+    Args:
+        codec: what the records were encoded by.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._shown = codec_for(decoded_spec(codec.spec))
+        self._leaves = tree.leaves(codec.spec)
+        self.name = codec.name
+        self.spec = self._shown.spec
+        self.columns = codec.columns
+        self.batch_columns = codec.batch_columns
+        self.encode = codec.encode
+        self.elements = self._shown.elements
+        self.batch = self._shown.batch
+
+    def decode(
+        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
+    ) -> list[Column | None]:
+        """The columns of records, decoded; None for leaves that are not among the ``chosen`` ones."""
+        columns = self._codec.decode(records, chosen, apart=apart)
+        return [
+            _decoded(path, leaf, column) if isinstance(leaf, EncodedSpec) and column is not None else column
+            for (path, leaf), column in zip(self._leaves, columns, strict=True)
+        ]
+
+    def element(self, record: bytearray) -> Any:
+        """The element of one record."""
+        return self.elements(self.decode(RecordBuffer.of([bytes(record)])), 1)[0]
+
+
+def check_files(spec: Tree, columns: Sequence[Column]) -> None:
+    """Whether every image and sound of columns decodes.
+
+    Raises:
+        ElementError: where one does not, with its row as its record.
+    """
+    for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
+        if isinstance(leaf, EncodedSpec):
+            _decoded(path, leaf, column)
+
+
+def _decoded(path: str, spec: EncodedSpec, column: Column) -> Column:
+    """The column of what the files of a column hold."""
+    decode = _decoder(spec)
+    leaf = leaf_codec(spec.decoded)
+    nulls = np.zeros(len(column.variable[0].splits) - 1, np.bool_) if column.nulls is None else column.nulls
+    rows = []
+    for row, is_null in enumerate(nulls.tolist()):
+        try:
+            rows.append(leaf.filler() if is_null else decode(column.variable[0].row(row).tobytes()))
+        except CacheLayerError:
+            raise
+        except Exception as error:
+            raise ElementError(
+                spec.describe(),
+                f"{column.variable[0].lengths[row]} bytes that do not decode: {type(error).__name__}: {error}",
+                path=path,
+                record=row,
+                hint="ref.raw() gives the bytes.",
+            ) from error
+    try:
+        made = leaf.from_rows(rows)
+    except ElementError as error:
+        raise error.at(path=path) from error.__cause__
+    return Column(made.fixed, made.variable, column.nulls)
+
+
+def _decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
+    if isinstance(spec, ImageSpec):
+        return _image_decoder(spec)
+    if isinstance(spec, AudioSpec):
+        return _audio_decoder(spec)
+    raise InvalidTypeError(f"nothing decodes {spec!r}")
+
+
+def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
+    try:
+        from PIL import ExifTags, Image, ImageOps
+    except ImportError as error:
+        raise MissingDependencyError("images need Pillow: pip install 'cachelayer[image]'") from error
+
+    def decode(data: bytes) -> NDArray[Any]:
+        image: Image.Image = Image.open(io.BytesIO(data))
+        image.load()
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            # Cameras store how they were held; whoever shows an image turns it accordingly.
+            image = ImageOps.exif_transpose(image)
+        if image.mode != spec.mode:
+            if image.mode in _WIDE_MODES and spec.mode not in _WIDE_MODES:
+                raise ValueError(
+                    f"its pixels are {image.mode}, which {spec.mode} would cut off: declare ImageSpec(mode='I') or 'F'"
+                )
+            image = image.convert(spec.mode)
+        return np.asarray(image)
+
+    return decode
+
+
+def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise MissingDependencyError("sounds need soundfile: pip install 'cachelayer[audio]'") from error
+
+    def decode(data: bytes) -> NDArray[Any]:
+        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        if spec.channels == 1:
+            samples = samples.mean(axis=1)
+        if spec.sampling_rate is not None and rate != spec.sampling_rate:
+            samples = _resampled(samples, rate, spec.sampling_rate)
+        return np.asarray(samples, np.float32)
+
+    return decode
+
+
+def _resampled(samples: NDArray[Any], rate: int, wanted: int) -> NDArray[Any]:
+    try:
+        import soxr
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"a sound of {rate} Hz becomes one of {wanted} Hz with soxr: pip install 'cachelayer[audio]'"
+        ) from error
+    resampled: NDArray[Any] = soxr.resample(samples, rate, wanted)
+    return resampled

@@ -1,0 +1,157 @@
+"""Records in memory, for writing and for reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from cachelayer.records.memory import Bytes, Ints, gather_rows, move_ranges, scatter_rows, splits_of
+
+PREFIX = 8
+"""Bytes of the length that stands before each record in :class:`Frames`."""
+_MAX_ITEM_NBYTES = 2**31
+
+
+def _memory(buffer: Any) -> memoryview:
+    # numpy's stubs do not say that an array is a buffer.
+    return memoryview(buffer)
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Encoded records, each after its length as a little-endian uint64: the form in which they are hashed.
+
+    Args:
+        buffer: uint8, the frames one after another.
+        starts: where each record begins, after its length.
+        lengths: bytes of each record.
+    """
+
+    buffer: Bytes
+    starts: Ints
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @classmethod
+    def allocate(cls, lengths: Ints) -> Frames:
+        """Room for records of these lengths, zeroed, with their lengths written."""
+        ends = splits_of(lengths + PREFIX)
+        buffer = np.zeros(int(ends[-1]), np.uint8)
+        frames = cls(buffer, ends[:-1] + PREFIX, lengths)
+        uniform = frames.uniform_nbytes
+        prefixes = lengths.astype("<u8").view(np.uint8).reshape(-1, PREFIX)
+        if uniform is not None:
+            buffer.reshape(-1, PREFIX + uniform)[:, :PREFIX] = prefixes
+        else:
+            scatter_rows(buffer, ends[:-1], prefixes)
+        return frames
+
+    @property
+    def uniform_nbytes(self) -> int | None:
+        """The length of all records, where they have the same."""
+        if len(self.lengths) and (self.lengths == self.lengths[0]).all():
+            return int(self.lengths[0])
+        return None
+
+    def __getitem__(self, rows: slice) -> Frames:
+        start, stop, step = rows.indices(len(self))
+        if step != 1 or start >= stop:
+            return Frames(self.buffer[:0], self.starts[:0], self.lengths[:0])
+        first = int(self.starts[start]) - PREFIX
+        last = int(self.starts[stop - 1] + self.lengths[stop - 1])
+        return Frames(self.buffer[first:last], self.starts[start:stop] - first, self.lengths[start:stop])
+
+    def memory(self) -> memoryview:
+        """The buffer, for whoever takes bytes."""
+        return _memory(self.buffer)
+
+    def to_list(self) -> list[bytes]:
+        """The records, without their lengths."""
+        uniform = self.uniform_nbytes
+        if uniform and uniform < _MAX_ITEM_NBYTES:
+            rows = self.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:]
+            listed: list[bytes] = rows.view(f"V{uniform}")[:, 0].tolist()
+            return listed
+        memory = self.memory()
+        ends = self.starts + self.lengths
+        return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
+
+
+class Records(Protocol):
+    """Stored records from which a codec takes the bytes that it needs."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> Ints:
+        """Bytes of each record."""
+
+    @property
+    def uniform_nbytes(self) -> int | None:
+        """Bytes of every record, where they are known to have the same number."""
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        """The same range of each record: a new uint8 array of shape ``[rows, nbytes]``."""
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        """What :meth:`slab` gives, as arrays of so many rows."""
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        """A range of each record, from ``starts`` bytes after its first one on: a new uint8 array of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBuffer:
+    """Records that lie in one buffer.
+
+    Args:
+        buffer: uint8.
+        starts: where each record begins.
+        lengths: bytes of each record.
+    """
+
+    buffer: Bytes
+    starts: Ints
+    lengths: Ints
+    uniform_nbytes: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def memory(self) -> memoryview:
+        """The buffer, for whoever takes bytes."""
+        return _memory(self.buffer)
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        return gather_rows(self.buffer, self.starts + offset, nbytes)
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        starts = self.starts + offset
+        return [gather_rows(self.buffer, starts[row : row + rows], nbytes) for row in range(0, len(starts), rows)]
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        move_ranges(out, splits[:-1], self.buffer, self.starts + starts, lengths)
+        return out
+
+    def to_list(self) -> list[bytes]:
+        """The records."""
+        memory = self.memory()
+        ends = self.starts + self.lengths
+        return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
+
+    @classmethod
+    def of(cls, records: list[bytes]) -> RecordBuffer:
+        """Records given one by one."""
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        return cls.packed(np.frombuffer(b"".join(records), np.uint8), lengths)
+
+    @classmethod
+    def packed(cls, buffer: Bytes, lengths: Ints) -> RecordBuffer:
+        """Records of these lengths that lie one after another."""
+        return cls(buffer, splits_of(lengths)[:-1], lengths)

@@ -1,0 +1,226 @@
+"""Which records of a base a view shows: arithmetic alone."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Protocol, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.records.bit_sets import Marks
+from cachelayer.records.record_numbers import numbers_or_mask, record_number, record_numbers, sliced
+
+Numbers = NDArray[np.int64]
+
+# Of numbers that are gone through from first to last.
+_PIECE = 1 << 16
+
+
+class Rows(Protocol):
+    """Some rows of a selection, ascending. Picklable."""
+
+    def __len__(self) -> int: ...
+
+    def row(self, rank: int, /) -> int:
+        """Return the row of one rank, in [0, len)."""
+
+    def take(self, ranks: Numbers, /) -> Numbers:
+        """Return the rows of these ranks, each in [0, len)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Picked(Sequence[int]):
+    """Numbers that are worked out when they are asked for, so that a view of them weighs next to nothing.
+
+    Args:
+        numbers: those that they are picked from.
+        rows: which of them.
+        places: which of these rows, in order.
+    """
+
+    numbers: range | Numbers | Picked
+    rows: Rows
+    places: range
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Picked: ...
+    def __getitem__(self, index: int | slice) -> int | Picked:
+        if isinstance(index, slice):
+            return replace(self, places=self.places[index])
+        return int(self.numbers[self.rows.row(self.places[index])])
+
+    def take(self, places: Numbers) -> Numbers:
+        """Return the numbers at these places, each in [0, len)."""
+        return _taken(self.numbers, self.rows.take(_of_range(self.places, places)))
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Records of a base, in order; a record may stand in it more than once.
+
+    Args:
+        numbers: a range, or int64 record numbers of the base, or such as are worked out when they are asked for.
+    """
+
+    numbers: range | Numbers | Picked
+
+    @classmethod
+    def all(cls, records: int) -> Selection:
+        """Every record of a base."""
+        return cls(range(records))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether indices are the base's own numbers."""
+        numbers = self.numbers
+        return isinstance(numbers, range) and numbers.start == 0 and numbers.step == 1
+
+    def slice(self, rows: slice) -> Selection:
+        """A part of the selection.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: where Python refuses such a slice.
+        """
+        return Selection(sliced(self.numbers, rows))
+
+    def select(self, indices: Any) -> Selection:
+        """The records of these indices, in their order; or those that a mask, or a slice, tells.
+
+        Raises:
+            RecordIndexError, InvalidArgumentError, InvalidTypeError: as :func:`record_numbers` does.
+        """
+        if isinstance(indices, slice):
+            return self.slice(indices)
+        wanted = numbers_or_mask(indices, len(self))
+        if wanted.dtype == np.bool_:
+            return self.picked(Marks.of_mask(wanted))
+        # What follows the caller's array would change with it.
+        numbers = wanted.copy() if self._is_whole else _taken(self.numbers, wanted)
+        numbers.setflags(write=False)
+        return Selection(numbers)
+
+    def picked(self, rows: Rows) -> Selection:
+        """The records at these rows."""
+        return Selection(Picked(self.numbers, rows, range(len(rows))))
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a record stands in it more than once."""
+        numbers = self.numbers
+        while isinstance(numbers, Picked):
+            numbers = numbers.numbers
+        if isinstance(numbers, range) or (np.diff(numbers) > 0).all():
+            return False
+        own = numbers if numbers is self.numbers else np.concatenate(list(self.pieces()))
+        return len(np.unique(own)) < len(own)
+
+    def segments(self, sizes: Sequence[int]) -> list[range | Numbers]:
+        """The rows that lie in each of the base's segments, which follow one another and hold so many records."""
+        if len(sizes) == 1:
+            return [range(len(self))]
+        ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
+        if _is_monotone(self.numbers):
+            return self._runs(ends)
+        segment_of = np.searchsorted(ends, np.concatenate(list(self.pieces())), side="right")
+        return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
+
+    def _runs(self, ends: Sequence[int]) -> list[range | Numbers]:
+        """The rows below each of these numbers and not below the one before, where numbers only grow or only fall."""
+        records = len(self)
+        falls = records > 1 and self.numbers[0] > self.numbers[-1]
+        growing: Any = self.numbers[::-1] if falls else self.numbers
+        splits = [0, *(bisect_left(growing, end) for end in ends)]
+        runs = pairwise(splits)
+        return [range(records - stop, records - start) if falls else range(start, stop) for start, stop in runs]
+
+    def take(self, indices: Any) -> Numbers:
+        """The base's record numbers of these indices, or of what a mask or a slice tells.
+
+        Raises:
+            RecordIndexError, InvalidArgumentError, InvalidTypeError: as :func:`record_numbers` does.
+        """
+        wanted = record_numbers(indices, len(self))
+        return wanted if self._is_whole or len(wanted) == 0 else _taken(self.numbers, wanted)
+
+    def number(self, index: Any) -> int:
+        """The base's record number of one index.
+
+        Raises:
+            RecordIndexError, InvalidTypeError: as :func:`record_number` does.
+        """
+        numbers = self.numbers
+        # The most common case by far.
+        if type(index) is int and type(numbers) is range and 0 <= index < len(numbers):
+            return numbers[index]
+        return int(numbers[record_number(index, len(self))])
+
+    def pieces(self) -> Iterator[Numbers]:
+        """The base's record numbers from the first to the last, some at a time; one piece at least."""
+        for start in range(0, max(1, len(self)), _PIECE):
+            yield _taken(self.numbers, np.arange(start, min(start + _PIECE, len(self))))
+
+    def digest(self, base_digest: str, base_records: int) -> str:
+        """The digest of the view: the base's where it shows the whole base in order.
+
+        SHA-256 over the base's digest (32 bytes) and the selection: ``range`` and start, step and count where the
+        numbers form an arithmetic progression, else ``list`` and the numbers; all as little-endian int64.
+        """
+        progression = self.progression()
+        if progression == (0, 1, base_records) or (base_records == len(self) == 0):
+            return base_digest
+        state = hashlib.sha256(bytes.fromhex(base_digest))
+        if progression is not None:
+            state.update(b"range" + np.array(progression, "<i8").tobytes())
+        else:
+            state.update(b"list")
+            for piece in self.pieces():
+                state.update(piece.astype("<i8", copy=False).data)
+        return state.hexdigest()
+
+    def progression(self) -> tuple[int, int, int] | None:
+        """First number, step and count, where the numbers form an arithmetic progression."""
+        count = len(self)
+        if count == 0:
+            return 0, 0, 0
+        first = int(self.numbers[0])
+        step = int(self.numbers[1]) - first if count > 1 else 1
+        if isinstance(self.numbers, range):
+            return first, step, count
+        expected = first
+        for piece in self.pieces():
+            if int(piece[0]) != expected or not (np.diff(piece) == step).all():
+                return None
+            expected = int(piece[-1]) + step
+        return first, step, count
+
+
+def _taken(numbers: range | Numbers | Picked, places: Numbers) -> Numbers:
+    if isinstance(numbers, range):
+        return _of_range(numbers, places)
+    return numbers.take(places) if isinstance(numbers, Picked) else np.asarray(numbers[places], np.int64)
+
+
+def _of_range(numbers: range, places: Numbers) -> Numbers:
+    if numbers.start == 0 and numbers.step == 1:
+        return places
+    return np.asarray(numbers.start + places * numbers.step, np.int64)
+
+
+def _is_monotone(numbers: range | Numbers | Picked) -> bool:
+    """Whether numbers only grow, or only fall, by what they are made of."""
+    while isinstance(numbers, Picked):
+        numbers = numbers.numbers
+    return isinstance(numbers, range)

@@ -1,0 +1,223 @@
+"""Leaf specs: what is known of one leaf of every element."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.records import dtypes
+from cachelayer.records.dtypes import DType
+
+_INT64: np.dtype[Any] = np.dtype(np.int64)
+Shape = tuple[int | None, ...]
+IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "1": ("bool", ()),
+    "L": ("uint8", ()),
+    "LA": ("uint8", (2,)),
+    "RGB": ("uint8", (3,)),
+    "RGBA": ("uint8", (4,)),
+    "CMYK": ("uint8", (4,)),
+    "YCbCr": ("uint8", (3,)),
+    "HSV": ("uint8", (3,)),
+    "LAB": ("uint8", (3,)),
+    "I": ("int32", ()),
+    "I;16": ("uint16", ()),
+    "F": ("float32", ()),
+}
+"""The dtype and the channels of each mode of Pillow that images are handed out in."""
+
+
+def _dtype(dtype: DTypeLike | type) -> DType:
+    if dtype in (bytes, np.bytes_, "bytes"):
+        return bytes
+    if dtype in (str, np.str_, "str"):
+        return str
+    if dtype is None:
+        raise InvalidTypeError("None is not a dtype")
+    try:
+        return dtypes.check(np.dtype(dtype))
+    except TypeError as error:
+        if isinstance(error, InvalidTypeError):
+            raise
+        raise InvalidTypeError(f"{dtype!r} is not a dtype") from error
+
+
+def _shape(shape: Iterable[Any]) -> Shape:
+    try:
+        dims = tuple(None if dim is None else operator.index(dim) for dim in shape)
+    except TypeError as error:
+        raise InvalidTypeError(f"a shape is a tuple of integers and None, not {shape!r}") from error
+    if any(dim is not None and dim < 0 for dim in dims):
+        raise InvalidArgumentError(f"shape {dims} has a negative dimension: write None for an unknown one")
+    return dims
+
+
+@dataclass(frozen=True, repr=False)
+class LeafSpec:
+    """What is known of one leaf of every element.
+
+    Args:
+        dtype: a numpy dtype or its name, or ``bytes`` / ``str`` for strings of any length.
+        shape: dimensions; None where they differ from element to element.
+        nullable: whether the leaf is None in some elements.
+    """
+
+    dtype: DType
+    shape: Shape = ()
+    nullable: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
+        object.__setattr__(self, "shape", _shape(self.shape))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every element has the same number of bytes here."""
+        return False
+
+    def as_nullable(self) -> Self:
+        """The same spec of a leaf that is None in some elements."""
+        return replace(self, nullable=True)
+
+    def describe(self) -> str:
+        """The spec in the words of an error message, such as ``uint8[32, 32, 3]``."""
+        dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
+        return f"{dtypes.to_name(self.dtype)}[{dims}]" if self.shape else dtypes.to_name(self.dtype)
+
+    def __repr__(self) -> str:
+        nullable = ", nullable=True" if self.nullable else ""
+        dtype = dtypes.to_name(self.dtype) if isinstance(self.dtype, np.dtype) else self.dtype.__name__
+        shape = f", {self.shape}" if self.shape else ""
+        return f"{type(self).__name__}({dtype}{shape}{nullable})"
+
+
+@dataclass(frozen=True, repr=False)
+class ArraySpec(LeafSpec):
+    """A dense array, a scalar or a string: shape ``()`` is a scalar."""
+
+    @property
+    def is_static(self) -> bool:
+        return not dtypes.is_string(self.dtype) and None not in self.shape
+
+
+@dataclass(frozen=True, repr=False)
+class RaggedSpec(LeafSpec):
+    """A ragged array, handed out as :class:`cachelayer.Ragged`.
+
+    Args:
+        shape: None for every dimension that is ragged, and for those that are not known.
+        ragged_rank: number of levels of row splits.
+        splits_dtype: dtype of the row splits, int32 or int64.
+    """
+
+    ragged_rank: int = 1
+    splits_dtype: np.dtype[Any] = _INT64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "splits_dtype", _dtype(self.splits_dtype))
+        if not 1 <= self.ragged_rank < len(self.shape):
+            raise InvalidArgumentError(
+                f"ragged_rank {self.ragged_rank} of shape {self.shape}: it is 1 at least and less than the dimensions"
+            )
+        if self.splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+            raise InvalidTypeError(f"row splits are int32 or int64, not {dtypes.to_name(self.splits_dtype)}")
+
+    def describe(self) -> str:
+        return f"ragged {super().describe()} with {self.ragged_rank} level(s) of {self.splits_dtype} row splits"
+
+
+@dataclass(frozen=True, repr=False)
+class SparseSpec(LeafSpec):
+    """A sparse array, handed out as :class:`cachelayer.Sparse`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.shape:
+            raise InvalidArgumentError("a sparse array has one dimension at least")
+
+    def describe(self) -> str:
+        return f"sparse {super().describe()}"
+
+
+@dataclass(frozen=True, repr=False)
+class EncodedSpec(LeafSpec, ABC):
+    """A file kept as its bytes and handed out decoded."""
+
+    dtype: DType = field(default=bytes, init=False)
+    shape: Shape = field(default=(), init=False)
+    nullable: bool = field(default=False, kw_only=True)
+
+    @property
+    @abstractmethod
+    def decoded(self) -> ArraySpec:
+        """The spec of what is handed out."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is said of the decoding, by name."""
+        own = [item.name for item in fields(self) if item.name not in ("dtype", "shape", "nullable")]
+        return {name: getattr(self, name) for name in own}
+
+    def __repr__(self) -> str:
+        said = [f"{name}={value!r}" for name, value in self.options.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(said + ['nullable=True'] * self.nullable)})"
+
+
+@dataclass(frozen=True, repr=False)
+class ImageSpec(EncodedSpec):
+    """The bytes of an image file, decoded when they are read.
+
+    Args:
+        mode: the mode of Pillow that pixels are converted to: ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"``
+            uint8 ``[height, width]``, ``"I;16"`` uint16 ``[height, width]``.
+    """
+
+    mode: str = "RGB"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in IMAGE_MODES:
+            raise InvalidArgumentError(f"mode {self.mode!r} of an image: it is one of {', '.join(IMAGE_MODES)}")
+
+    @property
+    def decoded(self) -> ArraySpec:
+        dtype, channels = IMAGE_MODES[self.mode]
+        return ArraySpec(np.dtype(dtype), (None, None, *channels), self.nullable)
+
+    def describe(self) -> str:
+        return f"the bytes of an image file ({self.mode})"
+
+
+@dataclass(frozen=True, repr=False)
+class AudioSpec(EncodedSpec):
+    """The bytes of a sound file, decoded to float32 between -1 and 1 when they are read.
+
+    Args:
+        sampling_rate: in Hz; files of another rate are resampled. None keeps each file's own.
+        channels: 1 gives float32 ``[frames]``, the mean of a file's channels. Another number, which files must have,
+            gives ``[frames, channels]``; None ``[frames, <those of the file>]``.
+    """
+
+    sampling_rate: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in self.options.items():
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidArgumentError(f"{name} {value!r} of a sound: a positive integer, or None")
+
+    @property
+    def decoded(self) -> ArraySpec:
+        return ArraySpec(np.dtype(np.float32), (None,) if self.channels == 1 else (None, self.channels), self.nullable)
+
+    def describe(self) -> str:
+        return "the bytes of a sound file"

@@ -1,0 +1,239 @@
+"""Nested structures of dicts, tuples, lists and namedtuples: one tree gives the structure, others follow it.
+
+Leaves of an element spec are :class:`cachelayer.records.spec.LeafSpec`; None in it is a value that is always None.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.records.spec import LeafSpec
+
+Tree = Any
+
+
+def is_namedtuple(value: Any) -> bool:
+    """Whether a value is of a class that ``collections.namedtuple`` or ``typing.NamedTuple`` made."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+@cache
+def namedtuple_class(name: str, fields: tuple[str, ...]) -> type:
+    """A picklable namedtuple class of this name and these fields; the same class for the same arguments."""
+    try:
+        base = namedtuple(name, fields)  # type: ignore[misc]
+    except ValueError as error:
+        raise InvalidArgumentError(f"{name!r} with fields {list(fields)} is no namedtuple: {error}") from error
+
+    def reduce(self: Any) -> tuple[Any, ...]:
+        return _rebuild_namedtuple, (name, fields, tuple(self))
+
+    return type(name, (base,), {"__slots__": (), "__reduce__": reduce, "__module__": __name__})
+
+
+def _rebuild_namedtuple(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return namedtuple_class(name, fields)(*values)
+
+
+def leaves(spec: Tree) -> list[tuple[str, LeafSpec]]:
+    """The leaves of an element spec with their paths, in order."""
+    found: list[tuple[str, LeafSpec]] = []
+    _walk(spec, "", found)
+    return found
+
+
+def _walk(spec: Tree, path: str, found: list[tuple[str, LeafSpec]]) -> None:
+    if isinstance(spec, LeafSpec):
+        found.append((path, spec))
+    else:
+        for step, child in children(spec):
+            _walk(child, path + step, found)
+
+
+def children(node: Tree) -> Iterator[tuple[str, Any]]:
+    """The children of a node, each after its step in a path, such as ``['image']``."""
+    if node is None:
+        return
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            yield f"[{key!r}]", child
+    elif is_namedtuple(node):
+        for field, child in zip(node._fields, node, strict=True):
+            yield f".{field}", child
+    elif isinstance(node, (tuple, list)):
+        for index, child in enumerate(node):
+            yield f"[{index}]", child
+    else:
+        raise InvalidTypeError(f"{type(node).__name__} is not part of an element spec")
+
+
+def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -> Tree:
+    """The same structure with ``leaf(path, value)`` in place of each leaf; None is a leaf here.
+
+    Whatever is no dict, tuple, list or namedtuple is a leaf. Namedtuples become picklable ones of the same name.
+    """
+    if isinstance(tree, Mapping):
+        for key in tree:
+            if not isinstance(key, str):
+                raise ElementError("str keys", f"key {key!r} of type {type(key).__name__}", path=path)
+        return {str(key): map_structure(child, leaf, f"{path}[{key!r}]") for key, child in tree.items()}
+    if is_namedtuple(tree):
+        cls = namedtuple_class(type(tree).__name__, tuple(tree._fields))
+        return cls(*(map_structure(child, leaf, path + step) for step, child in children(tree)))
+    if isinstance(tree, (tuple, list)):
+        mapped = [map_structure(child, leaf, path + step) for step, child in children(tree)]
+        return tuple(mapped) if isinstance(tree, tuple) else mapped
+    return leaf(path, tree)
+
+
+def leaf_values(value: Tree) -> list[tuple[str, Any]]:
+    """The leaves of any nested value with their paths, None included."""
+    found: list[tuple[str, Any]] = []
+    map_structure(value, lambda path, leaf: found.append((path, leaf)))
+    return found
+
+
+def flatten_like(spec: Tree, value: Any) -> list[Any]:
+    """The leaves of a value of this structure, in the order of ``leaves(spec)``.
+
+    Raises:
+        ElementError: where the structure differs, with the path of the difference.
+    """
+    out: list[Any] = []
+    _flatten(spec, value, out)
+    return out
+
+
+def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
+    """The values of each leaf in all of these values, in the order of ``leaves(spec)``.
+
+    Raises:
+        ElementError: where the structure of one differs, with its row as the record.
+    """
+    columns: list[list[Any]] = []
+    if _split_rows(spec, list(rows), columns):
+        return columns
+    flat = []
+    for row, value in enumerate(rows):
+        try:
+            flat.append(flatten_like(spec, value))
+        except ElementError as error:
+            raise error.at(record=row) from None
+    return [[leaves[index] for leaves in flat] for index in range(len(leaves(spec)))]
+
+
+def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
+    """Append the columns of rows that are all of the very types of the spec; False where some are not."""
+    if isinstance(spec, LeafSpec):
+        columns.append(rows)
+        return True
+    kinds = set(map(type, rows))
+    if is_namedtuple(spec):
+        if len(kinds) > 1 or any(not is_namedtuple(row) or row._fields != spec._fields for row in rows[:1]):
+            return False
+    elif not kinds <= {type(spec)}:
+        return False
+    if isinstance(spec, dict):
+        keys = spec.keys()
+        return all(row.keys() == keys for row in rows) and all(
+            _split_rows(child, [row[key] for row in rows], columns) for key, child in spec.items()
+        )
+    if spec is None:
+        return True
+    return set(map(len, rows)) <= {len(spec)} and all(
+        _split_rows(child, [row[index] for row in rows], columns) for index, child in enumerate(spec)
+    )
+
+
+def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
+    if isinstance(spec, LeafSpec):
+        out.append(value)
+    elif isinstance(spec, dict):
+        if not isinstance(value, Mapping) or value.keys() != spec.keys():
+            raise _structure_error(spec, value)
+        for key, child in spec.items():
+            # Paths are put together while an error travels upward, so that elements that fit pay nothing for them.
+            try:
+                _flatten(child, value[key], out)
+            except ElementError as error:
+                raise error.at(path=f"[{key!r}]{error.path}") from None
+    elif spec is None:
+        if value is not None:
+            raise ElementError("None", describe(value))
+    else:
+        if is_namedtuple(spec):
+            same_kind = is_namedtuple(value) and value._fields == spec._fields
+        else:
+            same_kind = isinstance(value, type(spec)) and not is_namedtuple(value)
+        if not same_kind or len(value) != len(spec):
+            raise _structure_error(spec, value)
+        for (step, child), part in zip(children(spec), value, strict=True):
+            try:
+                _flatten(child, part, out)
+            except ElementError as error:
+                raise error.at(path=step + error.path) from None
+
+
+def _structure_error(spec: Tree, value: Any) -> ElementError:
+    hint = ""
+    if isinstance(spec, list) and isinstance(value, list):
+        hint = "Lists are structure: for sequences of any length declare ArraySpec(dtype, (None,)) in element_spec=."
+    return ElementError(describe(spec), describe(value), hint=hint)
+
+
+def describe(value: Any) -> str:
+    """A value's structure in the words of an error message."""
+    if isinstance(value, LeafSpec):
+        return value.describe()
+    if isinstance(value, Mapping):
+        return f"a dict with keys {_listed(value)}"
+    if is_namedtuple(value):
+        return f"a {type(value).__name__} with fields {_listed(value._fields)}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}{list(value.shape)}"
+    text = " ".join(repr(value).split())
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _listed(names: Any) -> str:
+    shown = [repr(name) for name in names]
+    return ", ".join(shown[:12] + ["..."] * (len(shown) > 12)) or "none"
+
+
+def packer(spec: Tree) -> Callable[[Iterator[Any]], Any]:
+    """A function that takes leaves in order from an iterator and gives the structure of the spec."""
+    if isinstance(spec, LeafSpec):
+        return next
+    if spec is None:
+        return lambda _: None
+    packers = [packer(child) for _, child in children(spec)]
+    if isinstance(spec, dict):
+        keys = list(spec)
+        if all(isinstance(child, LeafSpec) for child in spec.values()):
+            return lambda leaves: dict(zip(keys, leaves))  # noqa: B905
+        return lambda leaves: {key: pack(leaves) for key, pack in zip(keys, packers, strict=True)}
+    if is_namedtuple(spec):
+        cls = type(spec)
+        return lambda leaves: cls(*[pack(leaves) for pack in packers])
+    if isinstance(spec, tuple):
+        return lambda leaves: tuple([pack(leaves) for pack in packers])
+    return lambda leaves: [pack(leaves) for pack in packers]
+
+
+def row_packer(spec: Tree) -> Callable[[list[list[Any]], int], list[Any]]:
+    """A function that takes one list of values per leaf, and the number of rows, and gives the rows' elements."""
+    if isinstance(spec, LeafSpec):
+        return lambda columns, _: columns[0]
+    if isinstance(spec, dict) and spec and all(isinstance(child, LeafSpec) for child in spec.values()):
+        keys = list(spec)
+        return lambda columns, _: [dict(zip(keys, row)) for row in zip(*columns)]  # noqa: B905
+    pack = packer(spec)
+    if not leaves(spec):
+        return lambda _, rows: [pack(iter(())) for _ in range(rows)]
+    return lambda columns, _: [pack(iter(row)) for row in zip(*columns)]  # noqa: B905

@@ -1,0 +1,242 @@
+"""Values that numpy has no type for: ragged, sparse and nullable arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arguments import integer
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
+from cachelayer.records import dtypes
+
+
+def _make_arrays(value: Any, *names: str) -> None:
+    """Turn attributes of a frozen object into arrays where they are none."""
+    for name in names:
+        if not isinstance(getattr(value, name), np.ndarray):
+            object.__setattr__(value, name, np.asarray(getattr(value, name)))
+
+
+class NoArray:
+    """A value that numpy would make an array of objects of, and no error."""
+
+    _ADVICE = ""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        """Raise: whether it could be one array depends on what it holds.
+
+        Raises:
+            InvalidTypeError: with what to do.
+        """
+        raise InvalidTypeError(f"a {type(self).__name__} is no array: {self._ADVICE}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ragged(NoArray):
+    """Rows of different lengths, as one flat array and the places where rows begin.
+
+    Args:
+        values: the rows one after another: an array of shape ``[total, ...]``, or a Ragged if rows are ragged too.
+        row_splits: integers of shape ``[rows + 1]``: row i is ``values[row_splits[i]:row_splits[i + 1]]``.
+        row_shapes: if each row is one array of several dimensions that vary, such as an image, these dimensions:
+            integers of shape ``[rows, levels]``.
+    """
+
+    values: NDArray[Any] | Ragged
+    row_splits: NDArray[Any]
+    row_shapes: NDArray[Any] | None = None
+
+    _ADVICE = "call to_dense() to fill its rows up to one length, or take values, row_splits, or a row by its number"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Ragged):
+            _make_arrays(self, "values")
+        _make_arrays(self, "row_splits")
+
+    def __len__(self) -> int:
+        return max(len(self.row_splits) - 1, 0)
+
+    def __getitem__(self, row: int) -> Any:
+        """Return a row: an array, or a Ragged if the row is ragged itself.
+
+        Raises:
+            RecordIndexError: if there is no such row; it is an IndexError.
+            InvalidTypeError: if it is no integer.
+        """
+        rows = len(self)
+        row = integer("row", row)
+        if not -rows <= row < rows:
+            raise RecordIndexError(f"row {row} of a Ragged with {rows} rows")
+        row %= rows
+        start, stop = int(self.row_splits[row]), int(self.row_splits[row + 1])
+        found = _rows(self.values, start, stop)
+        if self.row_shapes is None or not isinstance(found, Ragged):
+            return found
+        flat = found.flat_values
+        return flat.reshape(*self.row_shapes[row].tolist(), *flat.shape[1:])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def flat_values(self) -> NDArray[Any]:
+        """The innermost values."""
+        return self.values.flat_values if isinstance(self.values, Ragged) else self.values
+
+    @property
+    def nested_row_splits(self) -> tuple[NDArray[Any], ...]:
+        """The row splits of every level, outermost first."""
+        inner = self.values.nested_row_splits if isinstance(self.values, Ragged) else ()
+        return (self.row_splits, *inner)
+
+    @classmethod
+    def from_nested(cls, flat_values: NDArray[Any], nested_row_splits: tuple[NDArray[Any], ...]) -> Ragged:
+        """A Ragged from its innermost values and the row splits of every level, outermost first."""
+        values: NDArray[Any] | Ragged = flat_values
+        for row_splits in reversed(nested_row_splits):
+            values = cls(values, row_splits)
+        if not isinstance(values, Ragged):
+            raise InvalidTypeError("a Ragged needs the row splits of one level at least")
+        return values
+
+    def to_list(self) -> list[Any]:
+        """The rows as nested lists."""
+        return [row.to_list() if isinstance(row, Ragged) else row.tolist() for row in self]
+
+    def to_dense(
+        self, length: int | Sequence[int | None] | None = None, value: Any = 0, *, truncate: bool = False
+    ) -> NDArray[Any]:
+        """Return the rows as one array, filled up behind their ends.
+
+        Args:
+            length: that of all rows; for rows of several levels one a level. None for that of the longest.
+            value: what they are filled up with; 0 is the empty string for strings.
+            truncate: cut off what is longer than ``length``, which is refused otherwise.
+
+        Returns:
+            The dtype of the values, shape ``[rows, length, ...]``.
+
+        Raises:
+            InvalidArgumentError: if a row is longer, or the dtype cannot hold the value.
+            InvalidTypeError: if a length is no integer.
+        """
+        levels = len(self.nested_row_splits)
+        lengths: list[Any] = list(length) if isinstance(length, (tuple, list)) else [length]
+        if len(lengths) > levels:
+            raise InvalidArgumentError(f"length {length!r} of a Ragged of {levels} levels: pass one a level at most")
+        lengths = [None if given is None else integer("length", given, 0) for given in lengths]
+        filler = _filler(self.flat_values, value)
+        return self._filled([*lengths, *[None] * (levels - len(lengths))], filler, truncate=truncate)
+
+    def _filled(self, lengths: Sequence[int | None], filler: NDArray[Any], *, truncate: bool) -> NDArray[Any]:
+        values: NDArray[Any]
+        if isinstance(self.values, Ragged):
+            values = self.values._filled(lengths[1:], filler, truncate=truncate)
+        else:
+            values = self.values
+        splits = np.asarray(self.row_splits, np.int64)
+        own = np.diff(splits)
+        longest = int(own.max(initial=0))
+        width = longest if lengths[0] is None else lengths[0]
+        if longest > width and not truncate:
+            row = int(own.argmax())
+            raise InvalidArgumentError(
+                f"row {row} has length {longest}, more than {width}: pass a larger length, or truncate=True"
+            )
+        dense = np.empty((len(own), width, *values.shape[1:]), values.dtype)
+        dense[...] = filler
+        places = np.arange(width) < own[:, None]
+        kept = values[splits[0] : splits[-1]] if len(splits) else values[:0]
+        if longest > width:
+            kept = kept[np.arange(len(kept)) - np.repeat(splits[:-1] - splits[0], own) < width]
+        dense[places] = kept
+        return dense
+
+    def __repr__(self) -> str:
+        flat = self.flat_values
+        return f"Ragged(rows={len(self)}, levels={len(self.nested_row_splits)}, values={flat.dtype}{list(flat.shape)})"
+
+
+def _filler(values: NDArray[Any], value: Any) -> NDArray[Any]:
+    """Return a value as an array of the dtype of others and no dimensions."""
+    dtype = values.dtype
+    is_text = dtype.kind == "O"
+    text = type(values.flat[0]) if is_text and values.size else bytes
+    if isinstance(value, (int, np.integer)) and value == 0:
+        return np.array(text(), object) if is_text else np.zeros((), dtype)
+    try:
+        filler = np.array(value, dtype)
+        held = filler.shape == () and (dtypes.number_kind(dtype) in "fc" or filler.item() == value)
+    except (TypeError, ValueError, OverflowError):
+        held = False
+    if not held or (is_text and not isinstance(value, text)):
+        kind = text.__name__ if is_text else dtype
+        raise InvalidArgumentError(f"value {value!r}: values of dtype {kind} do not hold it")
+    return filler
+
+
+def _rows(values: NDArray[Any] | Ragged, start: int, stop: int) -> NDArray[Any] | Ragged:
+    if isinstance(values, Ragged):
+        splits = values.row_splits[start : stop + 1]
+        return Ragged(_rows(values.values, int(splits[0]), int(splits[-1])), splits - splits[0])
+    return values[start:stop]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sparse(NoArray):
+    """A sparse array in coordinate form.
+
+    Args:
+        indices: int64 of shape ``[nnz, rank]``, the place of each value.
+        values: shape ``[nnz]``.
+        dense_shape: int64 of shape ``[rank]``.
+    """
+
+    indices: NDArray[np.int64]
+    values: NDArray[Any]
+    dense_shape: NDArray[np.int64]
+
+    _ADVICE = "call to_dense(), or take indices and values"
+
+    def __post_init__(self) -> None:
+        _make_arrays(self, "indices", "values", "dense_shape")
+
+    def to_dense(self) -> NDArray[Any]:
+        """The array with every value in its place and zeros (``b""`` or ``""`` for strings) elsewhere."""
+        shape = tuple(int(n) for n in self.dense_shape)
+        if self.values.dtype == object:
+            dense = np.full(shape, type(self.values[0])() if len(self.values) else b"", dtype=object)
+        else:
+            dense = np.zeros(shape, self.values.dtype)
+        dense[tuple(self.indices.T)] = self.values
+        return dense
+
+    def __repr__(self) -> str:
+        return f"Sparse(nnz={len(self.values)}, dense_shape={self.dense_shape.tolist()}, dtype={self.values.dtype})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Nullable(NoArray):
+    """A column in which some rows are null.
+
+    Args:
+        values: the column; rows that are null hold a filler (zeros, or an empty string or array).
+        valid: bool of shape ``[rows]``, False where the row is null.
+    """
+
+    values: Any
+    valid: NDArray[np.bool_]
+
+    _ADVICE = "take values, with a filler in each row that is null, and valid, which is False there"
+
+    def __len__(self) -> int:
+        return len(self.valid)
+
+    def __repr__(self) -> str:
+        values = self.values
+        shown = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else repr(values)
+        return f"Nullable(rows={len(self)}, null={len(self) - int(np.count_nonzero(self.valid))}, values={shown})"

@@ -1,1 +1,0 @@
-"""The sequential layer: in which order records come, for which shard, from which position."""

@@ -1,0 +1,76 @@
+"""Functions whose results are versions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, Protocol, cast, overload
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.protocols import T
+from cachelayer.provenance.fingerprint import fingerprint, keep_source
+from cachelayer.provenance.function_call import Call, name_of
+from cachelayer.provenance.origin import Origin, check_parameters
+from cachelayer.records import spec_json
+from cachelayer.records.infer import declared
+from cachelayer.storage.version_names import check_naming, naming
+from cachelayer.user_warnings import warn
+
+P = ParamSpec("P")
+Cache = Callable[[Callable[[], Any], str, Origin], DataRef[Any]]
+"""Gives the version of a function that makes its source, a name, and what is known of the call."""
+
+_DECIDE = ("element_spec", "max_records", "unbatch", "on_error")
+"""The submit options that decide which records a version has."""
+
+
+class Cacheable(Protocol):
+    """A decorator that keeps the parameters of a function, and makes what it returns a version."""
+
+    @overload
+    def __call__(self, function: Callable[P, Mapping[Any, Any]], /) -> Callable[P, DataRef[Any]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Iterable[T]], /) -> Callable[P, DataRef[T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Any], /) -> Callable[P, DataRef[Any]]: ...
+
+
+def cacheable(
+    cache: Cache, dataset_version: str | Callable[..., str], submit_options: Mapping[str, Any], record: frozenset[str]
+) -> Cacheable:
+    """The decorator; see :meth:`cachelayer.Storage.cacheable`."""
+    check_naming(dataset_version)
+    decides = {
+        name: spec_json.to_json(declared(value)) if name == "element_spec" and value is not None else value
+        for name, value in submit_options.items()
+        if name in _DECIDE
+    }
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
+        keep_source(function)
+        version_of = naming(dataset_version, function, decides)
+        check_parameters(record, function)
+
+        @functools.wraps(function)
+        def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
+            call, code = Call.of(function, args, kwargs), fingerprint(function)
+            version = version_of(call, code)
+            if call.unrecorded:
+                _warn_unrecorded(call)
+
+            @functools.wraps(function)
+            def source() -> Any:
+                return function(*args, **kwargs)
+
+            return cache(source, version, Origin.of_call(call, code, record))
+
+        return cached
+
+    return cast(Cacheable, decorate)
+
+
+def _warn_unrecorded(call: Call) -> None:
+    warn(
+        f"{name_of(call.function)}: JSON cannot hold argument {', '.join(call.unrecorded)}: "
+        "not compared with what the version was built with"
+    )

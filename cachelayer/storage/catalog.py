@@ -1,0 +1,234 @@
+"""The versions of the datasets in a store: found, named, compared, checked, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
+from typing import Any
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.published import Published
+from cachelayer.access.verify import Report, check
+from cachelayer.arrayrecord.reader import Verify
+from cachelayer.errors import (
+    CorruptionError,
+    DatasetNotFoundError,
+    FormatError,
+    VersionNotFoundError,
+)
+from cachelayer.objects import paths
+from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.objects.store import ObjectStore
+from cachelayer.provenance.environment import event
+from cachelayer.versions import gc
+from cachelayer.versions.diff import Diff
+from cachelayer.versions.history import LogEvent, history
+from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.reference import Reference
+
+_AT_ONCE = 16
+
+
+class Catalog:
+    """The versions of the datasets in a store.
+
+    Args:
+        store: where they are kept.
+        copies: keeps local copies of shards that are not on this host; None for no copies.
+        verify: what is checked when records are read.
+    """
+
+    def __init__(self, store: ObjectStore, copies: CacheFolder | None, verify: Verify) -> None:
+        self._store = store
+        self._copies = copies
+        self._verify: Verify = verify
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._store.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
+        """A published version.
+
+        Args:
+            dataset_id: the dataset, or the whole reference such as ``"cifar10@v2"``.
+            dataset_version: a version, a tag, ``"latest"`` (the newest published, the default) or
+                ``"sha256:<digest prefix>"``.
+
+        Raises:
+            DatasetNotFoundError, VersionNotFoundError: where there is none; the message names what exists.
+            CorruptionError: where a pinned digest is not the version's.
+        """
+        reference = Reference.parse(dataset_id, dataset_version)
+        snapshot = self._snapshot(reference.dataset_id)
+        return self._open(reference.dataset_id, reference.resolve(snapshot))
+
+    def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
+        published = Published(self._store, dataset_id, info, self._verify, self._copies)
+        with published.told_of_deletion():
+            # Reading the manifest now finds a damaged version here, not in the first batch.
+            return DataRef(published, published.kept)
+
+    def _snapshot(self, dataset_id: str) -> Snapshot:
+        """The newest snapshot of a dataset that exists."""
+        snapshot = Log(self._store, dataset_id).head()
+        if snapshot.sequence == 0:
+            known = self.datasets()
+            near = get_close_matches(dataset_id, known, 3)
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            shown = f"there are {', '.join(known[:10])}" if known else "it holds no dataset"
+            raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.url}: {hint}{shown}")
+        return snapshot
+
+    def datasets(self) -> list[str]:
+        """The ids of the datasets that have a version, sorted."""
+        names = gc.datasets(self._store)
+        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-datasets") as threads:
+            return [name for name, is_one in zip(names, threads.map(self._has_versions, names), strict=True) if is_one]
+
+    def _has_versions(self, dataset_id: str) -> bool:
+        try:
+            return bool(Log(self._store, dataset_id).head().versions)
+        except (CorruptionError, FormatError):
+            # It says what is wrong when it is opened.
+            return True
+
+    def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
+        """The versions of a dataset by name, in the order in which they were published.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return dict(self._snapshot(dataset_id).versions)
+
+    def history(self, dataset_id: str) -> list[LogEvent]:
+        """Who published, tagged, deleted or copied what, and when: an event for each change, the oldest first.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+            CorruptionError: where an entry of its log is missing or damaged.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return history(self._store, dataset_id, self._snapshot(dataset_id).sequence)
+
+    def tags(self, dataset_id: str) -> dict[str, str]:
+        """The version that each tag of a dataset names.
+
+        Raises:
+            DatasetNotFoundError: where there is no such dataset.
+        """
+        paths.check_name("dataset id", dataset_id)
+        return dict(self._snapshot(dataset_id).tags)
+
+    def tag(self, dataset_id: str, version: str, tag: str) -> None:
+        """Let a tag name a version; a tag that named another before is moved.
+
+        Raises:
+            VersionNotFoundError: where there is no such version.
+            AlreadyExistsError: where a version has the name of the tag.
+        """
+        paths.check_name("tag", tag)
+        self._commit(dataset_id, version, lambda head: gc.tagged(head, version, tag, event("tag", tag=tag)))
+
+    def untag(self, dataset_id: str, tag: str) -> None:
+        """Remove a tag; the version that it names stays.
+
+        Raises:
+            VersionNotFoundError: where there is no such tag.
+        """
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("tag", tag)
+        self._snapshot(dataset_id)
+        Log(self._store, dataset_id).commit(lambda head: gc.untagged(head, tag, event("untag", tag=tag)))
+
+    def delete(self, dataset_id: str, version: str, *, force: bool = False, grace: float = gc.GRACE_SECONDS) -> None:
+        """Delete a version. Nobody can open it from then on; those who read it already go on for the grace.
+
+        The disk space is freed by :meth:`gc` once the grace is over; with ``grace=0`` it is freed at once, also that of
+        a version that was deleted before. Files that another version needs stay.
+
+        Args:
+            dataset_id, version: what is deleted; a tag does not do.
+            force: delete the version's tags too.
+            grace: seconds for which the files stay, for those who read them; a day by default.
+
+        Raises:
+            VersionNotFoundError: if there is no such version, and none that was deleted and has a longer grace.
+            InvalidArgumentError: if a tag names it, without ``force``, or the grace is no number of seconds.
+        """
+        grace = gc.checked_grace(grace)
+
+        def change(head: Snapshot) -> Snapshot:
+            return gc.without(head, version, event("delete", version=version), force=force, grace=grace)
+
+        def is_there(head: Snapshot) -> bool:
+            waiting = (each for each in head.deleted if each.info.version == version)
+            return version in head.versions or any(each.grace > grace for each in waiting)
+
+        self._commit(dataset_id, version, change, is_there)
+        if grace == 0:
+            gc.collect_deleted(self._store, dataset_id)
+
+    def _commit(
+        self,
+        dataset_id: str,
+        version: str,
+        change: Callable[[Snapshot], Snapshot],
+        is_there: Callable[[Snapshot], bool] | None = None,
+    ) -> None:
+        paths.check_name("dataset id", dataset_id)
+        paths.check_name("version", version)
+        self._snapshot(dataset_id)
+
+        def decide(head: Snapshot) -> Snapshot:
+            if not (version in head.versions if is_there is None else is_there(head)):
+                Reference(dataset_id, version).resolve(head)
+                raise VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
+            return change(head)
+
+        Log(self._store, dataset_id).commit(decide)
+
+    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> Report:
+        """Read every record of a version and compare with every checksum.
+
+        Returns:
+            A report that is true where all is well, and names each problem with its file.
+
+        Raises:
+            NotFoundError: where there is no such version.
+        """
+        reference = Reference.parse(dataset_id, version)
+        info = reference.resolve(self._snapshot(reference.dataset_id))
+        return check(Published(self._store, reference.dataset_id, info, "always"), progress=progress)
+
+    def diff(self, dataset_id: str, version: str, other: str) -> Diff:
+        """How two versions of a dataset differ; :meth:`DataRef.diff` compares any two.
+
+        Args:
+            dataset_id, version, other: as in :meth:`fetch`.
+
+        Raises:
+            NotFoundError: where there is no such version.
+        """
+        return self.fetch(dataset_id, version).diff(self.fetch(dataset_id, other))
+
+    def gc(self, grace: float = gc.GRACE_SECONDS, *, progress: bool | None = None) -> list[str]:
+        """Delete what failed or killed builds left behind, and what deleted versions had to themselves.
+
+        The files of a deleted version stay for the grace that :meth:`delete` was given, whatever the grace here:
+        others may be reading them. To free them before, delete the version again with ``grace=0``.
+
+        Args:
+            grace: seconds since the last change of a build attempt before it is touched. A running build never is.
+            progress: see :meth:`cachelayer.Storage.submit`.
+
+        Returns:
+            The attempts that were deleted, as ``<dataset id>/<attempt>``.
+        """
+        return gc.collect_all(self._store, grace=gc.checked_grace(grace), progress=progress)

@@ -1,0 +1,146 @@
+"""What a version that a function makes is called: a name, a format string, a function of the arguments, or ``auto``."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from string import Formatter
+from typing import Any
+
+from cachelayer.errors import InvalidArgumentError, InvalidNameError
+from cachelayer.objects import paths
+from cachelayer.provenance.fingerprint import Fingerprint
+from cachelayer.provenance.function_call import Call, name_of
+from cachelayer.provenance.secrecy import is_secret, without_secrets
+
+AUTO = "auto"
+Naming = Callable[[Call, Fingerprint | None], str]
+
+
+def check_version(name: object) -> str:
+    """The name of a version that is built, if it can be one.
+
+    Raises:
+        InvalidNameError: where it cannot.
+    """
+    if name == AUTO:
+        raise InvalidNameError(
+            f"version {AUTO!r} is made from the code and the arguments of a function: decorate the function that "
+            f'returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
+        )
+    return paths.check_name("version", name)
+
+
+def check_naming(version: object) -> None:
+    """Whether it can be how versions are named, as far as that shows without a function.
+
+    Raises:
+        InvalidNameError: where it is no name, no format string and no function.
+    """
+    if version != AUTO and not _is_format(version) and not callable(version):
+        check_version(version)
+
+
+def naming(version: str | Callable[..., str], function: Callable[..., Any], decides: Mapping[str, Any]) -> Naming:
+    """How the versions that a function makes are named.
+
+    Args:
+        version: a name; a format string with the function's parameters as fields; a function of the same arguments;
+            or ``"auto"``.
+        function: the function.
+        decides: what, beside code and arguments, decides which records there are; as JSON.
+
+    Raises:
+        InvalidArgumentError: where it is a format string for other parameters.
+    """
+    if callable(version):
+        return lambda call, _: _computed(version, call)
+    if version == AUTO:
+        return lambda call, code: _automatic(call, code, decides)
+    if _is_format(version):
+        _check_fields(version, function)
+        return lambda call, _: _formatted(version, call)
+    return lambda *_: version
+
+
+def _is_format(version: object) -> bool:
+    return isinstance(version, str) and ("{" in version or "}" in version)
+
+
+def _automatic(call: Call, code: Fingerprint | None, decides: Mapping[str, Any]) -> str:
+    function = name_of(call.function)
+    if code is None:
+        raise InvalidArgumentError(
+            f'dataset_version="{AUTO}": the source of {function} is not known, so neither is when it changes: '
+            "define it in a file, or name the version"
+        )
+    if call.unrecorded:
+        raise InvalidArgumentError(
+            f'dataset_version="{AUTO}": of {function}, argument {", ".join(call.unrecorded)} cannot be told from '
+            "others: pass what JSON can hold, or name the version"
+        )
+    # The hash of all of it together is no help in guessing one of the values.
+    arguments = {name: without_secrets(name, value) for name, value in call.recorded.items()}
+    made = {"code": code.digest, "arguments": arguments, **decides}
+    return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
+
+
+def _computed(version: Callable[..., str], call: Call) -> str:
+    return _checked(version(*call.args, **call.kwargs), f"that {name_of(version)} gives")
+
+
+def _formatted(text: str, call: Call) -> str:
+    values = _fields_of(call)
+    for field in _fields(text):
+        if is_secret(field) and isinstance(values.get(field), str):
+            raise InvalidArgumentError(f"dataset_version {text!r}: {field!r} is named like a secret, versions are not")
+    try:
+        name = Formatter().vformat(text, (), values)
+    except (KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"dataset_version {text!r} cannot be formatted with the arguments of {name_of(call.function)}: {error!r}"
+        ) from error
+    return _checked(name, f"that {text!r} gives")
+
+
+def _checked(name: object, origin: str) -> str:
+    if name == AUTO:
+        raise InvalidNameError(f"version {name!r} {origin}: choose another name")
+    return paths.check_name(f"version {origin}:", name)
+
+
+def _fields_of(call: Call) -> dict[str, Any]:
+    """The values that a format string can have."""
+    others = _keywords(call.function)
+    return {**call.values, **(call.values.get(others, {}) if others else {})}
+
+
+def _check_fields(text: str, function: Callable[..., Any]) -> None:
+    try:
+        fields = list(_fields(text))
+    except ValueError as error:
+        raise InvalidArgumentError(f"dataset_version {text!r} is no format string: {error}") from error
+    known = list(inspect.signature(function).parameters)
+    unknown = [field for field in fields if field not in known]
+    if unknown and _keywords(function) is None:
+        raise InvalidArgumentError(
+            f"dataset_version {text!r}: no parameter {', '.join(map(repr, unknown))} of {name_of(function)}: "
+            + (f"it has {', '.join(known)}" if known else "it has none")
+        )
+
+
+def _keywords(function: Callable[..., Any]) -> str | None:
+    """The name of the parameter that takes all other keywords."""
+    kinds = inspect.signature(function).parameters.values()
+    return next((parameter.name for parameter in kinds if parameter.kind is parameter.VAR_KEYWORD), None)
+
+
+def _fields(text: str) -> Iterator[str]:
+    """The first name of each field of a format string, and of those within format specs."""
+    for _, field, spec, _ in Formatter().parse(text):
+        if field is not None:
+            yield re.split(r"[.\[]", field, maxsplit=1)[0]
+            yield from _fields(spec or "")

@@ -1,0 +1,144 @@
+"""One epoch after the other: iterators over each, and which epochs the next iteration of a dataset has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic
+
+from cachelayer.errors import InvalidArgumentError, StateError
+from cachelayer.protocols import T
+from cachelayer.streams.iterator import END, StreamIterator
+from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.stream_options import StreamOptions
+
+if TYPE_CHECKING:
+    from cachelayer.streams.stream import Stream
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """What each iteration of a dataset that is made of a stream hands out.
+
+    The first is the stream. Each further one has as many epochs, those that follow: of a stream of one epoch, iteration
+    k has epoch k. If all epochs have one order, or there is no end, every iteration is the stream.
+
+    Args:
+        options: those of the stream.
+    """
+
+    options: StreamOptions
+
+    @property
+    def differ(self) -> bool:
+        """True if each iteration has epochs of its own."""
+        steps, order = self.options.steps, self.options.order
+        return order.shuffle and order.reshuffle and steps.num_epochs is not None and self._epochs > 0
+
+    @property
+    def _first(self) -> int:
+        return self.options.start // max(1, self.options.steps.records)
+
+    @property
+    def _epochs(self) -> int:
+        return (self.options.steps.num_epochs or 0) - self._first if self.options.steps.records else 0
+
+    def options_of(self, number: int) -> StreamOptions:
+        """The options of an iteration."""
+        if number == 0 or not self.differ:
+            return self.options
+        begin = self._first + number * self._epochs
+        return _epochs_of(self.options, begin, begin + self._epochs)
+
+    def number_at(self, position: int) -> int:
+        """The iteration that a position lies in; at the end of one it is the next."""
+        if not self.differ:
+            return 0
+        return max(0, position // self.options.steps.records - self._first) // self._epochs
+
+
+def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
+    """Return the options of a stream of one whole epoch.
+
+    Raises:
+        InvalidArgumentError: if its positions are too large.
+    """
+    if (epoch + 1) * options.steps.records > MOST_POSITIONS:
+        raise InvalidArgumentError(
+            f"epoch {epoch} of {options.steps.records} records ends past position 2**62: there are no further ones"
+        )
+    return _epochs_of(options, epoch, epoch + 1)
+
+
+def _epochs_of(options: StreamOptions, first: int, end: int) -> StreamOptions:
+    return replace(options, start=first * options.steps.records, steps=replace(options.steps, num_epochs=end))
+
+
+class Epochs(Iterator[StreamIterator[T]], Generic[T]):
+    """Iterators over one epoch after the other; made by :meth:`Stream.epochs`. For one thread at a time.
+
+    An epoch that is left before its end is not come back to: the next one follows.
+    """
+
+    def __init__(self, stream: Stream[T]) -> None:
+        options = stream.options
+        self._stream = stream
+        self._identity = stream.identity
+        self._records = options.steps.records
+        # One epoch is what a stream has if nobody says how many: it is no end of them.
+        self._end = None if options.steps.num_epochs == 1 else options.steps.num_epochs
+        self._turn = self._turn_at(options.start)
+
+    def _turn_at(self, position: int) -> _Turn[T]:
+        epoch = position // max(1, self._records)
+        options = replace(epoch_options(self._stream.options, epoch), start=position)
+        iterator = iter(self._stream.with_options(start=options.start, steps=options.steps))
+        return _Turn(epoch, iterator)
+
+    def __iter__(self) -> Epochs[T]:
+        return self
+
+    if TYPE_CHECKING:
+
+        def __next__(self) -> StreamIterator[T]: ...
+
+    else:
+
+        @property
+        def __next__(self) -> Callable[[], StreamIterator[T]]:
+            """What hands out the next epoch; as in :class:`StreamIterator`, ``next()`` calls it in C."""
+            turn = self._turn
+            following = turn.epoch if turn.waiting else turn.epoch + 1
+            if self._records == 0 or (self._end is not None and following >= self._end):
+                return END
+            if not turn.waiting:
+                self._turn = self._turn_at(following * self._records)
+            return self._turn.waiting.popleft
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of the epoch that was handed out last: that of any iterator of the stream."""
+        return self._turn.iterator.get_state()
+
+    def set_state(self, state: Any) -> None:
+        """Hand out next what is left of the epoch in which a state lies; at its end, the one that follows.
+
+        Raises:
+            StateError: if it belongs to other records or another order, or lies past the end.
+        """
+        position = self._identity.position(state)
+        if self._end is not None and position > self._end * self._records:
+            raise StateError(
+                f"position {position} of the state is past the end of this stream, {self._end * self._records}: "
+                "pass a larger num_epochs"
+            )
+        self._turn = self._turn_at(position)
+
+
+class _Turn(Generic[T]):
+    """The iterator of an epoch, which waits until it is handed out."""
+
+    def __init__(self, epoch: int, iterator: StreamIterator[T]) -> None:
+        self.epoch = epoch
+        self.iterator = iterator
+        self.waiting = deque([iterator])

@@ -1,0 +1,127 @@
+"""The order of a mixture: which part has each position, and which of its records comes there. Arithmetic alone.
+
+The parts take turns in a pattern that repeats for ever. Of ``W`` positions in a row, ``W`` the sum of the weights, each
+part has exactly as many as its weight. With weights 3 and 1::
+
+    position    0 1 2 3   4 5 6 7   8 ...
+    part        0 0 1 0   0 0 1 0   0 ...
+    its turn    0 1 0 2   3 4 1 5   6 ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.locks import cached_property
+from cachelayer.streams.order import Order, round_keys
+from cachelayer.streams.steps import MOST_POSITIONS
+
+MOST_TURNS = 65_536
+# A mixture never ends: all of its positions lie in one epoch that nobody comes to the end of.
+ENDLESS = MOST_POSITIONS
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Which part has each position.
+
+    Args:
+        weights: positions of each part in a round; 1 at least, at most :data:`MOST_TURNS` together.
+    """
+
+    weights: tuple[int, ...]
+
+    @property
+    def turns(self) -> int:
+        """Positions of a round."""
+        return sum(self.weights)
+
+    @cached_property
+    def part_of(self) -> Indices:
+        """The part that has each position of a round.
+
+        Turn k of a part with weight w stands at ``(2 * k + 1) / w``, as a whole number of 2**-32; who stands first has
+        the first position, the first part where two stand together.
+        """
+        weights = np.array(self.weights, np.int64)
+        parts = np.repeat(np.arange(len(weights)), weights)
+        turns = np.concatenate([np.arange(weight) for weight in self.weights])
+        stands = (2 * turns + 1 << 32) // weights[parts]
+        order: Indices = parts[np.argsort(stands, kind="stable")]
+        return order
+
+    @cached_property
+    def _places(self) -> Sequence[Indices]:
+        """The places of each part in a round."""
+        return np.split(np.argsort(self.part_of, kind="stable"), np.cumsum(self.weights)[:-1])
+
+    def turns_of(self, part: int, position: int) -> int:
+        """The turns that a part has before a position."""
+        rounds, place = divmod(position, self.turns)
+        return rounds * self.weights[part] + int(self._places[part].searchsorted(place))
+
+
+@dataclass(frozen=True)
+class MixedOrder:
+    """The record at each position of a mixture, numbered through the parts one after another.
+
+    A part's turns go through its own order, epoch after epoch. The seed of part i is the first key of
+    (seed, 2**62 + i).
+
+    Args:
+        pattern: which part has each position.
+        sizes: number of records of each part, 1 at least.
+        shuffle: whether the parts are shuffled.
+        seed: key of their orders; None only where nothing is shuffled.
+        reshuffle: whether each epoch of a part has an order of its own.
+    """
+
+    pattern: Pattern
+    sizes: tuple[int, ...]
+    shuffle: bool = False
+    seed: int | None = None
+    reshuffle: bool = True
+
+    @property
+    def records(self) -> int:
+        """Number of records of all parts."""
+        return sum(self.sizes)
+
+    @cached_property
+    def _firsts(self) -> Sequence[int]:
+        return [0, *accumulate(self.sizes)]
+
+    @cached_property
+    def _orders(self) -> Sequence[Order]:
+        seeds = [round_keys(self.seed or 0, ENDLESS + part)[0] for part in range(len(self.sizes))]
+        return [
+            Order(size, self.shuffle, seed if self.shuffle else None, self.reshuffle)
+            for size, seed in zip(self.sizes, seeds, strict=True)
+        ]
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Indices:  # noqa: ARG002
+        """The numbers of the records at positions ``start`` to ``stop`` of the only epoch, 0."""
+        part_of = self.pattern.part_of[np.arange(start, stop) % self.pattern.turns]
+        out = np.empty(stop - start, np.int64)
+        for part in np.unique(part_of).tolist():
+            turns = self.pattern.turns_of(part, start), self.pattern.turns_of(part, stop)
+            out[part_of == part] = self._firsts[part] + self._turns(part, *turns)
+        return out
+
+    def _turns(self, part: int, start: int, stop: int) -> Indices:
+        """The records of a part's turns, which may lie in several epochs of it."""
+        order, size = self._orders[part], self.sizes[part]
+        pieces = [np.empty(0, np.int64)]
+        while start < stop:
+            epoch, place = divmod(start, size)
+            end = min(size, place + stop - start)
+            pieces.append(order(epoch, place, end))
+            start += end - place
+        return np.concatenate(pieces)

@@ -1,0 +1,106 @@
+"""The state of a sampler: one small JSON object, the same on every shard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cachelayer.errors import StateError
+from cachelayer.streams.order import ORDER_VERSION, Ordering
+from cachelayer.streams.steps import MOST_POSITIONS
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StreamIdentity:
+    """What a position counts in.
+
+    Args:
+        digest: identity of the records.
+        order: their order.
+    """
+
+    digest: str
+    order: Ordering
+
+    def state(self, position: int) -> dict[str, Any]:
+        """The state of a sampler whose next step begins at a position."""
+        return {
+            "format": FORMAT,
+            "digest": self.digest,
+            "records": self.order.records,
+            "order": {
+                "version": ORDER_VERSION,
+                "seed": self.order.seed,
+                "shuffle": self.order.shuffle,
+                "reshuffle": self.order.reshuffle,
+            },
+            "position": position,
+        }
+
+    def position(self, state: Any) -> int:
+        """The position of a state of the same records in the same order.
+
+        Raises:
+            StateError: where it is no state, or of others; the message names what differs.
+        """
+        if isinstance(state, (str, bytes)):
+            state = _parsed(state)
+        if not isinstance(state, Mapping) or "format" not in state or "position" not in state:
+            raise StateError(f"not a sampler state: {_shown(state)}")
+        if _whole(state["format"], 1, "format") > FORMAT:
+            raise StateError(
+                f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
+            )
+        differences = _differences(self.state(0), state)
+        if differences:
+            raise StateError(
+                "the state belongs to another stream: " + "; ".join(differences) + ": restore it where it was saved"
+            )
+        position = _whole(state["position"], 0, "position")
+        if position > MOST_POSITIONS:
+            raise StateError(f"position {_shown(position)} of the state: there are 2**62 at most")
+        return position
+
+
+def _whole(number: Any, least: int, name: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
+        raise StateError(f"not a sampler state: its {name} is {_shown(number)}")
+    return int(number)
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"not a sampler state: {error}") from error
+
+
+def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name, value in mine.items():
+        if name == "order":
+            inner = other.get("order")
+            found += _differences(value, inner if isinstance(inner, Mapping) else {})
+        elif name not in ("format", "position") and not _equal(value, other.get(name)):
+            label = "order version" if name == "version" else name
+            found.append(f"{label} is {value!r} here and {_shown(other.get(name))} in the state")
+    return found
+
+
+def _equal(mine: Any, other: Any) -> bool:
+    """True if a value of a state is this one; it may be anything."""
+    return isinstance(other, (bool, int, float, str, np.generic, type(None))) and bool(mine == other)
+
+
+def _shown(value: Any) -> str:
+    """A value of a state for a message, cut short."""
+    try:
+        return repr(value)[:200]
+    except Exception as error:  # noqa: BLE001 - an integer of thousands of digits, or an object of a class of its own
+        return f"a {type(value).__name__} that cannot be shown ({error})"

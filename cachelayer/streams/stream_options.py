@@ -1,0 +1,121 @@
+"""What a stream is asked for, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cachelayer.arguments import boolean, integer
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.streams.order import Order, Ordering
+from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """Which records a stream hands out; see :meth:`cachelayer.DataRef.stream`."""
+
+    batched: bool
+    steps: Steps
+    order: Ordering
+    shard_index: int
+    start: int
+    prefetch: int
+
+
+def make_options(
+    records: int,
+    global_batch_size: int | None,
+    *,
+    shuffle: bool,
+    seed: int | None,
+    reshuffle: bool,
+    num_epochs: int | None,
+    shard: Any,
+    remainder: str | None,
+    start: int,
+    prefetch: int,
+) -> StreamOptions:
+    """Checked options of a stream over ``records`` records.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+    """
+    shard_index, shard_count = _shard(shard)
+    shuffle, reshuffle = boolean("shuffle", shuffle), boolean("reshuffle", reshuffle)
+    if remainder is None and getattr(shard, "drop_remainder", False) is True:
+        remainder = "drop"
+    batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
+    if batch > MOST_POSITIONS:
+        raise InvalidArgumentError(f"a step of {batch} records: there are 2**62 at most")
+    if batch % shard_count:
+        raise InvalidArgumentError(
+            f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "
+            f"pass a multiple such as {-(-batch // shard_count) * shard_count}"
+        )
+    epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
+    position = integer("start", start, 0)
+    for name, value in (("start", position), ("num_epochs", (epochs or 0) * records)):
+        if value > MOST_POSITIONS:
+            raise InvalidArgumentError(f"{name} leads to position {value}: there are 2**62 at most")
+    if epochs is not None and position > epochs * records:
+        raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
+    rule = _remainder(remainder, batched=global_batch_size is not None)
+    _check_endless(epochs, records, batch, skips=rule == "drop" or global_batch_size is None)
+    return StreamOptions(
+        batched=global_batch_size is not None,
+        steps=Steps(records, batch, shard_count, rule, epochs),
+        order=Order(records, shuffle, _seed(seed, shuffle), reshuffle or not shuffle),
+        shard_index=shard_index,
+        start=position,
+        prefetch=integer("prefetch", prefetch, 0),
+    )
+
+
+def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool) -> None:
+    if epochs is None and (records == 0 or (skips and records < batch)):
+        raise InvalidArgumentError(
+            f"num_epochs=None over {records} records in steps of {batch}: a shard may wait for its first one for "
+            "ever; pass a number of epochs, or smaller steps"
+        )
+
+
+def _seed(seed: int | None, shuffle: bool) -> int | None:
+    if seed is None:
+        if shuffle:
+            raise InvalidArgumentError("shuffle=True needs a seed: pass seed=<an integer in [0, 2**64)>")
+        return None
+    return check_seed(seed)
+
+
+def check_seed(seed: int) -> int:
+    """A seed, checked.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: where it is no integer in [0, 2**64).
+    """
+    number = integer("seed", seed, 0)
+    if number >= 1 << 64:
+        raise InvalidArgumentError(f"seed {number}: it lies in [0, 2**64)")
+    return number
+
+
+def _shard(shard: Any) -> tuple[int, int]:
+    if hasattr(shard, "shard_index") and hasattr(shard, "shard_count"):
+        shard = (shard.shard_index, shard.shard_count)
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise InvalidTypeError(f"shard {shard!r}: pass (index, count), or an object with shard_index and shard_count")
+    index, count = integer("shard index", shard[0], 0), integer("shard count", shard[1], 1)
+    if index >= count:
+        raise InvalidArgumentError(f"shard {(index, count)}: the index lies in [0, {count})")
+    return index, count
+
+
+def _remainder(remainder: str | None, *, batched: bool) -> Remainder:
+    if remainder is None:
+        return "keep"
+    if not isinstance(remainder, str) or remainder not in REMAINDERS:
+        raise InvalidArgumentError(f"remainder {remainder!r}: it is one of {', '.join(map(repr, REMAINDERS))}, or None")
+    if remainder == "pad" and not batched:
+        raise InvalidArgumentError("remainder='pad' fills up batches: pass a global_batch_size")
+    return remainder

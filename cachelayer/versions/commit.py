@@ -1,0 +1,179 @@
+"""Publishing what a build attempt made: the manifest, then the entry of the log that makes it a version."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from cachelayer.access.published import Published
+from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CacheLayerError, VersionNotFoundError
+from cachelayer.objects import paths
+from cachelayer.objects.store import ObjectStore
+from cachelayer.provenance.environment import event
+from cachelayer.versions.compose import Composition
+from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.unfinished import Unfinished
+
+
+def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
+    """Every attempt that wrote a manifest, a shard or another file of a version whose files have to stay.
+
+    Raises:
+        CorruptionError, FormatError: where that is not known of some version.
+    """
+    named: set[str] = set()
+    for info in head.with_files:
+        named |= attempts_named_by(store, dataset_id, info)
+    return named
+
+
+def attempts_named_by(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
+    """The same of one version."""
+    return {paths.attempt_of(info.manifest), *Published(store, dataset_id, info).manifest.attempts}
+
+
+class Committer:
+    """Makes what an attempt wrote a version, whole or not at all.
+
+    Args:
+        log: the log of the dataset.
+        version: what is published.
+        base: the version whose shards it shares, which must not be deleted before that; None for none.
+    """
+
+    def __init__(self, log: Log, version: str, base: VersionInfo | None = None) -> None:
+        self._log = log
+        self._store = log.store
+        self._dataset_id = log.dataset_id
+        self._version = version
+        self._base = base
+        self._commits = False
+
+    def refuse_if_published(self) -> None:
+        """See to it that the name is free.
+
+        Raises:
+            AlreadyExistsError: where it is published already, or a tag has its name.
+        """
+        head = self._log.head()
+        if self._version in head.versions or self._version in head.tags:
+            what = "is published" if self._version in head.versions else "is a tag"
+            name = f"{self._dataset_id}@{self._version}"
+            raise AlreadyExistsError(f"{name} {what} already: choose another version")
+
+    def is_revoked(self, attempt: str) -> bool:
+        """Whether an attempt cannot publish any more."""
+        return attempt in self._log.head().revoked
+
+    def revoke(self, attempt: str) -> Snapshot:
+        """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
+        change = event("revoke", attempts=[attempt])
+        return self._unless_settled(attempt, lambda head: head.without_attempts([attempt], change))
+
+    def adopt(self, attempt: str, by: str) -> Snapshot:
+        """The same, where what it has finished goes on to be another's."""
+        return self._unless_settled(attempt, lambda head: _adopting(head, attempt, by))
+
+    def _unless_settled(self, attempt: str, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
+        def unless_settled(head: Snapshot) -> Snapshot:
+            return head if self._version in head.versions or attempt in head.revoked else change(head)
+
+        return self._log.commit(unless_settled)
+
+    def publish(
+        self, attempt: str, made: Composition, details: Mapping[str, Any], adopted: Collection[str] = ()
+    ) -> VersionInfo:
+        """Write the manifest and what lies beside it, and publish it.
+
+        Args:
+            attempt: which wrote it.
+            made: what the version consists of.
+            details: what the log's event says of it.
+            adopted: the interrupted attempts whose shards it goes on from.
+
+        Raises:
+            AlreadyExistsError: where another published the version first.
+            BuildRevokedError: where the attempt was revoked.
+            VersionNotFoundError: where the base was deleted meanwhile.
+        """
+        manifest = made.manifest
+        raw = manifest.encode()
+        name = paths.manifest(attempt)
+        # On a local disk this brings the names of the shards to the disk as well: they lie in the same folder.
+        for each, data in [*made.objects.items(), (name, raw)]:
+            self._store.put(f"{self._dataset_id}/{each}", data)
+        info = VersionInfo(
+            version=self._version,
+            manifest=name,
+            manifest_sha256=hashlib.sha256(raw).hexdigest(),
+            digest=manifest.digest,
+            records=manifest.records,
+            nbytes=manifest.nbytes,
+            time=manifest.provenance["time"],
+        )
+        self._commits = True
+        self._log.commit(lambda head: self._next(head, info, details, adopted))
+        return info
+
+    def _next(
+        self, head: Snapshot, info: VersionInfo, details: Mapping[str, Any], adopted: Collection[str]
+    ) -> Snapshot:
+        base = self._base
+        if base is not None and head.versions.get(base.version) != base:
+            raise VersionNotFoundError(
+                f"{self._dataset_id}@{base.version} was deleted while {self._version!r} was made of it"
+            )
+        attempt = paths.attempt_of(info.manifest)
+        lost = sorted(name for name in adopted if head.adopted.get(name) != attempt)
+        if lost:
+            raise BuildRevokedError(
+                f"{', '.join(lost)}, with which attempt {attempt} went on, was collected meanwhile: build again"
+            )
+        return head.with_version(info, event("publish", version=self._version, **details))
+
+    def abandon(self, attempt: str, *, keep: bool, is_known: bool) -> bool:
+        """Give up a failed attempt, and delete what it wrote if nothing needs it; whether others had revoked it.
+
+        It may have failed after its publication, or its last put may still arrive. So files go only after an entry of
+        the log that keeps the attempt from publishing, and only if no version names one of them by then.
+
+        Args:
+            attempt: the attempt.
+            keep: leave what another attempt can go on with.
+            is_known: whether others can have come to know of its files: by its notes.
+        """
+        with suppress(CacheLayerError):
+            head = self._log.head()
+            revoked, keep = attempt in head.revoked, keep and self._version not in head.versions
+            if self._commits or (is_known and not keep):
+                head = self._log.commit(lambda head: self._given_up(head, attempt, keep=keep))
+            elif not revoked:
+                # Nobody but this process knows of it, or it stays as it is.
+                if not keep:
+                    self._store.delete_folder(paths.build(self._dataset_id, attempt))
+                return False
+            if self._is_free(head, attempt):
+                Unfinished(self._store, self._dataset_id, self._version).forget(attempt)
+                self._store.delete_folder(paths.build(self._dataset_id, attempt))
+            return revoked
+        return False
+
+    def _given_up(self, head: Snapshot, attempt: str, *, keep: bool) -> Snapshot:
+        """The snapshot in which an attempt that has not published cannot do so any more."""
+        if attempt in head.revoked or head.has_published(attempt):
+            return head
+        if keep and self._version not in head.versions:
+            return _adopting(head, attempt, attempt)
+        return head.without_attempts([attempt], event("revoke", attempts=[attempt]))
+
+    def _is_free(self, head: Snapshot, attempt: str) -> bool:
+        """Whether nothing needs the files of an attempt, now or later."""
+        if attempt not in head.revoked or attempt in head.adopted:
+            return False
+        return attempt not in named_attempts(self._store, self._dataset_id, head)
+
+
+def _adopting(head: Snapshot, attempt: str, by: str) -> Snapshot:
+    return head.adopting([attempt], by, event("adopt", attempts=[attempt], by=by))

@@ -1,0 +1,55 @@
+"""Publishing a version of some of the records of another."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from cachelayer.access.published import Published
+from cachelayer.provenance.environment import environment, now
+from cachelayer.records.selection import Selection
+from cachelayer.versions.attempts import attempts_of, new_attempt
+from cachelayer.versions.commit import Committer
+from cachelayer.versions.compose import subset
+from cachelayer.versions.log import Log, VersionInfo
+
+
+def derive(
+    base: Published, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
+) -> VersionInfo:
+    """Publish a version of some of the records of another, which copies none.
+
+    Args:
+        base: the other version.
+        version: the name of the new one.
+        kept: the records, as their numbers in the shards of the base.
+        description, metadata: what is kept with the version; metadata goes over that of the base.
+
+    Raises:
+        AlreadyExistsError: where it is published already, or a tag has its name.
+        VersionNotFoundError: where the base was deleted meanwhile.
+    """
+    committer = Committer(Log(base.store, base.dataset_id), version, base.info)
+    committer.refuse_if_published()
+    attempt = new_attempt()
+    provenance = {
+        "description": description,
+        "metadata": {**(base.manifest.provenance.get("metadata") or {}), **metadata},
+        "source": "derive",
+        "base": base_of(base.info),
+        "time": now(),
+        **environment(),
+    }
+    with attempts_of(base.store, base.dataset_id).running(attempt, lambda: "about to be published"):
+        made = subset(base, kept, attempt, provenance, uuid.uuid4().hex)
+        try:
+            return committer.publish(attempt, made, {"base": base.info.version})
+        except BaseException:
+            committer.abandon(attempt, keep=False, is_known=False)
+            raise
+
+
+def base_of(info: VersionInfo) -> dict[str, Any]:
+    """Return what the provenance of a version says of the one that it was made of."""
+    return {"version": info.version, "digest": info.digest, "records": info.records}

@@ -1,0 +1,182 @@
+"""What differs between two versions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cachelayer.access.published import Published
+from cachelayer.provenance.secrecy import without_hidden
+from cachelayer.records import spec_json
+from cachelayer.records.tree import Tree, leaves
+
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that is not the same in two versions.
+
+    Args:
+        path: what it is: the path of a leaf, or keys joined by dots.
+        one, other: what it is in each; None where it is not there.
+    """
+
+    path: str
+    one: Any
+    other: Any
+
+    def __str__(self) -> str:
+        if self.one is None:
+            return f"+ {self.path}: {_short(self.other)}"
+        if self.other is None:
+            return f"- {self.path}: {_short(self.one)}"
+        return f"~ {self.path}: {_short(self.one)} -> {_short(self.other)}"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Some of the shards of a version.
+
+    Args:
+        count: how many.
+        records: their records.
+        nbytes: their bytes.
+    """
+
+    count: int
+    records: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.count:,} of {self.records:,} records, {self.nbytes:,} bytes"
+
+
+@dataclass(frozen=True)
+class Diff:
+    """How two versions differ; ``str`` shows it in a few lines.
+
+    Args:
+        one, other: their references, pinned.
+        same_data: whether their digests are equal.
+        spec: leaves of the element specs that were added, removed or changed, as text.
+        records: number of records of each.
+        nbytes: bytes of the shards of each.
+        shared: shards that hold the same records in both; their bytes are those of the first.
+        only_one, only_other: shards that the other version does not have.
+        provenance: what differs of how they came to be.
+        metadata: what differs of what users said of them.
+    """
+
+    one: str
+    other: str
+    same_data: bool
+    spec: tuple[Change, ...]
+    records: tuple[int, int]
+    nbytes: tuple[int, int]
+    shared: Shards
+    only_one: Shards
+    only_other: Shards
+    provenance: tuple[Change, ...]
+    metadata: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"one:     {self.one}",
+            f"other:   {self.other}",
+            f"data:    {'the same' if self.same_data else 'different'}",
+            f"records: {_both(*self.records)}",
+            f"bytes:   {_both(*self.nbytes)}",
+            f"shards:  shared {self.shared}",
+            f"         only in one {self.only_one}",
+            f"         only in the other {self.only_other}",
+        ]
+        for name, changes in (("spec", self.spec), ("metadata", self.metadata), ("provenance", self.provenance)):
+            lines += [f"{name}:{'' if changes else ' the same'}", *(f"  {change}" for change in changes)]
+        return "\n".join(lines)
+
+
+def compare(one: Published, other: Published) -> Diff:
+    """How two versions differ, wherever they are kept.
+
+    Raises:
+        CorruptionError: where a manifest is not what was published.
+    """
+    mine, theirs = _ShardsOf(one), _ShardsOf(other)
+    first, second = _told(one.manifest.provenance, other), _told(other.manifest.provenance, one)
+    metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
+    return Diff(
+        one=_reference(one),
+        other=_reference(other),
+        same_data=one.info.digest == other.info.digest,
+        spec=_spec_changes(one.manifest.element_spec, other.manifest.element_spec),
+        records=(one.info.records, other.info.records),
+        nbytes=(one.info.nbytes, other.info.nbytes),
+        shared=mine.sum(mine.keys & theirs.keys),
+        only_one=mine.sum(mine.keys - theirs.keys),
+        only_other=theirs.sum(theirs.keys - mine.keys),
+        provenance=_changes(first, second),
+        metadata=metadata,
+    )
+
+
+def _reference(version: Published) -> str:
+    return f"{version.store.url}/{version.name}@sha256:{version.info.digest}"
+
+
+def _told(provenance: Mapping[str, Any], beside: Published) -> dict[str, Any]:
+    """Return a provenance without what tells nothing beside another's: values that are hidden by another salt."""
+    is_alike = provenance.get("salt") == beside.manifest.provenance.get("salt")
+    told = provenance if is_alike else without_hidden(provenance)
+    return {name: value for name, value in told.items() if name not in ("salt", "sample")}
+
+
+class _ShardsOf:
+    """The shards of a version by what they hold: their SHA-256 and number of records."""
+
+    def __init__(self, version: Published) -> None:
+        stats = [shard.stats for shard in version.manifest.shards]
+        self.keys = Counter((each.sha256, each.records) for each in stats)
+        self._nbytes = {(each.sha256, each.records): each.nbytes for each in stats}
+
+    def sum(self, keys: Counter[tuple[str, int]]) -> Shards:
+        found = list(keys.elements())
+        return Shards(len(found), sum(records for _, records in found), sum(self._nbytes[key] for key in found))
+
+
+def _spec_changes(one: Tree, other: Tree) -> tuple[Change, ...]:
+    changes = _differences(*({path: repr(leaf) for path, leaf in leaves(spec)} for spec in (one, other)))
+    if changes or spec_json.to_json(one) == spec_json.to_json(other):
+        return changes
+    # The same leaves, held otherwise: a list for a tuple, keys in another order.
+    return (Change("structure", *(json.dumps(spec_json.to_json(spec)) for spec in (one, other))),)
+
+
+def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Change, ...]:
+    return _differences(dict(_flat("", one)), dict(_flat("", other)))
+
+
+def _flat(path: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """The values of nested dicts, by their keys joined by dots."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flat(f"{path}.{key}" if path else str(key), item)
+    elif path:
+        yield path, value
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Change, ...]:
+    paths = [*one, *(path for path in other if path not in one)]
+    return tuple(Change(path, one.get(path), other.get(path)) for path in paths if one.get(path) != other.get(path))
+
+
+def _both(one: int, other: int) -> str:
+    return f"{one:,}" if one == other else f"{one:,} -> {other:,} ({other - one:+,})"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,0 +1,355 @@
+"""Tags, deletions, and collecting what no version names."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cachelayer.access.published import Published
+from cachelayer.errors import (
+    AlreadyExistsError,
+    CacheLayerWarning,
+    CorruptionError,
+    FormatError,
+    InvalidArgumentError,
+    StorageError,
+    VersionNotFoundError,
+)
+from cachelayer.locks import cached_property
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
+from cachelayer.progress.meter import Progress
+from cachelayer.provenance.environment import event
+from cachelayer.versions.attempts import Attempts, attempts_of
+from cachelayer.versions.commit import attempts_named_by, named_attempts
+from cachelayer.versions.log import Deletion, Log, Snapshot, VersionInfo
+from cachelayer.versions.unfinished import Unfinished
+
+GRACE_SECONDS = 24 * 3600.0
+"""How long what nobody needs stays by default."""
+_WHILE = 3600.0
+"""Seconds after which a file that is there for an instant only was left by a killed process."""
+
+
+def checked_grace(grace: Any) -> float:
+    """Return the seconds.
+
+    Raises:
+        InvalidArgumentError: if they are none.
+    """
+    if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
+        raise InvalidArgumentError(f"grace {grace!r}: it is a number of seconds, 0 or more")
+    return float(grace)
+
+
+def tagged(head: Snapshot, version: str, tag: str, change: Mapping[str, Any]) -> Snapshot:
+    """The snapshot in which a tag names a version.
+
+    Raises:
+        AlreadyExistsError: where a version has the name of the tag.
+    """
+    if tag in head.versions:
+        raise AlreadyExistsError(f"{tag!r} is a version: tags and versions share their names, choose another")
+    return replace(head, tags={**head.tags, tag: version}, event={**change, "version": version})
+
+
+def untagged(head: Snapshot, tag: str, change: Mapping[str, Any]) -> Snapshot:
+    """The snapshot without a tag.
+
+    Raises:
+        VersionNotFoundError: where there is no such tag.
+    """
+    if tag not in head.tags:
+        hint = "it is a version" if tag in head.versions else f"there are {', '.join(head.tags) or 'none'}"
+        raise VersionNotFoundError(f"no tag {tag!r}: {hint}")
+    kept = {name: version for name, version in head.tags.items() if name != tag}
+    return replace(head, tags=kept, event={**change, "version": head.tags[tag]})
+
+
+def without(head: Snapshot, version: str, change: Mapping[str, Any], *, force: bool, grace: float) -> Snapshot:
+    """The snapshot without a version, whose files stay for the grace; with ``force`` without its tags too.
+
+    What was deleted under the name before waits no longer than the grace either.
+
+    Raises:
+        InvalidArgumentError: if a tag names it, without ``force``.
+    """
+    deleted = [
+        replace(each, grace=min(grace, each.grace)) if each.info.version == version else each for each in head.deleted
+    ]
+    if version in head.versions:
+        deleted.append(Deletion(head.versions[version], head.sequence + 1, grace))
+    tags = {tag: named for tag, named in head.tags.items() if named == version}
+    if tags and not force:
+        raise InvalidArgumentError(
+            f"version {version!r} has the tag {', '.join(map(repr, tags))}: move it first, or delete it too: force=True"
+        )
+    versions = {name: info for name, info in head.versions.items() if name != version}
+    others = {tag: named for tag, named in head.tags.items() if tag not in tags}
+    what = {**change, "tags": list(tags), "grace": grace}
+    return replace(head, versions=versions, tags=others, deleted=tuple(deleted), event=what)
+
+
+def datasets(store: ObjectStore) -> list[str]:
+    """Return the folders that are datasets: those that have our log. What else lies there is somebody else's."""
+    return [name for name in store.names("") if paths.is_dataset_id(name) and _has_log(store, name)]
+
+
+def _has_log(store: ObjectStore, dataset_id: str) -> bool:
+    try:
+        return store.exists(paths.log_entry(dataset_id, 1))
+    except StorageError as error:
+        # A folder of somebody else that this user may not look into; whatever else fails is the store itself.
+        if isinstance(error.__cause__, PermissionError):
+            return False
+        raise
+
+
+def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = None) -> list[str]:
+    """Collect every dataset of a store; a dataset that is damaged or forbidden is left as it is, with a warning.
+
+    Returns:
+        The attempts that were deleted, as ``<dataset id>/<attempt>``.
+    """
+    deleted: list[str] = []
+    names = list(filter(paths.is_dataset_id, store.names("")))
+    with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
+        for dataset_id in names:
+            try:
+                if _is_ours(store, dataset_id):
+                    deleted += [f"{dataset_id}/{attempt}" for attempt in collect(store, dataset_id, grace=grace)]
+            except (CorruptionError, FormatError, StorageError) as error:
+                if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
+                    raise
+                warnings.warn(f"nothing of {dataset_id!r} is collected: {error}", CacheLayerWarning, stacklevel=3)
+            shown.update(1, 0)
+    return deleted
+
+
+def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
+    """Return whether a folder is a dataset, or holds what builds left that were killed before their dataset had a log.
+
+    Raises:
+        CorruptionError, FormatError: if the log that it has is not ours, or damaged.
+    """
+    if _has_log(store, dataset_id):
+        return Log(store, dataset_id).head().sequence > 0
+    left = [name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)]
+    return len(left) > 0 and all(map(paths.is_made_up, left))
+
+
+def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
+    """Delete the build attempts that no version names, that nobody runs, and that are older than ``grace`` seconds.
+
+    What deleted versions had to themselves goes too, once the grace of their deletion is over.
+
+    Returns:
+        The attempts that were deleted.
+    """
+    clock = Clock(store, dataset_id)
+    attempts = attempts_of(store, dataset_id)
+    of_deleted = collect_deleted(store, dataset_id, clock)
+    _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
+    found = _attempts_in(store, paths.builds(dataset_id), of_folders=True)
+    old = [name for name in found if clock.age(*_newest(store, paths.build(dataset_id, name))) >= grace]
+    head = Log(store, dataset_id).head()
+    adopted = head.adopted
+    for version in set(store.names(paths.unfinished(dataset_id))).intersection(head.versions):
+        # Whoever published it was killed before it could do so.
+        unfinished = Unfinished(store, dataset_id, version)
+        noted = unfinished.attempts()
+        for attempt in set(noted).difference(_running(attempts, noted)):
+            unfinished.forget(attempt)
+    owners = sorted({adopted.get(attempt, attempt) for attempt in old})
+    running = {*_running(attempts, old), *_running(attempts, owners)}
+    # What was finished waits as long as what went on from it.
+    needed = {*running, *set(found).difference(old)}
+    idle = [name for name in old if name not in running and adopted.get(name, name) not in needed]
+    deleted = _delete_unnamed(store, dataset_id, set(idle).difference(of_deleted), adopted)
+    _delete_unnamed_files(store, dataset_id, set(old).difference(running, deleted), clock, grace)
+    return sorted({*of_deleted, *deleted})
+
+
+def collect_deleted(store: ObjectStore, dataset_id: str, clock: Clock | None = None) -> list[str]:
+    """Delete the build attempts of deleted versions whose grace is over, unless another version names them.
+
+    Returns:
+        The attempts that were deleted.
+    """
+    head = Log(store, dataset_id).head()
+    clock = clock or Clock(store, dataset_id)
+    over = [each for each in head.deleted if each.grace == 0 or _age(clock, dataset_id, each) >= each.grace]
+    attempts: set[str] = set()
+    for each in over:
+        try:
+            attempts |= attempts_named_by(store, dataset_id, each.info)
+        except (CorruptionError, FormatError):
+            attempts.add(paths.attempt_of(each.info.manifest))
+    return _delete_unnamed(store, dataset_id, attempts, head.adopted, over) if over else []
+
+
+def _age(clock: Clock, dataset_id: str, deletion: Deletion) -> float:
+    """Seconds since a version was deleted, by the store's clock: the hosts that delete and collect may have others."""
+    return clock.age(paths.log_entry(dataset_id, deletion.sequence))
+
+
+def _running(attempts: Attempts, names: list[str]) -> list[str]:
+    return [name for name, runs in zip(names, attempts.are_running(names), strict=True) if runs]
+
+
+def _delete_unnamed(
+    store: ObjectStore,
+    dataset_id: str,
+    attempts: Collection[str],
+    adopted: Mapping[str, str],
+    deletions: Collection[Deletion] = (),
+) -> list[str]:
+    """Delete those of these attempts that no version names.
+
+    Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. Whatever is
+    published, or adopted by another attempt, before that stays.
+
+    Args:
+        store, dataset_id: where they are.
+        attempts: the attempts.
+        adopted: by whom they were adopted when it was found that nobody runs them.
+        deletions: the deleted versions whose files need not stay any more.
+    """
+    log = Log(store, dataset_id)
+    dead: list[str] = []
+
+    def unnamed(head: Snapshot) -> list[str]:
+        free = {name for name in attempts if head.adopted.get(name) == adopted.get(name)}
+        return sorted(free - named_attempts(store, dataset_id, head.without_deletions(deletions)))
+
+    def revoked(head: Snapshot) -> Snapshot:
+        dead[:] = unnamed(head)
+        left = head.without_deletions(deletions)
+        if not dead and left.deleted == head.deleted:
+            return head
+        return left.without_attempts(dead, event("revoke", attempts=list(dead)))
+
+    try:
+        log.commit(revoked)
+    except (CorruptionError, FormatError) as error:
+        warnings.warn(
+            f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}",
+            CacheLayerWarning,
+            stacklevel=4,
+        )
+        return []
+    for attempt in dead:
+        store.delete_folder(paths.build(dataset_id, attempt))
+        attempts_of(store, dataset_id).forget(attempt)
+    if dead:
+        _forget_unfinished(store, dataset_id, dead)
+    return dead
+
+
+def _delete_unnamed_files(
+    store: ObjectStore, dataset_id: str, attempts: Collection[str], clock: Clock, grace: float
+) -> None:
+    """Delete what attempts wrote after they had published, or others had gone on with their files, and published those.
+
+    No version can come to name it: such an attempt can neither publish again nor be adopted once more.
+    """
+    head = Log(store, dataset_id).head()
+    given_up = {name for name in attempts if head.has_published(name) or not head.can_be_adopted(name)}
+    if not given_up:
+        return
+    try:
+        named = {name for info in head.with_files for name in _files_of(store, dataset_id, info, given_up)}
+    except (CorruptionError, FormatError):
+        return
+    for attempt in given_up:
+        folder = paths.build(dataset_id, attempt)
+        for name in store.names(folder):
+            whole = f"{folder}/{name}"
+            if whole not in named and clock.age(whole) >= grace:
+                store.delete(whole)
+
+
+def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
+    """The files of a version that these attempts wrote."""
+    manifest = Published(store, dataset_id, info).manifest
+    shards = (
+        (shard.name for shard in manifest.shards if shard.attempt in attempts)
+        if (manifest.shards.attempts.intersection(attempts))
+        else ()
+    )
+    kept = () if manifest.kept is None or manifest.kept.file is None else (manifest.kept.file,)
+    for name in (info.manifest, *kept):
+        yield f"{dataset_id}/{name}"
+    for name in shards:
+        yield f"{dataset_id}/{name}"
+        yield paths.index_of(f"{dataset_id}/{name}")
+
+
+def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> None:
+    """Delete the notes of what these attempts had finished."""
+    for version in store.names(paths.unfinished(dataset_id)):
+        unfinished = Unfinished(store, dataset_id, version)
+        for attempt in set(unfinished.attempts()).intersection(attempts):
+            unfinished.forget(attempt)
+
+
+def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: Clock, age: float) -> None:
+    """Remove what killed processes left beside the attempts: objects half put, signs of ended attempts."""
+    for name in store.names(paths.log(dataset_id)):
+        if name.endswith(".tmp") and clock.age(f"{paths.log(dataset_id)}/{name}") >= age:
+            store.delete(f"{paths.log(dataset_id)}/{name}")
+    idle = [
+        attempt
+        for attempt in _attempts_in(store, paths.running(dataset_id), of_folders=False)
+        if clock.age(paths.build_lease(dataset_id, attempt)) >= age
+    ]
+    for attempt, runs in zip(idle, attempts.are_running(idle), strict=True):
+        if not runs:
+            attempts.forget(attempt)
+
+
+def _attempts_in(store: ObjectStore, folder: str, *, of_folders: bool) -> list[str]:
+    """The names of attempts in a folder; what is no folder, or no file, there is somebody else's."""
+    names = [name for name in store.names(folder) if paths.is_attempt(name)]
+    if not isinstance(store, LocalStore):
+        return names
+    found = [(name, store.path(f"{folder}/{name}")) for name in names]
+    return [name for name, path in found if not path.is_symlink() and (path.is_dir() if of_folders else path.is_file())]
+
+
+def _newest(store: ObjectStore, folder: str) -> list[str]:
+    """Objects of a build attempt among which the newest is: shards are written one after another."""
+    names = store.names(folder)
+    return [folder, *(f"{folder}/{name}" for name in (names[:1] + names[-1:]))]
+
+
+class Clock:
+    """The store's own clock, for a store may have another time than this host."""
+
+    def __init__(self, store: ObjectStore, dataset_id: str) -> None:
+        self._store = store
+        self._dataset_id = dataset_id
+
+    @cached_property
+    def _now(self) -> float:
+        if isinstance(self._store, LocalStore):
+            return time.time()
+        # Written only where something may have to go: other folders in a bucket are somebody else's.
+        probe = f"{paths.running(self._dataset_id)}/clock-{uuid.uuid4().hex}"
+        self._store.put(probe, b"")
+        try:
+            return self._store.modified(probe) or time.time()
+        finally:
+            self._store.delete(probe)
+
+    def age(self, *names: str) -> float:
+        """Seconds since the newest of these was written; -1 where none is there any more."""
+        now = self._now
+        written = [time for name in names if (time := self._store.modified(name)) is not None]
+        return now - max(written) if written else -1.0
