@@ -123,10 +123,10 @@ def ranges() -> None:
             started = time.perf_counter()
             stream[step]
             trips.append((time.perf_counter() - started) / (2 * LATENCY_MS / 1e3))
-        folder = ref._base.manifest.shards[0].name.rpartition("/")[0]
+        folder = ref._base.version.manifest.shards[0].name.rpartition("/")[0]
         paths = [
             f"{there.url}/images/{folder}/shard-{number:05}.array_record"
-            for number in range(len(ref._base.manifest.shards))
+            for number in range(len(ref._base.version.manifest.shards))
         ]
         command = [sys.executable, "-c", STOCK, "8", str(BATCH), *paths]
         environment = {**os.environ, "CLOUD_STORAGE_EMULATOR_ENDPOINT": there.proxy.endpoint}
@@ -220,7 +220,7 @@ def bare_copy(there: Cloud, ref: Any) -> None:
                 raw = await fs._cat_file(name, start=begin, end=end)
                 os.pwrite(out, raw, begin)
 
-        for shard in ref._base.manifest.shards:
+        for shard in ref._base.version.manifest.shards:
             name = f"{there.url.removeprefix('gs://')}/images/{shard.name}"
             bounds = range(0, shard.stats.nbytes, PIECE)
             await asyncio.gather(*(part(name, at, min(at + PIECE, shard.stats.nbytes)) for at in bounds))

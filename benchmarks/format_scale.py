@@ -20,9 +20,9 @@ from cachelayer import ArraySpec
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.objects import paths
-from cachelayer.versions.log import Snapshot, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 SPEC = {"tokens": ArraySpec("int32", (None,)), "label": ArraySpec("int64")}
 ATTEMPT = "20260101T000000-0123456789ab"

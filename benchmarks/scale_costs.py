@@ -19,19 +19,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
+from cachelayer.access.published import _Objects
 from faults import FaultProxy, fault_proxy
 from format_scale import a_manifest
 from servers import Server, gcs_server, new_bucket
 
 import cachelayer
-from cachelayer.access.published import _Objects
 from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.transfer import PIECE
 from cachelayer.streams import order
-from cachelayer.versions.log import Snapshot, VersionInfo
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 KINDS = ("one size", "any size")
 RECORD_NBYTES = 10_000

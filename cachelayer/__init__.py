@@ -5,7 +5,6 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mixed import Mixture, mix
-from cachelayer.access.verify import Report
 from cachelayer.access.wrapped import WrappedRef, wrap
 from cachelayer.builds.sharded_source import sharded
 from cachelayer.errors import (
@@ -40,7 +39,8 @@ from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent
-from cachelayer.versions.log import VersionInfo
+from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.verify import Report
 
 __version__ = "0.1.0"
 

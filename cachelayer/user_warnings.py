@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import warnings
 from pathlib import Path
@@ -10,11 +12,13 @@ from cachelayer.errors import CacheLayerWarning
 
 _PACKAGE = str(Path(__file__).parent)
 _ADAPTERS = str((Path(__file__).parent / "adapters").resolve())
+_NOBODYS = (_PACKAGE, _ADAPTERS, contextlib.__file__, functools.__file__)
+"""Code between the user's line and a warning: ours, and what context managers and decorators run through."""
 
 
 def warn(text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:
     """Warn of something, at the innermost line that is not this library's."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, _ADAPTERS)):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOBODYS):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)

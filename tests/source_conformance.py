@@ -104,7 +104,7 @@ def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_by
         shard_bytes: size of a shard.
     """
     whole = Storage(folder / "whole").cache(make(), "d", "v1", shard_bytes=shard_bytes)
-    assert len(whole._base.manifest.shards) >= 8
+    assert len(whole._base.version.manifest.shards) >= 8
     storage = Storage(folder / "resumed")
     with pytest.raises(SourceError, match="went away"):
         storage.cache(Watched(as_source(make()), records // 2), "d", "v1", shard_bytes=shard_bytes)

@@ -122,7 +122,7 @@ def interrupted(arguments: Sequence[str], here: Path, when: Callable[[], bool]) 
 def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> None:
     storage = cachelayer.Storage("cache")
     storage.submit([bytes(1000)] * 600, "d", "v1", shard_bytes=100_000)
-    shards = len(storage.fetch("d")._base.manifest.shards)
+    shards = len(storage.fetch("d")._base.version.manifest.shards)
     url = s3.url(new_bucket(s3), "caches")
     with fault_proxy(s3.endpoint) as proxy:
         # Who waited for the upload that is stalled would wait for ever.

@@ -124,7 +124,7 @@ def test_an_ambiguous_digest_prefix_is_refused(tmp_path: Path) -> None:
 def test_verify_finds_damage(storage: cachelayer.Storage) -> None:
     good = document("verify", f"{storage.url}/d@v1")
     assert (good["ok"], good["records"], good["problems"]) == (True, 500, [])
-    shard = Path(storage.url, "d", storage.fetch("d", "v1")._base.manifest.shards[0].name)
+    shard = Path(storage.url, "d", storage.fetch("d", "v1")._base.version.manifest.shards[0].name)
     raw = bytearray(shard.read_bytes())
     raw[len(raw) // 3] ^= 1
     shard.write_bytes(raw)
@@ -202,7 +202,7 @@ def test_diff_tells_same_from_different(storage: cachelayer.Storage, tmp_path: P
 
 def test_mirror_of_a_local_storage_has_nothing_to_do(storage: cachelayer.Storage) -> None:
     found = document("mirror", f"{storage.url}/d@v1")
-    assert found["local_shards"] == found["shards"] == len(storage.fetch("d", "v1")._base.manifest.shards)
+    assert found["local_shards"] == found["shards"] == len(storage.fetch("d", "v1")._base.version.manifest.shards)
     assert found["local_nbytes"] == found["nbytes"]
 
 

@@ -49,7 +49,7 @@ def test_shards_that_both_have_are_counted_once_for_each_time(storage: Storage) 
     one = storage.submit(rows(500), "d", "v1", shard_bytes=35_000)
     other = storage.submit(rows(700), "d", "v2", shard_bytes=35_000)
     diff = one.diff(other)
-    counts = [len(ref._base.manifest.shards) for ref in (one, other)]
+    counts = [len(ref._base.version.manifest.shards) for ref in (one, other)]
     assert not diff.same_data
     assert diff.records == (500, 700)
     assert diff.nbytes == (one.nbytes, other.nbytes)

@@ -24,12 +24,12 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import Storage
-from cachelayer.access.published import Published
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
+from cachelayer.versions.stored_version import StoredVersion
 
 SHARDS = 6
 ROWS = [{"n": number, "x": np.full(300, number % 251, np.uint8)} for number in range(500)]
@@ -40,7 +40,7 @@ def here(tmp_path: Path) -> Storage:
     """A storage on disk with one version of a few shards."""
     storage = Storage(tmp_path / "here")
     ref = storage.submit(ROWS, "d", "v1", shard_bytes=35_000, description="rows", metadata={"made": "here"})
-    assert len(ref._base.manifest.shards) == SHARDS
+    assert len(ref._base.version.manifest.shards) == SHARDS
     return storage
 
 
@@ -224,7 +224,7 @@ class Meanwhile(LocalStore):
 
 def copy_while(here: Storage, to: ObjectStore, happens: Callable[[], object]) -> None:
     info = here.versions("d")["v1"]
-    source = Published(Meanwhile(Path(here.url), happens), "d", info)
+    source = StoredVersion(Meanwhile(Path(here.url), happens), "d", info)
     VersionCopy(source, to, "d", info.version, False).copy()
 
 
@@ -239,7 +239,7 @@ def test_an_attempt_that_is_revoked_meanwhile_goes_under_another_name(here: Stor
 
     copy_while(here, there._store, revoke)
     assert happened
-    assert attempt not in {shard.attempt for shard in there.fetch("d", "v1")._base.manifest.shards}
+    assert attempt not in {shard.attempt for shard in there.fetch("d", "v1")._base.version.manifest.shards}
     check(there.fetch("d", "v1"), there)
 
 

@@ -74,7 +74,9 @@ def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp
     storage.gc(grace=0.0)
     builds = {path.name for path in (tmp_path / "rows" / "_builds").iterdir()}
     named = {paths.attempt_of(info.manifest) for info in storage.versions("rows").values()}
-    named.update(*(storage.fetch("rows", version)._base.manifest.attempts for version in storage.versions("rows")))
+    named.update(
+        *(storage.fetch("rows", version)._base.version.manifest.attempts for version in storage.versions("rows"))
+    )
     assert builds == named
     for version in storage.versions("rows"):
         assert whole(storage, version)
@@ -100,7 +102,9 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     storage.gc(grace=0.0)
     builds = {path.name for path in (tmp_path / "rows" / "_builds").iterdir()}
     named = {paths.attempt_of(info.manifest) for info in storage.versions("rows").values()}
-    named.update(*(storage.fetch("rows", version)._base.manifest.attempts for version in storage.versions("rows")))
+    named.update(
+        *(storage.fetch("rows", version)._base.version.manifest.attempts for version in storage.versions("rows"))
+    )
     assert builds == named
 
 

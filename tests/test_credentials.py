@@ -156,7 +156,7 @@ def test_a_forked_child_keeps_its_own() -> None:
 def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     ref = storage.submit([b"1", b"2"], "d", "v1")
-    path = tmp_path / "d" / ref._base.manifest.shards[0].name
+    path = tmp_path / "d" / ref._base.version.manifest.shards[0].name
     url = s3.url(new_bucket(s3))
     options = {**s3.storage_options(), "secret": "hush-hush"}
     open_store(url, options).upload(path, "a")

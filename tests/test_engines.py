@@ -77,7 +77,7 @@ def test_a_pipeline_whose_program_was_killed_is_gone_on_with(tmp_path: Path) -> 
     ref = cachelayer.Storage(tmp_path / "storage").submit(
         source, "d", "v1", shard_bytes=SHARD_BYTES, engine="beam", resume=True
     )
-    assert len(ref._base.manifest.attempts) == 2
+    assert len(ref._base.version.manifest.attempts) == 2
     whole = cachelayer.Storage(tmp_path / "whole").submit(source, "d", "v1", shard_bytes=SHARD_BYTES)
     assert ref.digest == whole.digest
 

@@ -16,8 +16,9 @@ import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.versions.log import Log, Snapshot
+from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import canonical_json
+from cachelayer.versions.snapshot import Snapshot
 
 
 class Foreign:

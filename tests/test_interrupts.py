@@ -19,11 +19,12 @@ import pytest
 import cachelayer
 from cachelayer.streams.outcome import Outcome
 
-# Where there is state; the rest of the sequential layer is arithmetic.
+# Where there is state; the rest of the streams is arithmetic.
 OURS = {
-    str(Path(cachelayer.__file__).parent / "sequential" / f"{name}.py")
-    for name in ("block", "maps", "outcome", "pace", "prefetch", "step_reader", "stream", "worker")
+    str(Path(cachelayer.__file__).parent / "streams" / f"{name}.py")
+    for name in ("maps", "outcome", "pace", "prefetch", "prefetch_worker", "reads", "step_reader", "stream")
 }
+assert all(Path(file).is_file() for file in OURS)
 # Locks of these that an interrupt left taken would keep the thread that reads ahead waiting for ever.
 OURS |= {str(module.__file__) for module in (concurrent.futures._base, queue)}
 

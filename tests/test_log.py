@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from cachelayer import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 INFO = VersionInfo("v1", "_builds/a1/manifest.json", "0" * 64, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(

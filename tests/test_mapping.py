@@ -55,7 +55,7 @@ class Shard:
         self.ref: Any = cachelayer.Storage(folder).submit(
             records(kind), "d", "v1", compression="zstd" if kind == "zstd" else None
         )
-        self.stats: ShardStats = self.ref._base.manifest.shards[0].stats
+        self.stats: ShardStats = self.ref._base.version.manifest.shards[0].stats
         self.path = next(folder.rglob("*.array_record"))
         self.index_path = self.path.with_suffix(".index")
         self.rows = np.fromfile(self.index_path, index.ROW, offset=index.HEADER_NBYTES)
@@ -184,7 +184,7 @@ def test_a_selection_outside_of_its_shards_is_found_out(shards: dict[str, Shard]
     numbers = range(start, start + step * count, step) if step else range(0)
     digest = Selection(numbers).digest(ref._base.digest, N) if step and step < 2**60 else "0" * 64
     wild = Kept(start=start, step=step, records=count, digest=digest, file=None)
-    base.__dict__["manifest"] = replace(ref._base.manifest, kept=wild)
+    base.__dict__["manifest"] = replace(ref._base.version.manifest, kept=wild)
     with pytest.raises(CorruptionError, match=r"manifest\.json"):
         _ = base.kept
 

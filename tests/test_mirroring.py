@@ -81,7 +81,7 @@ def test_a_local_storage_is_its_own_mirror(tmp_path: Path) -> None:
 
 
 def test_without_room_it_says_how_many_there_are(memory: Any, tmp_path: Path) -> None:
-    shards = memory._base.manifest.shards
+    shards = memory._base.version.manifest.shards
     limit = sum(shard.stats.index_nbytes for shard in shards) + 3 * max(shard.stats.nbytes for shard in shards)
     ref = cachelayer.open(memory.reference, local_cache=tmp_path, local_cache_bytes=limit)
     found = ref.mirror()
@@ -117,8 +117,8 @@ def test_a_shard_that_cannot_be_fetched_is_an_error_and_the_next_mirror_goes_on(
 
 @pytest.mark.parametrize("suffix", ["array_record", "index"])
 def test_a_damaged_object_is_an_error(memory: Any, tmp_path: Path, suffix: str) -> None:
-    store = memory._base.store
-    name = f"d/{memory._base.manifest.shards[2].name.removesuffix('array_record')}{suffix}"
+    store = memory._base.version.store
+    name = f"d/{memory._base.version.manifest.shards[2].name.removesuffix('array_record')}{suffix}"
     whole = store.read(name)
     store.put(name, whole[:80] + bytes([whole[80] ^ 1]) + whole[81:])
     ref = cachelayer.open(memory.reference, local_cache=tmp_path)

@@ -59,10 +59,10 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     assert ref.element_spec == expected.element_spec
     assert storage.verify("d", "v1", progress=False)
     storage.gc(grace=0.0)
-    store, manifest = storage._store, ref._base.manifest
+    store, manifest = storage._store, ref._base.version.manifest
     assert store.names("d/_unfinished/v1") == []
     named = {shard.name for shard in manifest.shards}
-    named |= {paths.index_of(name) for name in named} | {ref._base.info.manifest}
+    named |= {paths.index_of(name) for name in named} | {ref._base.version.info.manifest}
     found = {
         f"{paths.BUILDS}/{attempt}/{name}"
         for attempt in store.names("d/_builds")
@@ -74,7 +74,7 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
 def test_the_records_come_in_the_order_of_the_parts(expected: cachelayer.DataRef[Any]) -> None:
     assert [element["number"] for element in expected] == list(range(RECORDS))
     assert expected[1999]["text"] == row(1999)["text"]
-    assert len(expected._base.manifest.shards) > 2 * PARTS
+    assert len(expected._base.version.manifest.shards) > 2 * PARTS
     assert expected.provenance["source"] == "sharded"
     assert expected.provenance["function"].endswith("parts_child.rows")
 
@@ -137,7 +137,7 @@ def test_records_of_one_size_have_the_shards_of_a_build_in_one_piece(
     whole = storage.submit(Listed(records), "whole", "v1", **options)
     parts = storage.submit(Listed(records), "parts", "v1", **options, workers=2)
     assert parts.digest == whole.digest
-    assert len(parts._base.manifest.shards) == len(whole._base.manifest.shards) == division.parts.count
+    assert len(parts._base.version.manifest.shards) == len(whole._base.version.manifest.shards) == division.parts.count
     limited = storage.submit(Listed(records), "parts", "v2", **options, workers=2, max_records=900)
     assert limited.digest == storage.submit(Listed(900), "whole", "v2", **options).digest
 
@@ -238,9 +238,9 @@ def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, t
         name for attempt in storage._store.names("d/_builds") for name in storage._store.names(f"d/_builds/{attempt}")
     }
     ref = storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, workers=1)
-    names = [Path(shard.name).name for shard in ref._base.manifest.shards]
+    names = [Path(shard.name).name for shard in ref._base.version.manifest.shards]
     assert len(kept.intersection(names)) > 5
-    assert len(ref._base.manifest.attempts) == 2
+    assert len(ref._base.version.manifest.attempts) == 2
 
 
 def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: Path) -> None:
@@ -464,7 +464,7 @@ def test_when_all_hosts_died_the_next_go_on(
     (tmp_path / "6").unlink()
     assert digests([begin(storage.url, tmp_path, index, 2) for index in range(2)]) == [expected.digest] * 2
     check(storage, expected)
-    assert len(storage.fetch("d", "v1")._base.manifest.attempts) > 1
+    assert len(storage.fetch("d", "v1")._base.version.manifest.attempts) > 1
 
 
 def test_hosts_with_other_sources_are_refused(storage: Storage, tmp_path: Path) -> None:
@@ -593,7 +593,7 @@ def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None
 
 def test_what_was_begun_twice_and_left_in_a_published_attempt_is_collected(storage: Storage) -> None:
     ref = storage.submit(sharded(rows, PARTS), "d", "v1")
-    folder = f"d/_builds/{paths.attempt_of(ref._base.info.manifest)}"
+    folder = f"d/_builds/{paths.attempt_of(ref._base.version.info.manifest)}"
     storage._store.put(f"{folder}/shard-990000.array_record", b"late")
     assert storage.gc(grace=3600.0) == []
     assert "shard-990000.array_record" in storage._store.names(folder)

@@ -16,7 +16,8 @@ import pytest
 import cachelayer
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.versions.log import Log, Snapshot
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import Snapshot
 
 
 def build_and_leave_a_mark(folder: str) -> Any:

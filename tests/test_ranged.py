@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
-from cachelayer.access.published import Published
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
 from cachelayer.objects import paths
 from cachelayer.records.record_buffers import RecordBuffer
@@ -30,8 +30,8 @@ class Reads:
         changed: objects that are read instead.
     """
 
-    def __init__(self, published: Published) -> None:
-        self._store = published.store
+    def __init__(self, published: VersionRecords) -> None:
+        self._store = published.version.store
         self.calls: list[Sequence[Range]] = []
         self.changed: dict[str, bytes] = {}
 
@@ -56,8 +56,8 @@ class Remote:
 
     def __init__(self, ref: Any, **options: Any) -> None:
         published = ref._base
-        assert isinstance(published, Published)
-        files = published.manifest.shards
+        assert isinstance(published, VersionRecords)
+        files = published.version.manifest.shards
         self.objects = [ShardObject(f"d/{file.name}", f"d/{paths.index_of(file.name)}", file.stats) for file in files]
         self.splits = np.cumsum([0, *(file.stats.records for file in files)])
         self.reads = Reads(published)
@@ -145,7 +145,7 @@ def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None
 def long_indices(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Shards whose indices have several pages of 64 KiB each."""
     ref = numbered(tmp_path_factory.mktemp("long"), 60_000, 15_000 * 60)
-    assert all(file.stats.index_nbytes > 3 << 16 for file in ref._base.manifest.shards[:-1])
+    assert all(file.stats.index_nbytes > 3 << 16 for file in ref._base.version.manifest.shards[:-1])
     return ref
 
 
@@ -293,7 +293,7 @@ def test_an_index_of_another_version_is_refused(tmp_path: Path, kept_nbytes: int
 def test_an_object_that_was_cut_is_named(part: str) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     ref = storage.submit([b"x" * 1000] * 100, "d", "v1")
-    store = ref._base.store  # type: ignore[attr-defined]
+    store = ref._base.version.store  # type: ignore[attr-defined]
     (name,) = [f"d/_builds/{name}" for name in _below(store, "d/_builds") if name.endswith(part)]
     store.put(name, store.read(name)[:-900] if part == "index" else store.read(name)[:50_000])
     with pytest.raises(CorruptionError, match=rf"shard-00000\.{part}: it has \d+ bytes, expected \d+"):

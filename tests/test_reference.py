@@ -9,8 +9,8 @@ import pytest
 
 import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
-from cachelayer.versions.log import Snapshot, VersionInfo
 from cachelayer.versions.reference import Reference, split_slice
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 DIGESTS = {"v1": "aa11" + "0" * 60, "v2": "aa22" + "0" * 60, "again": "aa22" + "0" * 60}
 INFO = VersionInfo("", "_builds/a/manifest.json", "", "", 1, 1, "")

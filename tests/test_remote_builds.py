@@ -22,7 +22,8 @@ import cachelayer
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.log import Log, Snapshot
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,8 @@ def test_what_a_stopped_builder_has_finished_is_the_successors_and_stays_when_it
     builder.go_on()
     assert builder.outcome() == published
     ref = place.storage.fetch("rows", "v1")
-    assert [shard.attempt for shard in ref._base.manifest.shards][:2] == [first, first]
-    assert ref._base.manifest.attempts == {first, second}
+    assert [shard.attempt for shard in ref._base.version.manifest.shards][:2] == [first, first]
+    assert ref._base.version.manifest.attempts == {first, second}
     assert ref.digest == expected_digest()
     assert place.storage.gc(grace=0.0) == []
     assert place.storage.verify("rows", "v1", progress=False)

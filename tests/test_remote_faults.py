@@ -250,7 +250,7 @@ def test_an_endpoint_where_nobody_listens_is_an_error_that_names_it(
 ) -> None:
     proxy.refuse()
     with pytest.raises(
-        StorageError, match=rf"{proxy.endpoint.removeprefix('http://')}: .*is the host reachable, and in order\?"
+        StorageError, match=rf"{proxy.endpoint.removeprefix('http://')}: .*is the host reachable and healthy\?"
     ):
         operation(open_one(timeout=0.3))
 

@@ -48,7 +48,7 @@ def _publish(server: Server) -> Any:
     url = server.url(new_bucket(server), "caches")
     storage = Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
     ref = storage.submit(rows(COUNT), "d", "v1", shard_bytes=SHARD_BYTES)
-    assert len(ref._base.manifest.shards) == SHARDS  # type: ignore[attr-defined]
+    assert len(ref._base.version.manifest.shards) == SHARDS  # type: ignore[attr-defined]
     return ref
 
 
@@ -58,7 +58,7 @@ class Seen:
     def __init__(self, server: Server, ref: Any, proxy: FaultProxy) -> None:
         self.proxy = proxy
         self.reference = ref.reference
-        self.shards = ref._base.manifest.shards
+        self.shards = ref._base.version.manifest.shards
         self.options = {"storage_options": server.storage_options(proxy.endpoint)}
 
     def open(self, **options: Any) -> Any:
@@ -119,8 +119,8 @@ def memory() -> Any:
 
 def object_of(ref: Any, number: int, suffix: str) -> tuple[Any, str]:
     """The store and the name of a shard or an index."""
-    name = ref._base.manifest.shards[number].name
-    return ref._base.store, f"d/{name.removesuffix('.array_record')}.{suffix}"
+    name = ref._base.version.manifest.shards[number].name
+    return ref._base.version.store, f"d/{name.removesuffix('.array_record')}.{suffix}"
 
 
 def flip(data: bytes, place: int) -> bytes:
@@ -186,7 +186,7 @@ def test_processes_at_once_copy_each_shard_once(seen_on_gcs: Seen, tmp_path: Pat
 
 def test_a_part_of_a_dataset_copies_the_shards_that_it_touches(memory: Any, tmp_path: Path) -> None:
     ref = cachelayer.open(memory.reference, local_cache=tmp_path)
-    first = memory._base.manifest.shards[0].stats.records
+    first = memory._base.version.manifest.shards[0].stats.records
     view = ref[: first // 2]
     for _ in range(5):
         assert check(view.read(range(len(view)))) == list(range(len(view)))
@@ -208,7 +208,7 @@ def test_a_pass_in_order_has_the_next_shard_copied_before_it_comes(memory: Any, 
     ref = cachelayer.open(memory.reference, local_cache=tmp_path)
     shards = ref._base.shards
     splits = [0]
-    for shard in memory._base.manifest.shards:
+    for shard in memory._base.version.manifest.shards:
         splits.append(splits[-1] + shard.stats.records)
     assert check(ref.read(range(splits[2]))) == list(range(splits[2]))
     assert wait(ref) == 3

@@ -60,7 +60,7 @@ def finished(storage: Storage, version: str = "v1") -> dict[int, str]:
 
 
 def shards(ref: cachelayer.DataRef[Any]) -> list[str]:
-    return [shard.name for shard in ref._base.manifest.shards]
+    return [shard.name for shard in ref._base.version.manifest.shards]
 
 
 def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
@@ -69,12 +69,12 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     assert ref.element_spec == expected.element_spec
     assert storage.verify("rows", "v1", progress=False)
     store = storage._store
-    named = ref._base.manifest.attempts | {paths.attempt_of(ref._base.info.manifest)}
+    named = ref._base.version.manifest.attempts | {paths.attempt_of(ref._base.version.info.manifest)}
     storage.gc(grace=0.0)
     assert store.names("rows/_unfinished/v1") == []
     assert set(store.names("rows/_builds")) == named
     files = [f"{paths.BUILDS}/{attempt}/{name}" for attempt in named for name in store.names(f"rows/_builds/{attempt}")]
-    listed = set(shards(ref)) | {paths.index_of(name) for name in shards(ref)} | {ref._base.info.manifest}
+    listed = set(shards(ref)) | {paths.index_of(name) for name in shards(ref)} | {ref._base.version.info.manifest}
     assert set(files) == listed
     assert storage.verify("rows", "v1", progress=False)
 
@@ -115,7 +115,7 @@ def test_killed_at_random_moments_in_an_object_store(
     assert status == 0
     storage = Storage(url, storage_options=options, local_cache_bytes=0)
     check(storage, expected)
-    assert len(storage.fetch("rows", "v1")._base.manifest.attempts) > 1
+    assert len(storage.fetch("rows", "v1")._base.version.manifest.attempts) > 1
 
 
 class Listed(Sequence[Any]):
@@ -175,7 +175,7 @@ def test_a_source_that_can_seek_is_asked_for_some_records_of_each_finished_shard
 ) -> None:
     fail(storage, Listed(7200))
     done = len(finished(storage))
-    ends = np.cumsum(expected._base.manifest.shards.records).tolist()
+    ends = np.cumsum(expected._base.version.manifest.shards.records).tolist()
     again = Listed(None)
     ref = cache(storage, again)
     assert done > 3
@@ -238,7 +238,7 @@ def test_a_source_of_other_code_begins_anew_and_says_so(storage: Storage, tmp_pa
     with pytest.warns(cachelayer.CacheLayerWarning, match=r"rows@v1 is built from its beginning.*: mend changed$"):
         ref = cache(storage, changed)
     assert ref[1] == {"text": "row 0001" * 30}
-    assert len(ref._base.manifest.attempts) == 1
+    assert len(ref._base.version.manifest.attempts) == 1
 
 
 @pytest.mark.parametrize("kind", ["generator", "sequence"])
@@ -312,7 +312,7 @@ def test_a_build_with_other_options_begins_anew(storage: Storage, other: dict[st
     [name] = other
     with pytest.warns(cachelayer.CacheLayerWarning, match=f"rows@v1 is built from its beginning.*{name} was"):
         ref = cache(storage, Listed(None), **other)
-    assert len(ref._base.manifest.attempts) == 1
+    assert len(ref._base.version.manifest.attempts) == 1
 
 
 def test_shards_that_were_lost_are_written_again(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
@@ -321,7 +321,7 @@ def test_shards_that_were_lost_are_written_again(storage: Storage, expected: cac
         if number in (2, 5):
             Path(storage.url, "rows", name).unlink()
     ref = cache(storage, Listed(None))
-    own = paths.attempt_of(ref._base.info.manifest)
+    own = paths.attempt_of(ref._base.version.info.manifest)
     written = [number for number, name in enumerate(shards(ref)) if paths.attempt_of(name) == own]
     assert {2, 5} < set(written)
     assert not {0, 1, 3, 4, 6} & set(written)
@@ -357,7 +357,7 @@ def test_what_an_interrupted_build_went_on_with_waits_as_long_as_its_own_shards(
     source = Listed(None)
     assert cache(storage, source).digest == expected.digest
     assert went_on_at(source) > 3200
-    assert first.name in storage.fetch("rows", "v1")._base.manifest.attempts
+    assert first.name in storage.fetch("rows", "v1")._base.version.manifest.attempts
 
 
 def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_gc_leaves_what_a_running_build_goes_on_with(storage: Storage, expected:
 
     ref = cache(storage, Listed(None, at=(7200, lambda: collected.append(storage.gc(grace=0.0)))))
     assert collected == [[]]
-    assert len(ref._base.manifest.attempts) == 2
+    assert len(ref._base.version.manifest.attempts) == 2
     check(storage, expected)
 
 
@@ -528,7 +528,7 @@ def test_who_loses_the_race_for_a_version_leaves_nothing(storage: Storage) -> No
     source = Listed(None, at=(6400, lambda: storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)))
     with pytest.raises(cachelayer.AlreadyExistsError):
         storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
-    assert set(storage._store.names("rows/_builds")) == storage.fetch("rows", "v1")._base.manifest.attempts
+    assert set(storage._store.names("rows/_builds")) == storage.fetch("rows", "v1")._base.version.manifest.attempts
     assert storage._store.names("rows/_unfinished/v1") == []
     assert storage.verify("rows", "v1")
 

@@ -24,9 +24,9 @@ from cachelayer.streams.order import Order
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.versions.heartbeat import Turns, Watch
 from cachelayer.versions.history import LogEvent
-from cachelayer.versions.log import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.manifest import Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
 ATTEMPT = "20260101T000000-0123456789ab"

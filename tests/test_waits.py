@@ -74,7 +74,7 @@ class Killed:
 
     def check(self, ref: cachelayer.DataRef[Any]) -> None:
         """Its shards were gone on with, and no sign of it is left."""
-        assert self.attempt in ref._base.manifest.attempts
+        assert self.attempt in ref._base.version.manifest.attempts
         assert len(ref) == resume_child.RECORDS
         assert self.store.names("rows/_running") == []
         assert self.store.names("rows/_leases/v1") == []

@@ -41,7 +41,7 @@ class LocalCopies:
         self._group = lru_cache(_GROUPS_HELD)(self._open_group)
 
     def _open_group(self, attempt: str) -> CopyGroup:
-        return copy_group(self._folder, self._store, self._dataset_id, attempt)
+        return self._folder.of_attempt(self._store.url, self._dataset_id, attempt)
 
     def _names(self, number: int) -> tuple[CopyGroup, str, str]:
         shard = self._shards[number]
@@ -105,8 +105,3 @@ class LocalCopies:
                 raise CorruptionError(f"{self._store.url}/{source}: what was copied does not match its CRC32C")
 
         return group.make(name, shard.stats.nbytes, fill)
-
-
-def copy_group(folder: CacheFolder, store: ObjectStore, dataset_id: str, attempt: str) -> CopyGroup:
-    """The copies of what one build attempt wrote."""
-    return folder.group(f"{store.url}/{paths.build(dataset_id, attempt)}")

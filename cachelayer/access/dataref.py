@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.mirror import Mirrored, mirror
-from cachelayer.access.published import Published
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import T
@@ -23,9 +23,9 @@ class DataRef(View[T], Generic[T]):
     Made by :class:`cachelayer.Storage`. Picklable, and safe to use from threads and after a fork.
     """
 
-    _base: Published
+    _base: VersionRecords
 
-    def __init__(self, base: Published, selection: Selection | None = None) -> None:
+    def __init__(self, base: VersionRecords, selection: Selection | None = None) -> None:
         super().__init__(base, selection)
 
     def _with_selection(self, selection: Selection) -> Self:
@@ -34,32 +34,32 @@ class DataRef(View[T], Generic[T]):
     @property
     def dataset_id(self) -> str:
         """The dataset."""
-        return self._base.dataset_id
+        return self._base.version.dataset_id
 
     @property
     def dataset_version(self) -> str:
         """The version."""
-        return self._base.info.version
+        return self._base.version.info.version
 
     @property
     def reference(self) -> str:
         """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
-        return f"{self._base.store.url}/{self.dataset_id}@{self.dataset_version}@sha256:{self._base.info.digest}"
+        return self._base.version.reference
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What the user gave as metadata, and what the source said of itself."""
-        return dict(self._base.manifest.provenance.get("metadata") or {})
+        return dict(self._base.version.manifest.provenance.get("metadata") or {})
 
     @property
     def provenance(self) -> dict[str, Any]:
         """How the version came to be."""
-        return dict(self._base.manifest.provenance)
+        return dict(self._base.version.manifest.provenance)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the version's shards."""
-        return self._base.info.nbytes
+        return self._base.version.info.nbytes
 
     def stored_nbytes(self, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """The bytes that records take in their shards, from the indices of these: no record is read.
@@ -73,7 +73,7 @@ class DataRef(View[T], Generic[T]):
         Raises:
             RecordIndexError: where there is no such record.
         """
-        return self._base.stored_nbytes(self._selection.take(indices))
+        return self._base.shards.stored_nbytes(self._selection.take(indices))
 
     def diff(self, other: DataRef[Any]) -> Diff:
         """How this version differs from another, of any dataset and storage; of views, the whole versions.
@@ -83,7 +83,7 @@ class DataRef(View[T], Generic[T]):
         """
         if not isinstance(other, DataRef):
             raise InvalidTypeError(f"a version is compared with a DataRef, not with a {type(other).__name__}")
-        return compare(self._base, other._base)
+        return compare(self._base.version, other._base.version)
 
     def mirror(self, *, progress: bool | None = None) -> Mirrored:
         """Have local copies of all shards of the version made, and wait for them: before training starts.

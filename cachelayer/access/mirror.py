@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachelayer.access.published import Published
 from cachelayer.access.shard_set import ShardSet
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.progress.meter import Progress
 
 
@@ -28,17 +28,18 @@ class Mirrored:
     folder: str
 
 
-def mirror(version: Published, progress: bool | None) -> Mirrored:
+def mirror(records: VersionRecords, progress: bool | None) -> Mirrored:
     """Have all shards of a version on this host, as far as there is room.
 
     Raises:
         InvalidArgumentError: where the storage keeps no local copies.
         CacheLayerError: where a copy could not be made.
     """
-    table, shards = version.manifest.shards, version.shards
+    version, shards = records.version, records.shards
+    table = version.manifest.shards
     if isinstance(shards, ShardSet):
         return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.store.url)
-    with Progress(f"mirror {version.name}", len(version), progress) as shown:
+    with Progress(f"mirror {version.name}", len(records), progress) as shown:
         here = shards.copy_all(lambda shard: shown.update(table[shard].stats.records, table[shard].stats.nbytes))
-    folder = "" if version.copies is None else str(version.copies.path)
+    folder = "" if records.copies is None else str(records.copies.path)
     return Mirrored(len(table), len(here), table.nbytes, sum(table[shard].stats.nbytes for shard in here), folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import threading
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -19,7 +18,6 @@ from cachelayer.access.shard_set import JoinedRecords, ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.errors import (
     CacheLayerError,
-    CacheLayerWarning,
     CorruptionError,
     InvalidArgumentError,
     StorageError,
@@ -27,6 +25,7 @@ from cachelayer.errors import (
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.user_warnings import warn
 
 # Who looks up a few records has no use for copies of whole shards.
 _FEW_RECORDS = 64
@@ -234,7 +233,7 @@ class RemoteShards:
 
     @staticmethod
     def _warn(text: str) -> None:
-        warnings.warn(text, CacheLayerWarning, stacklevel=6)
+        warn(text)
 
 
 class _Filling:

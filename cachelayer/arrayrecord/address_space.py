@@ -15,7 +15,6 @@ import os
 import resource
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
@@ -28,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.buddies import Buddies
-from cachelayer.errors import CacheLayerWarning
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, windows
+from cachelayer.user_warnings import warn
 
 _PROT_NONE = 0
 _MAP_FIXED = 0x10
@@ -345,10 +344,8 @@ def _reserved() -> AddressSpace | None:
                 return AddressSpace(1 << power)
             except (OSError, AttributeError):
                 continue
-    warnings.warn(
+    warn(
         "the system does not let this process reserve addresses to map files at (see `ulimit -v`): records are read "
-        "by system calls of their own, which is slower",
-        CacheLayerWarning,
-        stacklevel=2,
+        "by system calls of their own, which is slower"
     )
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,9 +16,10 @@ from cachelayer.arrayrecord.address_space import NoRoomError, Slot, address_spac
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, pieces
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
-from cachelayer.errors import CacheLayerWarning, CorruptionError, StorageError
+from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_rows, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.user_warnings import warn
 
 _PIECE = 1 << 30
 _WARNED: list[Path] = []
@@ -324,8 +324,4 @@ def _warn_once(path: Path, error: Exception) -> None:
     if _WARNED:
         return
     _WARNED.append(path)
-    warnings.warn(
-        f"{path}, and others after it, cannot be mapped and are read by system calls, which is slower: {error}",
-        CacheLayerWarning,
-        stacklevel=2,
-    )
+    warn(f"{path}, and others after it, cannot be mapped and are read by system calls, which is slower: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
 from cachelayer.builds.source import Seekable, Skippable, Source, from_record
 from cachelayer.builds.uploads import Deliver, OnFinished
 from cachelayer.builds.writer_process import WritingProcess
-from cachelayer.errors import CacheLayerWarning, ElementError, InvalidArgumentError
+from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.progress.meter import Progress
 from cachelayer.records import spec_json
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.infer import from_elements
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished
 
@@ -130,12 +130,10 @@ def build(
 
 
 def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
-    warnings.warn(
+    warn(
         f"workers={options.workers}: a source of {source.kind} cannot be divided: one process makes its elements, and "
         "another writes them. A sequence with a length can be, most datasets, and what "
-        "cachelayer.sharded(function, count) makes",
-        CacheLayerWarning,
-        stacklevel=6,
+        "cachelayer.sharded(function, count) makes"
     )
 
 

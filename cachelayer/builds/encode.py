@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cachelayer.builds.batches import Batch, Elements, Separable
-from cachelayer.errors import CacheLayerWarning, ElementError
+from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.column import Column
@@ -16,6 +15,7 @@ from cachelayer.records.media import check_files
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 
 OnError = Literal["raise", "skip"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip")
@@ -67,11 +67,7 @@ class LeftOut:
     def warn(self) -> None:
         """Say so if elements were left out."""
         if self.count:
-            warnings.warn(
-                f"{self.count} of {self.of} records were left out. The first: {self.first[0]}",
-                CacheLayerWarning,
-                stacklevel=2,
-            )
+            warn(f"{self.count} of {self.of} records were left out. The first: {self.first[0]}")
 
 
 class Encoder:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import time
 import uuid
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cachelayer.access.published import Published
+from cachelayer.builds.appending import check_fits
 from cachelayer.builds.build import Built, build
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_parts import (
@@ -38,7 +37,6 @@ from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import (
     BuildRevokedError,
     CacheLayerError,
-    CacheLayerWarning,
     CorruptionError,
     InvalidArgumentError,
     SourceError,
@@ -49,14 +47,17 @@ from cachelayer.progress.meter import Progress, Waiting, notice
 from cachelayer.provenance.environment import commit_of, environment, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json
+from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
-from cachelayer.versions.compose import Composition, appended, check_fits
+from cachelayer.versions.compose import Composition, appended
 from cachelayer.versions.derive import base_of
-from cachelayer.versions.log import Log, VersionInfo
+from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.plan import Plan
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Finished, Unfinished
 
 R = TypeVar("R")
@@ -105,7 +106,7 @@ class Publisher:
         source: Any,
         origin: Origin,
         options: BuildOptions,
-        base: Published | None = None,
+        base: StoredVersion | None = None,
     ) -> None:
         self._log = log
         self._store = log.store
@@ -146,11 +147,9 @@ class Publisher:
             work = self._work(apart=True)
             if work.division is not None:
                 return self._together(work, find, opened, hosts)
-            warnings.warn(
+            warn(
                 f"hosts: a source of {work.source.kind} cannot be divided, and one host builds it: pass "
-                "cachelayer.sharded(function, count), or a sequence with a length",
-                CacheLayerWarning,
-                stacklevel=4,
+                "cachelayer.sharded(function, count), or a sequence with a length"
             )
         with Waiting(self._name, self._options.progress) as waiting:
 

@@ -17,10 +17,11 @@ from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts
 from cachelayer.versions.commit import named_attempts
-from cachelayer.versions.log import Log, Snapshot
+from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import canonical_json
 from cachelayer.versions.plan import Plan
 from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
 _AT_ONCE = 16

@@ -6,19 +6,18 @@ import os
 import shutil
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.access.cached_shards import copy_group
 from cachelayer.builds.uploads import Deliver
-from cachelayer.errors import CacheLayerWarning, StorageError
+from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
+from cachelayer.user_warnings import warn
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,9 @@ def staging(
         yield Stage(store.make_folder(paths.build(dataset_id, attempt)), None)
         return
     try:
-        group = None if copies is None else copy_group(copies, store, dataset_id, attempt)
+        group = None if copies is None else copies.of_attempt(store.url, dataset_id, attempt)
     except StorageError as error:
-        warnings.warn(f"no local copy is kept of what is built: {error}", CacheLayerWarning, stacklevel=5)
+        warn(f"no local copy is kept of what is built: {error}")
         group = None
     folder = Path(tempfile.mkdtemp(prefix="cachelayer-")) if group is None else group.path("")
 

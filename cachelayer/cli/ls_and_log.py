@@ -11,7 +11,7 @@ from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, size, table
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
-from cachelayer.versions.log import VersionInfo
+from cachelayer.versions.snapshot import VersionInfo
 
 _NUMBERS = ("versions", "records", "size")
 

@@ -66,7 +66,7 @@ def measure(ref: DataRef[Any], batch_size: int, seconds: float) -> Iterator[Meas
         ref: the records, of which there is one at least.
     """
     bench = _Bench(batch_size, seconds)
-    if isinstance(ref._base.store, LocalStore):
+    if isinstance(ref._base.version.store, LocalStore):
         for shuffle in (False, True):
             yield from bench.cold_and_hot(ref, shuffle=shuffle)
         yield bench.singly(_opened_anew(ref), "hot")
@@ -150,7 +150,7 @@ def _drop(ref: DataRef[Any]) -> bool:
         if thread.name.startswith("cachelayer-prefetch"):
             thread.join(_SECONDS_TO_END)
     gc.collect()
-    files = [_shard_path(ref, number) for number in range(len(ref._base.manifest.shards))]
+    files = [_shard_path(ref, number) for number in range(len(ref._base.version.manifest.shards))]
     for path in files:
         for file in (path, Path(paths.index_of(str(path)))):
             with file.open("rb") as opened:
@@ -160,5 +160,5 @@ def _drop(ref: DataRef[Any]) -> bool:
 
 
 def _shard_path(ref: DataRef[Any], number: int) -> Path:
-    with ref._base.shard_file(number) as path:
+    with ref._base.version.shard_file(number) as path:
         return path

@@ -37,7 +37,7 @@ def show(reference: ReferenceArgument, option: Options = None, local_cache: Loca
 
 
 def _document(ref: DataRef[Any], tags: list[str]) -> dict[str, Any]:
-    manifest = ref._base.manifest
+    manifest = ref._base.version.manifest
     return {
         "reference": ref.reference,
         "dataset_id": ref.dataset_id,
@@ -54,7 +54,7 @@ def _document(ref: DataRef[Any], tags: list[str]) -> dict[str, Any]:
 
 
 def _shown(ref: DataRef[Any], tags: list[str]) -> list[RenderableType]:
-    manifest = ref._base.manifest
+    manifest = ref._base.version.manifest
     rows = [
         ("dataset", ref.dataset_id),
         ("version", ref.dataset_version),
@@ -69,7 +69,7 @@ def _shown(ref: DataRef[Any], tags: list[str]) -> list[RenderableType]:
 
 
 def _records(ref: DataRef[Any]) -> str:
-    stored = ref._base.manifest.shard_records
+    stored = ref._base.version.manifest.shard_records
     return count(len(ref)) if len(ref) == stored else f"{count(len(ref))} of {count(stored)} in the shards"
 
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cachelayer.access.verify import Report
 from cachelayer.cli.addresses import Address, Options, ReferenceArgument, ToOptions, open_reference, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, WELL, Answer, count
 from cachelayer.storage.storage import Storage
+from cachelayer.versions.verify import Report
 
 
 @command(

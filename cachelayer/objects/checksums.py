@@ -1,4 +1,4 @@
-"""The CRC32C of bytes whose parts are known by theirs alone."""
+"""Combine the CRC32Cs of parts into that of the whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ONE = 1 << 31
 
 
 def joined(first: int, second: int, nbytes: int) -> int:
-    """The CRC32C of two runs of bytes, one behind the other.
+    """Return the CRC32C of two runs of bytes, one behind the other.
 
     Checksums are polynomials over GF(2), whose lowest bit is the highest power: zeros behind the first run multiply it
     by a power of x (``crc32_combine`` of zlib, by Mark Adler).
@@ -29,7 +29,7 @@ def joined(first: int, second: int, nbytes: int) -> int:
 
 @cache
 def _x_to_the_power_of_two(exponent: int) -> int:
-    """X to the power of 2 ** exponent."""
+    """Return x to the power of 2 ** exponent."""
     if exponent == 0:
         return _ONE >> 1
     root = _x_to_the_power_of_two(exponent - 1)

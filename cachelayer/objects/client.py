@@ -1,6 +1,6 @@
-"""What a client of a store of objects does, request by request, and the clients of this process.
+"""The requests that a client of an object store makes, and the clients of this process.
 
-A client makes one attempt at a request: trying again is decided above it. It belongs to one process and to its loop.
+A client tries each request once: its callers decide whether to retry. It belongs to one process and its event loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Stat:
 
     Args:
         nbytes: its size.
-        modified: when it was written, in seconds since the epoch; None where the store does not say.
+        modified: when it was written, in seconds since the epoch; None if the store does not say.
     """
 
     nbytes: int
@@ -42,11 +42,11 @@ class Client(Protocol):
     Every method raises RequestError.
 
     Attributes:
-        host: who answers.
-        timeout: seconds that an operation may take where nobody answers.
-        slots: bounds the transfers at once.
+        host: the name of the server, for messages.
+        timeout: seconds after which an operation fails if nobody answers.
+        slots: limits how many transfers run at once.
         seen: the buckets that are known to exist.
-        is_unproven: whether it is not known that the store, of which there are many kinds, heeds ``create``.
+        is_unproven: True if nothing has shown yet that the store honours ``create``.
     """
 
     host: str
@@ -56,37 +56,37 @@ class Client(Protocol):
     is_unproven: bool
 
     async def open(self) -> None:
-        """Be ready for requests; comes before each operation."""
+        """Get ready for requests; called before each operation."""
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """The bytes of the object, or a range of them."""
+        """Return the bytes of the object, or a range of them."""
 
     def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """A range of the object, piece by piece as it arrives."""
+        """Yield a range of the object, piece by piece as it arrives."""
 
     async def stat(self, path: str) -> Stat:
-        """What the store says of the object."""
+        """Return the size of the object, and when it was written."""
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
-        """Write the object; with ``create`` only where there is none, by a condition of the store itself."""
+        """Write the object; with ``create`` only if there is none yet, by a condition that the store checks."""
 
     async def upload(self, file: Path, path: str, on_bytes: OnBytes) -> None:
-        """Write the object from a file, and compare what the store says of it; parts of it are tried again."""
+        """Write the object from a file, retrying its parts, and check the checksum that the store reports."""
 
     async def names(self, folder: str, *, deep: bool) -> list[str]:
-        """Names below a folder, without it: all objects, or just the first parts of their names."""
+        """Return the names below a folder, relative to it: of all objects, or only their first parts."""
 
     async def delete(self, path: str) -> None:
         """Delete the object."""
 
     async def check_root(self, path: str) -> None:
-        """Fail where the bucket of a path does not exist."""
+        """Raise if the bucket of a path does not exist."""
 
     async def close(self) -> None:
         """Close every connection."""
 
     def abandon(self) -> None:
-        """After a fork: let go of what the parent goes on using, without closing it."""
+        """Let go of connections in a forked child without closing them: the parent still uses them."""
 
 
 Opener = Callable[[], Client]
@@ -97,13 +97,13 @@ _lock = ProcessLock()
 
 
 def client_of(key: tuple[Any, ...], open_client: Opener) -> Client:
-    """The one client of this process for a key, opened at its first use."""
+    """Return this process's one client for a key, opened at its first use."""
     with _lock:
         client = _clients.get(key)
         opening = _opening.setdefault(key, ProcessLock())
     if client is not None:
         return client
-    # It may wait for hosts that are away: who has another client, as a heartbeat, must not wait for them too.
+    # Opening may wait for hosts that are away. Users of other clients, such as heartbeats, must not wait for them too.
     with opening:
         with _lock:
             client = _clients.get(key)
@@ -115,14 +115,14 @@ def client_of(key: tuple[Any, ...], open_client: Opener) -> Client:
 
 
 def forget(client: Client) -> None:
-    """Let the next operation open another one; this one goes on for those that use it now."""
+    """Have the next operation open a new client; operations that use this one finish with it."""
     with _lock:
         for key in [key for key, known in _clients.items() if known is client]:
             del _clients[key]
 
 
 def key_of(options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Options as a key: equal where the values are equal, or the same object."""
+    """Return a key of options: equal if the values are equal or the very same object."""
     return tuple(sorted((name, _frozen(value)) for name, value in options.items()))
 
 
@@ -133,7 +133,7 @@ def _frozen(value: Any) -> str:
 
 
 def close_at_exit(client: Client) -> None:
-    """Close the client when this process ends: before the loop stops, and before what it is made of closes itself."""
+    """Close the client when this process ends: before the loop stops and before its libraries close themselves."""
     atexit.register(_close, os.getpid(), client)
 
 
@@ -144,7 +144,7 @@ def _close(pid: int, client: Client) -> None:
 
 
 def _after_fork() -> None:
-    # Closing an inherited connection would take it from the parent: they are kept, and never used.
+    # Closing an inherited connection would close the parent's too: keep them, and never use them.
     for client in _clients.values():
         client.abandon()
     _inherited.extend(_clients.values())

@@ -1,9 +1,9 @@
-"""Storage options, whose credentials stay out of pickles.
+"""Storage options that keep their credentials out of pickles.
 
-A pickle may come to lie anywhere: in a file, in the queue of a cluster, in a log. So it holds the options that are no
-credentials, and tells where the others are: in the memory of the process that made it. Processes of the same user on
-the same host find them there for as long as that process lives; a child that multiprocessing starts is given them
-by its own pipe. Any other process has to find credentials in its environment, and is told so.
+A pickle may end up anywhere: in a file, a cluster's queue, a log. So it holds only the options that are no
+credentials, and says where to find the others: in the memory of the process that made it. Processes of the same user
+on the same host read them there while that process lives; a child that multiprocessing starts gets them through its
+own pipe. Any other process has to find credentials in its environment, and a warning says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import secrets
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,22 +19,22 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any
 from urllib.parse import urlsplit
 
-from cachelayer.errors import CacheLayerWarning
 from cachelayer.locks import ProcessLock
+from cachelayer.user_warnings import warn
 
 _SECRET = re.compile(
     r"secret|token|pass|pwd|credential|bearer|auth|key|\bsas|cookie|header|signature|connection_str", re.I
 )
-# What gcsfs calls ways to find credentials, and no credentials themselves.
+# Values of gcsfs' `token` that name a way to find credentials, and are none themselves.
 _WAYS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})
 _NONCE_NBYTES = 16
 
 
 class StorageOptions(dict[str, Any]):
-    """Storage options: shown by their names alone, pickled without credentials.
+    """Storage options whose repr shows only names, and whose pickles hold no credentials.
 
     Attributes:
-        missing: the names of credentials that did not come out of the pickle that these options come from.
+        missing: the names of the credentials that were lost when these options were unpickled.
     """
 
     def __init__(self, options: Mapping[str, Any], missing: Iterable[str] = ()) -> None:
@@ -61,7 +60,7 @@ class StorageOptions(dict[str, Any]):
 
     @property
     def hint(self) -> str:
-        """What to add to an error about permissions; empty where nothing is missing."""
+        """What to add to an error about permissions; empty if nothing is missing."""
         if not self.missing:
             return ""
         return (
@@ -74,7 +73,7 @@ class StorageOptions(dict[str, Any]):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a process keeps credentials for others of its user: an open file in memory, and how to know it again."""
+    """Where a process keeps credentials for its user's other processes: an open file in memory, and its nonce."""
 
     pid: int
     descriptor: int
@@ -82,7 +81,7 @@ class _Place:
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options that anybody may see, and the others."""
+    """Split options into those that anybody may see, and the credentials."""
     plain: dict[str, Any] = {}
     hidden: dict[str, Any] = {}
     for name, value in options.items():
@@ -99,7 +98,7 @@ def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def _is_plain(name: str, value: Any) -> bool:
-    """Return whether a value can be no credential."""
+    """Return True if a value cannot be a credential."""
     if value is None or isinstance(value, bool) or (isinstance(value, str) and value in _WAYS):
         return True
     if _SECRET.search(name):
@@ -126,12 +125,12 @@ def _merged(plain: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, An
 
 _places: dict[bytes, _Place] = {}
 _lock = ProcessLock()
-# A forked child keeps its own: its parent may end before it does.
+# A forked child keeps its own copy: its parent may end first.
 os.register_at_fork(after_in_child=_places.clear)
 
 
 def _kept(hidden: Mapping[str, Any]) -> _Place | None:
-    """Keep credentials in the memory of this process; None where this system has no such files."""
+    """Keep credentials in the memory of this process; return None if this system has no files in memory."""
     if not hasattr(os, "memfd_create"):
         return None
     raw = pickle.dumps(hidden)
@@ -148,17 +147,17 @@ def _kept(hidden: Mapping[str, Any]) -> _Place | None:
 def _found_again(
     plain: Mapping[str, Any], place: _Place | None, names: tuple[str, ...], missing: tuple[str, ...]
 ) -> StorageOptions:
-    """Return the options of a pickle, with the credentials if the process that made it still has them."""
+    """Return the unpickled options, with their credentials if the process that made the pickle still holds them."""
     raw = None if place is None else _read(place)
     if raw is not None:
         return StorageOptions(_merged(plain, pickle.loads(raw)), missing)  # noqa: S301 - of a process of this user
     found = StorageOptions(plain, (*missing, *names))
-    warnings.warn(f"credentials are looked for in the environment.{found.hint}", CacheLayerWarning, stacklevel=2)
+    warn(f"credentials are looked for in the environment.{found.hint}")
     return found
 
 
 def _read(place: _Place) -> bytes | None:
-    """Return what a process of this user keeps; None where it does not, or is no more."""
+    """Return the credentials that a process of this user keeps; None if it does not, or has ended."""
     with suppress(OSError), open(f"/proc/{place.pid}/fd/{place.descriptor}", "rb") as file:  # noqa: PTH123
         if os.fstat(file.fileno()).st_uid == os.geteuid() and file.read(_NONCE_NBYTES) == place.nonce:
             return file.read()

@@ -31,7 +31,7 @@ _CONTENT = "application/octet-stream"
 
 
 class _Body(aiohttp.Payload):
-    """Bytes that are sent from where they lie."""
+    """A request body that is sent without copying it first."""
 
     def __init__(self, *parts: memoryview) -> None:
         super().__init__(parts)
@@ -45,7 +45,7 @@ class _Body(aiohttp.Payload):
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         for part in self._value:
-            # What the socket does not take of a step at once is copied.
+            # asyncio copies what the socket does not take at once.
             for start, stop in pieces(0, len(part), _STEP):
                 await writer.write(part[start:stop])
 
@@ -55,7 +55,7 @@ class GcsClient:
 
     Args:
         options: what gcsfs takes.
-        timeout: seconds that an operation may take where nobody answers.
+        timeout: seconds after which an operation fails if nobody answers.
     """
 
     def __init__(self, options: Mapping[str, Any], timeout: float) -> None:
@@ -63,7 +63,7 @@ class GcsClient:
         defaults = {"requests_timeout": silence, "use_listings_cache": False}
         fixed = {"asynchronous": True, "skip_instance_cache": True}
         self._fs = open_requests({**defaults, **options, **fixed}, timeout)
-        # A dict of its own, for it is given this client's connections.
+        # A dict of its own, because this client's connections go into it.
         self._fs.session_kwargs = dict(self._fs.session_kwargs)
         self._session: Any = None
         self._opening = asyncio.Lock()
@@ -107,7 +107,7 @@ class GcsClient:
         await self._send(path, memoryview(data), create=create)
 
     async def _send(self, path: str, data: memoryview, *, create: bool = False) -> Any:
-        """Write an object with one request of any size, so that a condition and the bytes arrive together."""
+        """Write an object with one request, so that the condition and the bytes arrive together."""
         bucket, key = _split(path)
         mark = uuid.uuid4().hex
         query = {"uploadType": "multipart", "ifGenerationMatch": "0" if create else None}
@@ -124,7 +124,7 @@ class GcsClient:
         place = None if nbytes <= _PART else await self._begin(path)
         found: Any = None
         for start, stop in pieces(0, nbytes, _PART) if nbytes else [(0, 0)]:
-            # It also fetches from the disk what is sent, for which the loop must not wait.
+            # This also reads the file from the disk, which must not block the loop.
             checksum = await asyncio.to_thread(_checksum, checksum, source[start:stop])
             found = await self._send_part(path, place, source[start:stop].data, start, nbytes)
             if on_bytes is not None:
@@ -146,18 +146,18 @@ class GcsClient:
 
     async def _send_part(self, path: str, place: str | None, data: memoryview, start: int, nbytes: int) -> Any:
         async def attempt() -> Any:
-            # What arrived of an earlier attempt is passed over by the store.
+            # The store skips what it already has from an earlier attempt.
             return await self._send(path, data) if place is None else await self._send_at(place, data, start, nbytes)
 
         return await retried(attempt, self.timeout, len(data))
 
     async def _send_at(self, place: str, data: memoryview, start: int, nbytes: int) -> Any:
-        """Send a part of an upload; what the store says of the object after the last."""
+        """Send a part of an upload; return what the store says of the object after the last part."""
         stop = start + len(data)
         headers = {"Content-Type": _CONTENT, "Content-Range": f"bytes {start}-{stop - 1}/{nbytes}"}
         found, reply = await self._call("POST", place, headers=headers, data=_Body(data))
         taken = found.get("Range")
-        # Without a word of it the last part was taken, and of another one nothing.
+        # No Range header means: all of the last part was taken, and nothing of any other.
         if stop < nbytes if taken is None else taken.rpartition("-")[2] != str(stop - 1):
             raise RequestError(Kind.TRANSIENT, f"of bytes {start} to {stop} the store took {taken}")
         with translated():
@@ -187,7 +187,7 @@ class GcsClient:
         except RequestError as error:
             if error.kind is Kind.ABSENT:
                 raise RequestError(Kind.NO_ROOT, bucket) from error
-            # Who may read objects need not be allowed to look at their bucket.
+            # A user who may read objects is not always allowed to look at their bucket.
             if error.kind not in REFUSALS:
                 raise
 

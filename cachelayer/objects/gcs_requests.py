@@ -1,4 +1,4 @@
-"""Single requests to Google Cloud Storage by gcsfs: the tokens for them, and what a failure means."""
+"""Single requests to Google Cloud Storage through gcsfs: their tokens, and what each failure means."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _LONGEST_REASON = 300
 
 
 class Requests(GCSFileSystem):  # type: ignore[misc]
-    """gcsfs that makes each request once, judges replies by their status alone, and keeps the loop free.
+    """gcsfs, changed to make each request once, judge replies by their status alone, and never block the loop.
 
-    Its own ``_request`` tries again, reads meanings into texts of errors, and asks for tokens while the loop waits.
+    Its own ``_request`` retries, interprets the texts of errors, and blocks the loop while it asks for tokens.
     """
 
     _refreshing: asyncio.Future[None] | None = None
@@ -49,7 +49,7 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
             return reply.status, reply.headers, reply.request_info, await reply.read()
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """A range of an object as it arrives: gcsfs itself hands it out when all of it is there."""
+        """Yield a range of an object as it arrives; gcsfs itself hands it out only once it is complete."""
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         async with self._exchange("GET", self.url(path), headers, {}) as reply:
             if reply.status >= 300:
@@ -76,7 +76,7 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
             return
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.wrap_future(_in_background(found.maybe_refresh))
-            # Whoever waits may have given up by then.
+            # The caller may have given up by then.
             self._refreshing.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.shield(self._refreshing)
@@ -85,10 +85,10 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
 
 
 def open_requests(options: Mapping[str, Any], timeout: float) -> Requests:
-    """What gcsfs opens; looking for credentials it asks hosts that may be away, and has no timeout for that.
+    """Open gcsfs within a timeout: while it looks for credentials it asks hosts that may be away, without one.
 
     Raises:
-        RequestError: where that fails, or takes longer than the timeout.
+        RequestError: if that fails, or takes longer than the timeout.
         TypeError: for options that gcsfs does not take.
     """
     opened = _in_background(lambda: Requests(**options))
@@ -99,13 +99,13 @@ def open_requests(options: Mapping[str, Any], timeout: float) -> Requests:
 
 
 def _in_background(call: Callable[[], T]) -> Future[T]:
-    """A call in a thread that nothing waits for where this process ends, as it would for one of a pool."""
+    """Run a call in a daemon thread: unlike a pool's, it does not keep this process from ending."""
     called: Future[T] = Future()
 
     def run() -> None:
         try:
             called.set_result(call())
-        # It is raised where it is waited for.
+        # The waiting thread raises it.
         except BaseException as error:  # noqa: BLE001
             called.set_exception(error)
 
@@ -115,11 +115,11 @@ def _in_background(call: Callable[[], T]) -> Future[T]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Failures as RequestError."""
+    """Turn failures into RequestError."""
     try:
         yield
     except (HttpError, NonRetryableError) as error:
-        # gcsfs says so of tokens that it did not get.
+        # This is how gcsfs reports a token that it did not get.
         cause = error.__cause__ or error
         is_away = getattr(cause, "retryable", False) or isinstance(
             cause.__cause__, google.auth.exceptions.TransportError
@@ -141,7 +141,7 @@ def _kind(error: Exception) -> Kind:
 
 
 def _failure(status: int, reply: bytes) -> RequestError:
-    """What a reply says that is an error."""
+    """Return the error that a reply describes."""
     text = reply.decode(errors="replace")
     message, reasons = text, set()
     try:
@@ -149,7 +149,7 @@ def _failure(status: int, reply: bytes) -> RequestError:
         message = told["message"]
         reasons = {each["reason"] for each in told["errors"]}
     except (ValueError, KeyError, TypeError):
-        # A proxy on the way has words of its own.
+        # A proxy on the way writes its own text.
         pass
     is_slow_down = status == 403 and reasons & {"rateLimitExceeded", "userRateLimitExceeded"}
     kind = Kind.TRANSIENT if is_slow_down else kind_of_status(status)

@@ -23,12 +23,12 @@ _create_lock = threading.Lock()
 
 
 class GenericClient:
-    """Requests to a file system of fsspec. Its put-if-absent holds among the threads of one process.
+    """Requests to a file system of fsspec. Its put-if-absent is atomic only among the threads of one process.
 
     Args:
-        url: a place in it.
+        url: any URL in it.
         options: what its class takes.
-        timeout: seconds that an operation may take where nobody answers.
+        timeout: seconds after which an operation fails if nobody answers.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
@@ -44,13 +44,13 @@ class GenericClient:
         self.is_unproven = False
 
     async def open(self) -> None:
-        """The file system opens itself."""
+        """Do nothing: the file system opens itself."""
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         return bytes(await self._call(lambda: self._fs.cat_file(self._inner(path), start=start, end=stop)))
 
     def _inner(self, path: str) -> str:
-        """A path as the file system writes it."""
+        """Return a path as the file system writes it."""
         return str(self._fs._strip_protocol(f"{self._scheme}://{path}"))
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
@@ -66,7 +66,7 @@ class GenericClient:
         try:
             return float(self._fs.modified(path).timestamp())
         except NotImplementedError:
-            # Not every file system knows it.
+            # Not every file system records it.
             return None
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
@@ -76,7 +76,7 @@ class GenericClient:
         self._below(path, lambda: self._fs.pipe_file(path, data))
 
     def _below(self, path: str, write: Callable[[], None]) -> None:
-        """Write, into a folder that is made where the file system has such things."""
+        """Write, and make the parent folder first if the file system has folders."""
         try:
             write()
         except FileNotFoundError:
@@ -118,17 +118,17 @@ class GenericClient:
         await self._call(self._fs.rm_file, self._inner(path))
 
     async def check_root(self, path: str) -> None:
-        """Folders come and go with what is in them."""
+        """Do nothing: folders come and go with what is in them."""
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         with _translated():
             return await asyncio.to_thread(function, *arguments)
 
     async def close(self) -> None:
-        """The file system closes itself."""
+        """Do nothing: the file system closes itself."""
 
     def abandon(self) -> None:
-        """The file system looks after itself."""
+        """Do nothing: the file system handles forks itself."""
 
 
 @contextmanager
@@ -138,12 +138,12 @@ def _translated() -> Iterator[None]:
     except RequestError:
         raise
     except Exception as error:
-        # What a file system may raise is its own affair; none of these comes from our code.
+        # A file system may raise anything; none of it comes from our code.
         raise RequestError(_kind(error), str(error) or repr(error)) from error
 
 
 def _kind(error: Exception) -> Kind:
-    # The http:// file system calls whatever fails a missing file.
+    # The http:// file system reports every failure as a missing file.
     for status in (getattr(error, "status", None), getattr(error.__cause__, "status", None)):
         if isinstance(status, int) and status >= 300:
             return kind_of_status(status)

@@ -1,7 +1,7 @@
-"""Objects as files below a folder of this machine, which is never left.
+"""Objects as files below one folder of this machine; no name leads out of it.
 
-The one who filled the folder may have put links into it. The folder itself may be one, and so may that of a dataset:
-users move datasets to other disks so. Below that no link is followed: not to read, list, write or delete.
+Somebody else may have filled the folder, and put links into it. The folder itself may be a link, and so may that of a
+dataset: that is how users move datasets to other disks. Below that no link is followed, for any operation.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ _MEND = "restore it, or build again"
 
 
 def absolute(what: str, path: str) -> Path:
-    """A path of this machine from its root on, of which errors say what it is.
+    """Return the absolute path.
+
+    Args:
+        what: what errors call it.
+        path: any path; ``~`` is a home folder.
 
     Raises:
-        InvalidArgumentError: where it begins in the home of a user that there is not.
+        InvalidArgumentError: if it begins with the home folder of a user who does not exist.
     """
     try:
         return Path(path).expanduser().absolute()
@@ -52,7 +56,7 @@ class LocalStore:
         return str(self.root)
 
     def path(self, name: str) -> Path:
-        """The file of an object.
+        """Return the file of an object.
 
         Raises:
             StorageError: if the name leads out of the folder, or through a link below the folder of a dataset.
@@ -62,7 +66,7 @@ class LocalStore:
             if step in ("", ".", "..") or "\0" in step:
                 raise StorageError(f"{self.root}: {name[:_SHOWN]!r} is not the name of an object")
             path /= step
-            # Unlike Path.is_symlink it says no if it may not look: the next step says so then.
+            # Unlike Path.is_symlink this returns False without permission to look; the next step then raises the error.
             if depth and os.path.islink(path):  # noqa: PTH114
                 raise StorageError(
                     f"{path} is a link, and none below the folder of a dataset is followed: put there what it leads "
@@ -121,18 +125,18 @@ class LocalStore:
             try:
                 _link(temporary, self.path(name))
             except FileExistsError:
-                # A network file system may have lost the reply to the link that it made.
+                # A network file system may have made the link and lost the reply.
                 return self.read(name) == data
         return True
 
     def check_links(self, name: str) -> None:
-        """See to it that an object can be put only where there is none, which takes hard links.
+        """Raise if this file system cannot put an object only where there is none, which takes hard links.
 
         Args:
             name: an object that exists.
 
         Raises:
-            StorageError: if the file system has none.
+            StorageError: if the file system has no hard links.
         """
         probe = self._temporary(name)
         try:
@@ -144,11 +148,11 @@ class LocalStore:
                 probe.unlink(missing_ok=True)
 
     def receive(self, name: str, fill: Callable[[Path], None]) -> None:
-        """Make the file that ``fill`` writes an object, whole, over what may be there; it is durable on return.
+        """Have ``fill`` write a file and make it the object, whole and durable, in place of one that may be there.
 
         Args:
             name: the object.
-            fill: writes the file of this path; what it raises is raised, and the object is as it was.
+            fill: writes the file at the path that it is given; if it raises, the object stays as it was.
         """
         temporary = self._temporary(name)
         self.make_folder(parent_of(name))
@@ -166,7 +170,7 @@ class LocalStore:
                 temporary.unlink(missing_ok=True)
 
     def sync(self, folder: str) -> None:
-        """Bring the names in a folder, if there is one, to the disk."""
+        """Make the names in a folder durable, if the folder exists."""
         try:
             with suppress(FileNotFoundError):
                 sync_folder(self.path(folder))
@@ -174,7 +178,7 @@ class LocalStore:
             raise storage_error("write", self.path(folder), error) from error
 
     def drop_unfinished(self, folder: str) -> None:
-        """Delete what killed processes left of objects that they were writing, where nobody writes now."""
+        """Delete half-written objects that killed processes left; nobody may be writing in the folder now."""
         for name in self.names(folder):
             if name.startswith(".") and name.endswith(_UNFINISHED):
                 self.delete(f"{folder}/{name}")
@@ -185,7 +189,7 @@ class LocalStore:
 
     @contextmanager
     def _written(self, name: str, source: BinaryIO, on_bytes: Callable[[int], None] | None = None) -> Iterator[Path]:
-        """A durable copy of a file beside the object; the caller gives it its name, and the folder is synced."""
+        """Yield a durable copy of a file beside the object; the caller renames it, then the folder is synced."""
         target, temporary = self.path(name), self._temporary(name)
         try:
             self.make_folder(parent_of(name))
@@ -228,7 +232,7 @@ class LocalStore:
             with _open_file(self.path(name)) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(start)
-                # Of what ends early nothing is read: room for all of it would be made first.
+                # Check the end first: reading would allocate memory for all of a range that the file does not have.
                 found = file.read(stop - start) if stop <= size else b""
         except (FileNotFoundError, NotADirectoryError):
             raise CorruptionError(f"{self.path(name)}: {_found(None)}: {_MEND}") from None
@@ -239,7 +243,7 @@ class LocalStore:
         return found
 
     def make_folder(self, name: str) -> Path:
-        """The folder of this name, made durably where it does not exist."""
+        """Return the folder of this name, made durably if it does not exist."""
         folder = made = self.path(name)
         missing = []
         try:
@@ -284,7 +288,7 @@ class LocalStore:
         try:
             shutil.rmtree(self.path(folder))
         except OSError as error:
-            # Who deletes or writes there at the same time makes files vanish or appear under our hands.
+            # Others that delete or write here at this time make files vanish or appear meanwhile.
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                 raise
 
@@ -302,7 +306,7 @@ def _link(path: Path, other: Path) -> None:
 
 
 def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | None) -> int:
-    """Copy all that is left; its CRC32C."""
+    """Copy all that is left, and return its CRC32C."""
     checksum = 0
     while chunk := source.read(_CHUNK):
         checksum = google_crc32c.extend(checksum, chunk)
@@ -313,12 +317,12 @@ def _copy(source: BinaryIO, target: BinaryIO, on_bytes: Callable[[int], None] | 
 
 
 def in_place(path: Path) -> BinaryIO:
-    """The file, made where there is none, to be written over: others may hold a lock of it."""
+    """Open a file to be overwritten in place, made if there is none: others may hold a lock on it."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """Open a file to be read, never a link, nor what somebody would have to write into first.
+    """Open a regular file to read it: never a link, nor a pipe that would wait for a writer.
 
     Raises:
         OSError: if there is no such file.
@@ -326,7 +330,7 @@ def _open_file(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -342,7 +346,7 @@ def _found(size: int | None) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -351,6 +355,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def storage_error(what: str, path: Path, error: OSError) -> StorageError:
-    """The error of the project's own tree for one of the operating system."""
+    """Return a StorageError for an error of the operating system."""
     reason = "no space is left on the disk" if error.errno == errno.ENOSPC else str(error)
     return StorageError(f"cannot {what} {path}: {reason}")

@@ -9,7 +9,7 @@
 
 Copies never change. A group is what one build attempt wrote: its name is a hash of where that lies.
 
-They are read as they lie there, so nobody else may have put them there: folders and files are made for their owner
+They are read without further checks, so nobody else may have written them: folders and files are made for their owner
 alone, and a folder or a file that belongs to another user, that others may write to, or that is a link, is not used.
 """
 
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.objects import paths
 from cachelayer.objects.local import absolute, storage_error
 
 _SHARE_OF_FREE = 0.8
@@ -44,40 +45,44 @@ class CacheFolder:
     """A folder of local copies.
 
     Args:
-        path: the folder; made where it does not exist.
-        limit: bytes that all copies in it may take together; None for 80 % of what is free on the disk without
-            them.
+        path: the folder; made if it does not exist.
+        limit: bytes that all copies in it may take together; None for 80 % of the disk space that would be
+            free without them.
     """
 
     path: Path
     limit: int | None = None
 
     def group(self, url: str) -> CopyGroup:
-        """The copies of what lies below a URL.
+        """Return the copies of what lies below a URL.
 
         Raises:
-            StorageError: where the folder cannot be written.
+            StorageError: if the folder cannot be written.
         """
         return CopyGroup(self, hashlib.sha256(url.encode()).hexdigest()[:32])
 
+    def of_attempt(self, url: str, dataset_id: str, attempt: str) -> CopyGroup:
+        """Return the copies of what one build attempt wrote to a storage; see :meth:`group`."""
+        return self.group(f"{url}/{paths.build(dataset_id, attempt)}")
+
     def locked(self) -> AbstractContextManager[BinaryIO | None]:
-        """Held while bytes are counted, and while what counts changes its name or grows."""
+        """Return a lock to hold while bytes are counted, and while what is counted is renamed or grows."""
         return _locked(self.path / "lock", fcntl.LOCK_EX)
 
     def allowed(self, used: int, free: int) -> int:
-        """Bytes that all copies may take together, where they take ``used`` and the disk has ``free`` beside them."""
+        """Return the bytes that all copies may take, given what they take now and what the disk has free."""
         return int((used + free) * _SHARE_OF_FREE) if self.limit is None else self.limit
 
     def sizes(self) -> dict[Path, dict[str, int]]:
-        """Of each group the bytes of its files. What else is in the folder is the user's own."""
+        """Return the sizes of the files of each group. Anything else in the folder belongs to the user."""
         groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name) and not group.is_symlink())
         return {group: found for group in groups if _IN_USE in (found := _sizes(group))}
 
     def make_room(self, nbytes: int, keep: Path) -> bool:
-        """Whether there is room for so many bytes, after copies of other groups that nobody uses were removed.
+        """Remove copies of other groups that nobody uses until so many bytes fit; return whether they do.
 
         Args:
-            nbytes: bytes to come.
+            nbytes: the bytes that are about to be written.
             keep: the group that they are for; none of it is removed.
         """
         sizes = self.sizes()
@@ -97,26 +102,26 @@ class CacheFolder:
 
 
 class CopyGroup:
-    """The local copies of one group, in use by this process for as long as this object lives.
+    """The local copies of one group; while this object lives, no process removes them.
 
     Args:
         folder: where they are kept.
         name: the group.
 
     Raises:
-        StorageError: where the folder cannot be written.
+        StorageError: if the folder cannot be written.
     """
 
     def __init__(self, folder: CacheFolder, name: str) -> None:
         self._folder = folder
         self._path = folder.path / name
         try:
-            # The folder may be a link that its user made; within it nobody makes any.
+            # The folder itself may be a link that its user made; nothing within it may be one.
             _make_private(folder.path, Path.stat)
             _make_private(self._path, Path.lstat)
             in_use = os.open(self._path / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
             weakref.finalize(self, os.close, in_use)
-            # Who removes copies holds the lock alone, for a moment.
+            # A process that removes copies holds the lock exclusively, for a moment.
             fcntl.flock(in_use, fcntl.LOCK_SH)
             os.utime(self._path / _IN_USE)
             for part in self._path.glob(f"*{_PART}"):
@@ -127,15 +132,15 @@ class CopyGroup:
             raise storage_error("write local copies to", self._path, error) from error
 
     def path(self, name: str) -> Path:
-        """Where the copy of an object is, or would be."""
+        """Return the path of the copy of an object, whether or not it exists yet."""
         return self._path / name
 
     def has(self, name: str, nbytes: int) -> bool:
-        """Whether there is a whole copy of an object of so many bytes."""
+        """Return whether there is a whole copy of an object of so many bytes."""
         return _size(self.path(name)) == nbytes
 
     def keep(self, path: Path) -> None:
-        """Take a file that was written among the copies, by whatever writes files for everybody, for one of them.
+        """Make a file that was written into the folder one of the copies: readable by its owner alone.
 
         Raises:
             StorageError: if the file system refuses.
@@ -146,12 +151,12 @@ class CopyGroup:
             raise storage_error("write local copy", path, error) from error
 
     def drop(self, name: str) -> None:
-        """Remove a copy that is not what it should be."""
+        """Remove a damaged copy."""
         with suppress(OSError):
             self.path(name).unlink(missing_ok=True)
 
     def fits(self) -> bool:
-        """Whether all copies are within the limit, after those of other groups that nobody uses were removed."""
+        """Remove copies of other groups that nobody uses while there are too many; return whether the rest fits."""
         try:
             with self._folder.locked():
                 return self._folder.make_room(0, self._path)
@@ -159,18 +164,18 @@ class CopyGroup:
             raise storage_error("write local copies to", self._path, error) from error
 
     def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> bool | None:
-        """Make a copy, unless it is there.
+        """Make a copy unless it exists.
 
         Args:
             name: the object.
             nbytes: its size.
-            fill: writes the copy into the file of this path, which exists, and checks it.
+            fill: writes the copy into the existing file at the path that it is given, and checks it.
 
         Returns:
             True where it is there now, False where there is no room for it, None where another process is making it.
 
         Raises:
-            StorageError: where the folder cannot be written.
+            StorageError: if the folder cannot be written.
             CacheLayerError: what ``fill`` raises.
         """
         final = self.path(name)
@@ -179,7 +184,7 @@ class CopyGroup:
             if self.has(name, nbytes):
                 return True
             with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
-                # Who had the lock before has finished the copy, or removed it.
+                # The last holder of the lock has finished the copy, or removed it.
                 if file is None or not _is_at(file, part):
                     return True if self.has(name, nbytes) else None
                 try:
@@ -190,7 +195,7 @@ class CopyGroup:
                         return False
                     fill(part)
                     _bring_to_disk(part, nbytes)
-                    # Who counts sizes meanwhile would see neither name.
+                    # Without the lock, a process that counts sizes now would see neither name.
                     with self._folder.locked():
                         part.replace(final)
                 finally:
@@ -203,9 +208,9 @@ class CopyGroup:
         return True
 
     def _reserve(self, part: BinaryIO, nbytes: int) -> bool:
-        """Give a part its final size now, so that others count it, if there is room."""
+        """Give a part its final size if there is room, so that other processes count it; return whether there was."""
         with self._folder.locked():
-            # What a killed process left of it counts no more.
+            # Do not count what a killed process left of it.
             part.truncate(0)
             if not self._folder.make_room(nbytes, self._path):
                 return False
@@ -217,11 +222,11 @@ class CopyGroup:
 
 
 def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
-    """Where copies are kept: there, or by default in ``CACHELAYER_LOCAL_CACHE``, or in the user's cache folder.
+    """Return the folder of local copies: this one, else ``CACHELAYER_LOCAL_CACHE``, else one of the user's.
 
     Raises:
-        InvalidArgumentError: for what is no path of this host.
-        InvalidTypeError: for what is no path at all.
+        InvalidArgumentError: for a URL or a path of another host.
+        InvalidTypeError: if it is not a path at all.
     """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     chosen = (os.environ.get("CACHELAYER_LOCAL_CACHE") or f"{base}/cachelayer") if local_cache is None else local_cache
@@ -242,7 +247,7 @@ def _bring_to_disk(part: Path, nbytes: int) -> None:
 
 @contextmanager
 def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
-    """Hold a lock on a file, which is made where it does not exist; None where ``how`` says not to wait."""
+    """Hold a lock on a file, made if it does not exist; yield None if ``how`` says not to wait and another holds it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, _FILE_MODE)
     with os.fdopen(descriptor, "ab") as file:
@@ -255,7 +260,7 @@ def _locked(path: Path, how: int) -> Iterator[BinaryIO | None]:
 
 
 def _remove_abandoned(part: Path) -> None:
-    """Remove what a killed process left of a copy, so that it takes no room from others."""
+    """Remove what a killed process left of a copy: it would take room from others."""
     if part.is_symlink():
         part.unlink()
         return
@@ -265,7 +270,7 @@ def _remove_abandoned(part: Path) -> None:
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Whether an open file is still the one of this name."""
+    """Return whether an open file still has this name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
@@ -273,7 +278,7 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a copy that can be trusted, else -1: only this user can have made it."""
+    """Return the size of a copy that only this user can have made; -1 for any other."""
     with suppress(OSError):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _BY_OTHERS:
@@ -282,7 +287,7 @@ def _size(path: Path) -> int:
 
 
 def _make_private(folder: Path, status_of: Callable[[Path], os.stat_result]) -> None:
-    """Make a folder for this user alone, where it does not exist.
+    """Make a folder for this user alone if it does not exist, and refuse one that others could write to.
 
     Raises:
         StorageError: if it belongs to another user, or others may write to it.
@@ -304,7 +309,7 @@ def _make_private(folder: Path, status_of: Callable[[Path], os.stat_result]) -> 
 
 
 def _sizes(group: Path) -> dict[str, int]:
-    """Bytes of each file of a group, of which there may be very many."""
+    """Return the size of each file of a group; there may be very many."""
     sizes: dict[str, int] = {}
     with suppress(OSError), os.scandir(group) as entries:
         for entry in entries:

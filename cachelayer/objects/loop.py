@@ -1,4 +1,4 @@
-"""One event loop a process, in a thread of its own, in which all requests run."""
+"""One event loop per process, in its own thread; all requests run in it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 _lock = ProcessLock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""By process. A forked child keeps its parent's, which is never used nor closed there: they share their sockets."""
+"""By process. A forked child keeps its parent's but neither uses nor closes it: they share their sockets."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run the coroutine and wait for what it returns; an interrupt cancels it."""
+    """Run a coroutine and return its result; an interrupt cancels it."""
     future = asyncio.run_coroutine_threadsafe(work, running_loop())
     try:
         return future.result()
@@ -28,7 +28,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process."""
+    """Return the loop of this process, started if need be."""
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
@@ -46,7 +46,7 @@ def _stop(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What the coroutines return, run at once; the first that fails cancels the others."""
+    """Run coroutines at once and return their results; the first failure cancels the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

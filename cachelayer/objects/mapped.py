@@ -1,4 +1,4 @@
-"""A file to be sent, without a copy of it."""
+"""A file that is sent without copying it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cachelayer.records.memory import Bytes
 
 
 def mapped(file: Path) -> Bytes:
-    """The bytes of a file, where they lie.
+    """Return the bytes of a file, mapped.
 
     Raises:
-        OSError: where it cannot be read.
+        OSError: if it cannot be read.
     """
     with file.open("rb") as source:
         if not source.seek(0, 2):

@@ -1,4 +1,4 @@
-"""The store of a URL."""
+"""Open the store that a URL names."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 _TIMEOUT = 60.0
 _BUCKETS = {"gs", "gcs", "s3", "s3a"}
 _WITHOUT_USERS = {*_BUCKETS, "http", "https", "webdav", "webdavs"}
-"""Schemes of which whatever stands before the host is a credential."""
+"""Schemes whose URLs may hold credentials before the host, and nothing else."""
 
 
 def open_store(
     url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, unsafe_commit: bool = False
 ) -> LocalStore | FsspecStore:
-    """The store of a path, or of a URL that fsspec opens. Nothing is asked of it yet.
+    """Return the store of a path, or of a URL that fsspec opens. It makes no request yet.
 
     Args:
-        url: where it is, without credentials.
+        url: the path or URL, without credentials.
         storage_options: what the client takes (gcsfs, s3fs ...), and ``timeout``: the seconds that an operation and
-            its retries may take where nobody answers, by default 60.
-        unsafe_commit: write also to stores that have no put-if-absent, where two writers may overwrite each other.
+            its retries may take if nobody answers, by default 60.
+        unsafe_commit: also write to stores without put-if-absent, in which two writers may overwrite each other.
 
     Raises:
-        InvalidArgumentError: for what is no path and no such URL.
-        InvalidTypeError: for what is neither.
+        InvalidArgumentError: if it is neither a path nor such a URL.
+        InvalidTypeError: if it is not a str or a path.
     """
     options = StorageOptions(storage_options or {})
     timeout = _seconds(options.pop("timeout", _TIMEOUT))
@@ -74,29 +74,29 @@ def _checked_url(text: str) -> SplitResult:
     authority = rest.partition("/")[0]
     if "@" in authority and (":" in authority.rpartition("@")[0] or scheme in _WITHOUT_USERS):
         raise InvalidArgumentError(
-            f"storage {shown}: credentials do not belong into a URL, which is shown and stored: pass storage_options"
+            f"storage {shown}: do not put credentials into a URL, which is shown and stored: pass storage_options"
         )
     if "::" in text:
         raise InvalidArgumentError(
             f"storage {shown!r}: chained URLs drop the conditions that publishing rests on: pass the plain URL; "
-            "local copies are local_cache's affair"
+            "for local copies there is local_cache"
         )
     refuse_query(text)
     return parts
 
 
 def refuse_query(text: str) -> None:
-    """Raise if a URL has a query or a fragment: credentials stand there often, and what follows would show them.
+    """Raise if a URL has a query or a fragment: they often hold credentials, which messages would then show.
 
     Raises:
         InvalidArgumentError: if it has one.
     """
     if "://" in text and re.search("[?#]", text):
-        raise InvalidArgumentError(f"storage {without_credentials(text)!r}: no query and no fragment is understood")
+        raise InvalidArgumentError(f"storage {without_credentials(text)!r}: a storage URL has no query and no fragment")
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL as it may be shown: who is named before its host, and its query, are left out."""
+    """Return a URL that is safe to show: without user, password and query."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url

@@ -1,4 +1,4 @@
-"""Arithmetic of byte ranges: neighbours are joined to one request, and what came is cut into what was asked for."""
+"""Arithmetic of byte ranges: join neighbours into one request, and cut its body into the ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Span:
     Args:
         name: the object.
         start: first byte.
-        stop: the byte behind the last.
+        stop: one past the last byte.
         members: numbers of the ranges in it.
     """
 
@@ -27,12 +27,12 @@ class Span:
 
 
 def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
-    """The spans to fetch: ranges of one object that lie at most ``gap`` bytes apart are joined.
+    """Return the spans to fetch: ranges of one object at most ``gap`` bytes apart are joined.
 
     Args:
-        ranges: what is asked for, in any order; they may overlap.
-        gap: bytes that may be fetched in vain to save a request.
-        limit: bytes that a joined span may have; a single range may have more.
+        ranges: the wanted ranges, in any order; they may overlap.
+        gap: bytes that may be fetched needlessly to save a request.
+        limit: the most bytes of a joined span; a single range may have more.
     """
     spans: list[Span] = []
     members: list[int] = []
@@ -55,11 +55,11 @@ def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
 
 
 def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[bytes]) -> list[bytes]:
-    """The bytes of each range.
+    """Return the bytes of each range.
 
     Args:
-        ranges: what is asked for.
-        spans: what ``coalesce`` made of it.
+        ranges: the wanted ranges.
+        spans: what ``coalesce`` made of them.
         bodies: the bytes of each span.
     """
     found = [b""] * len(ranges)
@@ -71,6 +71,6 @@ def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[bytes])
 
 
 def pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
-    """A run of bytes in pieces of at most ``size``."""
+    """Yield a run of bytes in pieces of at most ``size``."""
     for first in range(start, stop, size):
         yield first, min(first + size, stop)

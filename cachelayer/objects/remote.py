@@ -1,4 +1,4 @@
-"""Objects in a bucket, or in whatever else fsspec opens."""
+"""Objects in a bucket, or in any other file system of fsspec."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from cachelayer.objects.retry import Kind, RequestError, retried
 T = TypeVar("T")
 
 CONDITIONAL = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "memory": "memory"}
-"""Schemes whose stores write an object only where there is none, and the extra that each needs."""
+"""Schemes whose stores have put-if-absent, and the extra that each needs."""
 
 
-_MAY_BE_ABSENT = " S3 answers so for objects that are missing, too, to who may not list the bucket."
+_MAY_BE_ABSENT = " S3 also answers this for missing objects, unless you may list the bucket."
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class FsspecStore:
     Args:
         scheme: the scheme of the URL.
         root: the rest of it: a bucket and perhaps a prefix.
-        options: what the client takes: credentials, which are in no pickle, and endpoint.
-        timeout: seconds that an operation may take where nobody answers.
-        unsafe_commit: write where there is no put-if-absent, by looking first: two writers may both succeed.
+        options: what the client takes: credentials, which stay out of pickles, and endpoint.
+        timeout: seconds after which an operation fails if nobody answers.
+        unsafe_commit: write even without put-if-absent, by looking first: two writers may both succeed.
     """
 
     scheme: str
@@ -140,7 +140,7 @@ class FsspecStore:
             return run(_opened(client, work))
         except RequestError as error:
             if client is not None and error.kind is Kind.UNAUTHENTICATED:
-                # Credentials that are renewed are found by another.
+                # A new client finds renewed credentials.
                 forget(client)
             host = client.host if client is not None else self.scheme
             raise self._failure(f"cannot {what} {self.url}/{name}: {host}", error) from error
@@ -153,13 +153,13 @@ class FsspecStore:
     def _failure(self, what: str, error: RequestError) -> StorageError:
         if error.kind in {Kind.NO_ROOT, Kind.ABSENT}:
             bucket = self.root.partition("/")[0]
-            return StorageError(f"{what}: there is no bucket {bucket!r} ({error.reason}): create it, or mend the URL")
+            return StorageError(f"{what}: there is no bucket {bucket!r} ({error.reason}): create it, or fix the URL")
         if error.kind is Kind.TRANSIENT:
             return StorageError(
-                f"{what}: {error.reason} (timeout {self.timeout:g} s): is the host reachable, and in order?"
+                f"{what}: {error.reason} (timeout {self.timeout:g} s): is the host reachable and healthy?"
             )
         if error.kind is Kind.OTHER_BYTES:
-            return StorageError(f"{what}: {error.reason}, and so again and again: is the file being changed?")
+            return StorageError(f"{what}: {error.reason}, at every try: is the file being changed?")
         hint = {
             Kind.UNAUTHENTICATED: ". Are the credentials valid?",
             Kind.FORBIDDEN: f". Do the credentials allow it?{_MAY_BE_ABSENT if 's3' in self.scheme else ''}",
@@ -171,7 +171,7 @@ class FsspecStore:
         if self.scheme not in CONDITIONAL and not self.unsafe_commit:
             raise InvalidArgumentError(
                 f"{self.url}: {self.scheme}:// has no put-if-absent, without which two writers may overwrite each "
-                "other: build on local disk, gs:// or s3://, or pass unsafe_commit=True where there is one writer"
+                "other: build on local disk, gs:// or s3://, or pass unsafe_commit=True if there is one writer"
             )
 
 
@@ -200,7 +200,7 @@ def _open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client
 
         return GenericClient(url, options, timeout)
     except ModuleNotFoundError as error:
-        install = f"cachelayer[{extra}]" if extra in {"gcs", "s3"} else "fsspec and what it needs for this scheme"
+        install = f"cachelayer[{extra}]" if extra in {"gcs", "s3"} else "the package that fsspec needs for this scheme"
         raise MissingDependencyError(
             f"{scheme}:// needs a package that is not there ({error}): install {install}"
         ) from error

@@ -1,4 +1,4 @@
-"""What a failed request means, and whether and when it is worth another try."""
+"""What a failed request means, and whether and when to retry it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _SLOWEST = 64 * 1024
-"""Bytes a second below which a connection counts as dead."""
-# Workers that were forked from one process must not all pause for the same time, nor may the user's own numbers change.
+"""Bytes a second; a slower connection counts as dead."""
+# Workers forked from one process must not all pause equally long, and the user's random numbers must not change.
 _random = random.SystemRandom()
 
 
 class Kind(enum.Enum):
-    """What an answer, or none, means."""
+    """What an answer, or the lack of one, means."""
 
     ABSENT = enum.auto()
     NO_ROOT = enum.auto()
@@ -39,8 +39,8 @@ class RequestError(Exception):
     """A request that failed.
 
     Attributes:
-        kind: what that means.
-        reason: the client's own words.
+        kind: what the failure means.
+        reason: what the client said.
     """
 
     def __init__(self, kind: Kind, reason: str) -> None:
@@ -50,7 +50,7 @@ class RequestError(Exception):
 
 
 def kind_of_status(status: int) -> Kind:
-    """What an HTTP status of 300 or more means."""
+    """Return what an HTTP status of 300 or more means."""
     if status in {404, 410}:
         return Kind.ABSENT
     if status == 401:
@@ -65,10 +65,10 @@ def kind_of_status(status: int) -> Kind:
 
 
 def told(reply: Any, name: str) -> Any:
-    """What a reply says under a name.
+    """Return the value of a name in a reply.
 
     Raises:
-        RequestError: where it does not; whoever answered so is not the store.
+        RequestError: if it is missing: then something other than the store has answered.
     """
     try:
         return reply[name]
@@ -77,32 +77,32 @@ def told(reply: Any, name: str) -> Any:
 
 
 def check_place(content_range: str | None, start: int) -> None:
-    """Whether a reply is of the range that was asked for: a cache on the way may answer with another.
+    """Raise unless a reply is of the range that was asked for: a cache on the way may answer with another.
 
     Args:
-        content_range: the header; None where there is none, as with a whole object.
-        start: where the range begins.
+        content_range: the header; None if there is none, as with a whole object.
+        start: the first byte of the range.
 
     Raises:
-        RequestError: where it is not.
+        RequestError: if it is of another range.
     """
     said = "bytes 0-" if content_range is None else content_range
     if said.removeprefix("bytes ").partition("-")[0] != str(start):
         came = "the whole object" if content_range is None else content_range
-        raise RequestError(Kind.TRANSIENT, f"{came} came, bytes from {start} on were asked for")
+        raise RequestError(Kind.TRANSIENT, f"{came} came instead of the bytes from {start} on")
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: int = 0) -> T:
-    """What the attempt returns, made again after every transient failure.
+    """Make a request, retry after every transient failure, and return the result.
 
     Args:
         attempt: one request.
-        seconds: how long it may take in all where nobody answers. No attempt begins in the last quarter, which
-            belongs to the client's own timeouts.
-        nbytes: bytes that it moves: slow progress is no failure.
+        seconds: how long it may take in all if nobody answers. No attempt begins in the last quarter, which is
+            left to the client's own timeouts.
+        nbytes: bytes that it moves: slow progress is not a failure.
 
     Raises:
-        RequestError: the last one.
+        RequestError: the last failure.
     """
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -120,6 +120,6 @@ async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: i
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between attempts, for ever: twice as long each time, with jitter."""
+    """Yield the seconds to wait between attempts, without end: twice as long each time, with jitter."""
     for number in itertools.count():
         yield min(_FIRST_PAUSE * 2 ** min(number, 20), _LONGEST_PAUSE) * _random.uniform(0.5, 1.5)

@@ -1,10 +1,9 @@
-"""Amazon S3 and what speaks its language, by s3fs."""
+"""Amazon S3 and compatible stores, by s3fs."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
@@ -27,19 +26,20 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
-from cachelayer.errors import CacheLayerWarning, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects import s3_ranges
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, check_place, kind_of_status, retried, told
+from cachelayer.user_warnings import warn
 
 _PART = 16 * 1024 * 1024
 _PARTS = 10_000
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _PARTS_AT_ONCE = 4
 _MOST_REFUSED = 3
-"""Ranges that obstore is refused and s3fs is not, before obstore is done without."""
+"""After so many ranges that obstore is refused but s3fs is given, obstore is not used any more."""
 _TRANSIENT = (
     HTTPClientError,
     IncompleteReadError,
@@ -49,13 +49,13 @@ _TRANSIENT = (
     ConnectionError,
     TimeoutError,
 )
-# Where S3 says that a bucket is elsewhere, and not where, aiobotocore asks again for ever.
+# If S3 says that a bucket is elsewhere but not where, aiobotocore asks again for ever.
 _FAILURES = (*_TRANSIENT, BotoCoreError, ClientError, OSError, ValueError, RecursionError)
 _CODES = {
     "NoSuchBucket": Kind.NO_ROOT,
-    # S3 gives no reason in an answer to HEAD: tokens that have expired are the usual one.
+    # S3 gives no reason in an answer to HEAD; expired tokens are the usual one.
     "400": Kind.UNAUTHENTICATED,
-    # The upload has to begin anew.
+    # The upload has to start over.
     "InvalidPart": Kind.ABSENT,
     "RequestTimeTooSkewed": Kind.REFUSED,
     **dict.fromkeys(("RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"), Kind.TRANSIENT),
@@ -64,7 +64,7 @@ _CODES = {
         Kind.UNAUTHENTICATED,
     ),
 }
-"""What errors mean by more than their HTTP status."""
+"""What errors mean whose HTTP status does not say enough."""
 
 
 class S3Client:
@@ -72,7 +72,7 @@ class S3Client:
 
     Args:
         options: what s3fs takes.
-        timeout: seconds that an operation may take where nobody answers.
+        timeout: seconds after which an operation fails if nobody answers.
     """
 
     def __init__(self, options: Mapping[str, Any], timeout: float) -> None:
@@ -111,7 +111,7 @@ class S3Client:
                     raise InvalidArgumentError(f"storage_options of s3://: {error}") from error
                 self.host = urlsplit(client.meta.endpoint_url).netloc
                 self.is_unproven = not self.host.endswith(_AMAZON)
-                # Certificates that botocore is told of are unknown to obstore.
+                # obstore does not know of certificates that botocore was given.
                 is_plain = client.meta.endpoint_url.startswith("http:")
                 if is_plain or self._fs.session.get_config_variable("ca_bundle") is None:
                     self._ranges = s3_ranges.reader_of(client, self._options, self.timeout)
@@ -133,11 +133,7 @@ class S3Client:
         self._refused += 1
         if self._ranges is not None and self._refused >= _MOST_REFUSED:
             self._ranges = None
-            warnings.warn(
-                f"obstore cannot read what s3fs can, which reads ranges more slowly, from {self.host}: {refusal}",
-                CacheLayerWarning,
-                stacklevel=2,
-            )
+            warn(f"{self.host} refuses obstore what it gives s3fs, which reads ranges more slowly: {refusal}")
         return data
 
     async def _get(self, path: str, start: int | None = None, stop: int = 0) -> bytes:
@@ -169,7 +165,7 @@ class S3Client:
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
         with _translated():
-            # One request: the condition and the bytes arrive together.
+            # One request, so that the condition and the bytes arrive together.
             mode = "create" if create else "overwrite"
             await self._fs._pipe_file(path, data, chunksize=len(data) + 1, mode=mode)
 
@@ -206,13 +202,13 @@ class S3Client:
                 self.timeout,
             )
         except RequestError:
-            # Buckets are commonly told to drop unfinished uploads: what cannot be given up is of no more consequence.
+            # If this fails it is harmless: buckets usually have a rule that drops unfinished uploads.
             with suppress(RequestError):
                 await self._call("abort_multipart_upload", path, UploadId=upload)
             raise
 
     async def _send(self, method: str, path: str, data: bytes, on_bytes: OnBytes, **options: Any) -> str:
-        """Send an object or a part of one, and compare its ETag where that is the MD5 of its bytes."""
+        """Send an object or a part of one, and compare its ETag if that is the MD5 of its bytes."""
         digest = await asyncio.to_thread(lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
 
         async def attempt() -> str:
@@ -236,7 +232,7 @@ class S3Client:
         while True:
             with _translated():
                 page = await self._fs._call_s3("list_objects_v2", **query)
-            # Where it is no list, that does not mean that there is nothing.
+            # An answer that is not a list does not mean that there is nothing.
             told(page, "Name")
             found += [told(each, "Prefix") for each in page.get("CommonPrefixes", [])]
             found += [told(each, "Key") for each in page.get("Contents", [])]
@@ -255,7 +251,7 @@ class S3Client:
         except RequestError as error:
             if error.kind is Kind.ABSENT:
                 raise RequestError(Kind.NO_ROOT, bucket) from error
-            # Who may read objects need not be allowed to look at their bucket.
+            # A user who may read objects is not always allowed to look at their bucket.
             if error.kind not in REFUSALS:
                 raise
 
@@ -269,7 +265,7 @@ class S3Client:
             await self._session.close()
 
     def abandon(self) -> None:
-        """Nothing closes an s3fs client that is asynchronous."""
+        """Do nothing: only the loop closes an asynchronous s3fs client."""
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Ranges of S3 objects by obstore, where it is installed: a request costs it a tenth of the time of s3fs."""
+"""Ranges of S3 objects by obstore, if it is installed: a request takes it a tenth of s3fs' time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _forked = False
 
 
 def reader_of(client: Any, options: Mapping[str, Any], timeout: float) -> RangeReader | None:
-    """A reader of the same endpoint with the same credentials as an s3fs file system, or None where that is not sure.
+    """Return a reader with the endpoint and credentials of an s3fs file system, or None if that is not certain.
 
     Args:
         client: the botocore client of the file system.
         options: what the file system was made from.
-        timeout: seconds that an operation may take where nobody answers.
+        timeout: seconds after which an operation fails if nobody answers.
     """
-    # The threads of obstore do not outlive a fork: a child of a process that has used it would wait for ever.
+    # obstore's threads do not survive a fork: a child of a process that has used it would wait for ever.
     if _forked or importlib.util.find_spec("obstore") is None:
         return None
     if not _UNDERSTOOD.issuperset(options) or not _UNDERSTOOD_OF_CLIENT.issuperset(options.get("client_kwargs") or {}):
@@ -49,10 +49,10 @@ class RangeReader:
         self._stores: dict[str, Any] = {}
 
     async def get(self, bucket: str, key: str, start: int, stop: int) -> bytes:
-        """The bytes of a range.
+        """Return the bytes of a range.
 
         Raises:
-            RequestError: where it does not come.
+            RequestError: if it does not arrive.
         """
         import obstore
 
@@ -60,10 +60,10 @@ class RangeReader:
             return bytes(await obstore.get_range_async(self._store(bucket), key, start=start, end=stop))
 
     async def chunks(self, bucket: str, key: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """A range, piece by piece as it arrives.
+        """Yield a range, piece by piece as it arrives.
 
         Raises:
-            RequestError: where it does not come.
+            RequestError: if it does not arrive.
         """
         import obstore
 
@@ -101,7 +101,7 @@ class RangeReader:
         return {"credential_provider": self._current}
 
     async def _current(self) -> dict[str, Any]:
-        """The credentials that s3fs uses now."""
+        """Return the credentials that s3fs uses now."""
         found = await self._client._get_credentials().get_frozen_credentials()
         return {
             "access_key_id": found.access_key,
@@ -129,7 +129,7 @@ def _kind(error: Exception) -> Kind:
         return Kind.ABSENT
     if "status code: 416" in text:
         return Kind.BEYOND_END
-    # A bucket of another region, which s3fs finds.
+    # The bucket is in another region; s3fs finds it.
     if "Received redirect" in text:
         return Kind.REFUSED
     for status in ("301", "307", "400", "401", "403", "405"):

@@ -1,4 +1,4 @@
-"""What every store of objects can do: put, put if absent, read, read ranges, copy files in and out."""
+"""The protocol of object stores: put, put if absent, read, read ranges, copy files in and out."""
 
 from __future__ import annotations
 
@@ -10,83 +10,83 @@ from typing import Protocol
 class ObjectStore(Protocol):
     """A flat space of named objects. Names use ``/``; many threads may use a store at once, and it can be pickled.
 
-    Every method raises StorageError where the store does not answer or does not allow it: only an object that is
-    truly not there counts as absent.
+    Every method raises StorageError if the store does not answer or does not allow it: an object counts as absent only
+    if the store says so.
     """
 
     @property
     def url(self) -> str:
-        """Where the store is, without credentials."""
+        """The URL of the store, without credentials."""
 
     @property
     def host(self) -> str:
-        """Who keeps it, for messages."""
+        """The name of the server, for messages."""
 
     def read(self, name: str) -> bytes | None:
-        """The object's bytes, or None where there is none."""
+        """Return the object's bytes, or None if there is no such object."""
 
     def exists(self, name: str) -> bool:
-        """Whether the object exists."""
+        """Return whether the object exists."""
 
     def size(self, name: str) -> int | None:
-        """Bytes of the object, or None where there is none."""
+        """Return the size of the object in bytes, or None if there is no such object."""
 
     def modified(self, name: str) -> float | None:
-        """When the object was written, in seconds since the epoch by the store's own clock; None where it is absent."""
+        """Return when the object was written, in seconds since the epoch by the store's clock; None if it is absent."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write the object whole, over what may be there; it is durable on return."""
+        """Write the object whole, replacing one that may exist; it is durable on return."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write the object whole unless it exists; exactly one of several writers gets True. Durable on return.
 
         Args:
             name: the object.
-            data: its bytes; they hold something that no other writer has, by which a doubtful write is recognised.
+            data: its bytes; unique to this writer, so that a write whose reply was lost can be recognised.
 
         Returns:
-            Whether these bytes are the object now.
+            True if these bytes are the object now.
         """
 
     def delete(self, name: str) -> None:
-        """Delete the object; one that is gone already is no error."""
+        """Delete the object; it is no error if it is gone already."""
 
     def delete_folder(self, folder: str) -> None:
-        """Delete every object below a folder; one that is gone already is no error."""
+        """Delete every object below a folder; it is no error if one is gone already."""
 
     def names(self, folder: str) -> list[str]:
-        """The names directly below a folder, without it. For maintenance: reading a dataset never lists."""
+        """Return the names directly below a folder, relative to it. For maintenance: reading a dataset never lists."""
 
     def upload(self, path: Path, name: str, on_bytes: Callable[[int], None] | None = None) -> None:
-        """Make a local file an object, whole, over what may be there; its size and checksum are compared.
+        """Copy a local file to an object, whole, replacing one that may exist; check its size and checksum.
 
         Args:
             path: the file.
             name: the object.
-            on_bytes: called, from any thread, with the number of further bytes that are there; a negative one where
-                the upload begins anew.
+            on_bytes: called, from any thread, with the number of bytes that were added; a negative number if the
+                upload starts over.
         """
 
     def download(self, name: str, path: Path, nbytes: int, on_bytes: Callable[[int], None] | None = None) -> int:
-        """Copy an object of known size to a local file; the CRC32C of what was copied.
+        """Copy an object of known size to a local file, and return the CRC32C of what was copied.
 
         Args:
             name: the object.
-            path: the file, a temporary name of the caller's: it is incomplete until this returns. One that is there
-                is written over in place.
+            path: a temporary name: the file is incomplete until this returns. An existing file is overwritten in
+                place.
             nbytes: size of the object.
-            on_bytes: called, from any thread, with the number of further bytes that are there.
+            on_bytes: called, from any thread, with the number of bytes that were added.
 
         Raises:
-            CorruptionError: where the object is missing or of another size.
+            CorruptionError: if the object is missing or of another size.
         """
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Exact ranges of objects, all fetched at once.
+        """Return exact ranges of objects, all fetched at once.
 
         Args:
             ranges: (name, start, stop) in bytes.
 
         Raises:
-            CorruptionError: where an object is missing or ends before a range does.
+            CorruptionError: if an object is missing or ends before a range does.
         """

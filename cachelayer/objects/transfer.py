@@ -1,4 +1,4 @@
-"""Operations of more than one request: put if absent without doubt, ranges, files in and out."""
+"""Operations of several requests: put if absent with certainty, ranges, files in and out."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retri
 
 T = TypeVar("T")
 Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
-"""Takes chunks, their place in a file, and the CRC32C of what came before them; gives that of all."""
+"""Writes chunks at a place in a file; takes the CRC32C of what came before them and returns that of all."""
 
 GAP = 64 * 1024
-"""Bytes between two ranges that are fetched in vain rather than with a request more."""
+"""Two ranges with fewer bytes between them are fetched by one request."""
 PIECE = 8 * 1024 * 1024
 _TRUSTED = 1 << 30
-"""Bytes that an object may be said to have before it is asked: what is made for them takes no room to speak of."""
+"""Up to so many expected bytes, memory is allocated before the store confirms the object's size."""
 _PIECES_AT_ONCE = 8
 _WRITE = 1024 * 1024
 _DELETES_AT_ONCE = 32
@@ -35,11 +35,11 @@ _UPLOADS = 3
 
 
 class ShortObjectError(Exception):
-    """An object is not there, or not as long as it has to be.
+    """An object is absent, or shorter than it has to be.
 
     Attributes:
         path: the object.
-        nbytes: its size, None where it is not there.
+        nbytes: its size, None if it is absent.
         expected: the size that it has to have.
     """
 
@@ -51,7 +51,7 @@ class ShortObjectError(Exception):
 
 
 async def found_or_none(client: Client, path: str, ask: Callable[[], Awaitable[T]]) -> T | None:
-    """What is asked of an object, or None where there truly is no such object, in a bucket that exists."""
+    """Return what ``ask`` returns, or None if the object is absent from a bucket that exists."""
     try:
         found = await retried(ask, client.timeout)
     except RequestError as error:
@@ -71,14 +71,14 @@ async def _check_bucket(client: Client, path: str) -> None:
 
 
 async def put_if_absent(client: Client, path: str, data: bytes, *, proven: bool) -> bool:
-    """Write the object unless there is one; whether these bytes are the object now.
+    """Write the object unless there is one; return whether these bytes are the object now.
 
-    A put whose reply was lost looks like one that came too late, or that never came: only the object itself tells.
+    A put whose reply was lost looks like one that came too late or never arrived: only the object itself tells which.
 
     Args:
         client: the store.
         path, data: the object.
-        proven: refuse stores that overwrite objects all the same.
+        proven: refuse stores that ignore the condition.
     """
     begin = asyncio.get_running_loop().time()
     for pause in pauses():
@@ -86,7 +86,7 @@ async def put_if_absent(client: Client, path: str, data: bytes, *, proven: bool)
             async with asyncio.timeout_at(begin + client.timeout):
                 await client.put(path, data, create=True)
         except TimeoutError as error:
-            raise RequestError(Kind.TRANSIENT, f"no answer within {client.timeout:g} s; it may be there") from error
+            raise RequestError(Kind.TRANSIENT, f"no answer within {client.timeout:g}s; it may be there") from error
         except RequestError as error:
             if error.kind not in {Kind.EXISTS, Kind.TRANSIENT}:
                 raise
@@ -105,7 +105,7 @@ async def put_if_absent(client: Client, path: str, data: bytes, *, proven: bool)
 
 
 async def _prove(client: Client, path: str, data: bytes) -> None:
-    """Put an object that is there again, which has to fail."""
+    """Raise unless putting an existing object again fails."""
     try:
         await retried(lambda: client.put(path, data, create=True), client.timeout)
     except RequestError as error:
@@ -116,12 +116,12 @@ async def _prove(client: Client, path: str, data: bytes) -> None:
     raise RequestError(
         Kind.REFUSED,
         "the store overwrites objects though it is told not to (If-None-Match), so that of two builders one may "
-        "overwrite the other; pass unsafe_commit=True where there is one",
+        "overwrite the other; if there is only one builder, pass unsafe_commit=True",
     )
 
 
 async def read_ranges(client: Client, root: str, ranges: Sequence[Range]) -> list[bytes]:
-    """Exact ranges, fetched at once, neighbours with one request."""
+    """Return exact ranges, fetched at once, neighbours by one request."""
     spans = coalesce(ranges, gap=GAP, limit=PIECE)
     bodies = await together(_run_of_bytes(client, f"{root}/{span.name}", span.start, span.stop) for span in spans)
     return cut(ranges, spans, bodies)
@@ -146,7 +146,7 @@ async def _exactly(client: Client, path: str, start: int, stop: int) -> bytes:
 
 
 async def _copy_range(client: Client, path: str, start: int, stop: int, write: Write) -> int:
-    """Copy a range to the same place of a file; its CRC32C."""
+    """Copy a range to its place in a file, and return its CRC32C."""
 
     async def attempt() -> int:
         position, checksum = start, 0
@@ -163,7 +163,7 @@ async def _copy_range(client: Client, path: str, start: int, stop: int, write: W
 
 
 async def _runs(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Chunks in lists that are worth a call to write them."""
+    """Collect chunks into lists that are worth a system call."""
     run: list[bytes] = []
     async for chunk in chunks:
         run.append(chunk)
@@ -180,7 +180,7 @@ async def _check_length(client: Client, path: str, start: int, stop: int, nbytes
 
 
 async def _ranged(client: Client, path: str, start: int, stop: int, attempt: Callable[[], Awaitable[T]]) -> T:
-    """What an attempt to read a range returns, made again where that is worth it."""
+    """Try to read a range, and retry after transient failures."""
     async with client.slots:
         try:
             return await retried(attempt, client.timeout, stop - start)
@@ -202,10 +202,10 @@ async def _size(client: Client, path: str) -> int | None:
 
 
 async def download(client: Client, path: str, target: Path, nbytes: int, on_bytes: OnBytes) -> int:
-    """Copy an object of known size to a file, in pieces at once; its CRC32C."""
+    """Copy an object of known size to a file, several pieces at once, and return its CRC32C."""
     slots, loop = asyncio.Semaphore(_PIECES_AT_ONCE), asyncio.get_running_loop()
     try:
-        # Nothing is written any more when the file is closed, also where the copy is given up.
+        # All writes have ended when the file is closed, even if the copy is abandoned.
         with in_place(target) as file, ThreadPoolExecutor(1, "cachelayer-write") as writing:
 
             async def write(run: Sequence[bytes], position: int, checksum: int) -> int:
@@ -251,7 +251,7 @@ def _write_at(descriptor: int, run: Sequence[bytes], position: int, checksum: in
 
 
 async def upload(client: Client, file: Path, path: str, on_bytes: OnBytes) -> None:
-    """Make a file an object; anew where the store lost what it had of it, or holds other bytes than were sent."""
+    """Copy a file to an object; start over if the store lost parts of it, or holds other bytes than were sent."""
     sent = 0
 
     def count(nbytes: int) -> None:

@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.published import Published
-from cachelayer.access.verify import Report, check
+from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.reader import Verify
 from cachelayer.errors import (
     CorruptionError,
@@ -24,8 +23,11 @@ from cachelayer.provenance.environment import event
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent, history
-from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log, datasets
 from cachelayer.versions.reference import Reference
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.verify import Report, check
 
 _AT_ONCE = 16
 
@@ -69,10 +71,10 @@ class Catalog:
         return self._open(reference.dataset_id, reference.resolve(snapshot))
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
-        published = Published(self._store, dataset_id, info, self._verify, self._copies)
-        with published.told_of_deletion():
+        version = StoredVersion(self._store, dataset_id, info)
+        with version.told_of_deletion():
             # Reading the manifest now finds a damaged version here, not in the first batch.
-            return DataRef(published, published.kept)
+            return DataRef(VersionRecords(version, self._verify, self._copies), version.kept)
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """The newest snapshot of a dataset that exists."""
@@ -87,7 +89,7 @@ class Catalog:
 
     def datasets(self) -> list[str]:
         """The ids of the datasets that have a version, sorted."""
-        names = gc.datasets(self._store)
+        names = datasets(self._store)
         with ThreadPoolExecutor(_AT_ONCE, "cachelayer-datasets") as threads:
             return [name for name, is_one in zip(names, threads.map(self._has_versions, names), strict=True) if is_one]
 
@@ -134,7 +136,7 @@ class Catalog:
             AlreadyExistsError: where a version has the name of the tag.
         """
         paths.check_name("tag", tag)
-        self._commit(dataset_id, version, lambda head: gc.tagged(head, version, tag, event("tag", tag=tag)))
+        self._commit(dataset_id, version, lambda head: head.with_tag(version, tag, event("tag", tag=tag)))
 
     def untag(self, dataset_id: str, tag: str) -> None:
         """Remove a tag; the version that it names stays.
@@ -145,7 +147,7 @@ class Catalog:
         paths.check_name("dataset id", dataset_id)
         paths.check_name("tag", tag)
         self._snapshot(dataset_id)
-        Log(self._store, dataset_id).commit(lambda head: gc.untagged(head, tag, event("untag", tag=tag)))
+        Log(self._store, dataset_id).commit(lambda head: head.without_tag(tag, event("untag", tag=tag)))
 
     def delete(self, dataset_id: str, version: str, *, force: bool = False, grace: float = gc.GRACE_SECONDS) -> None:
         """Delete a version. Nobody can open it from then on; those who read it already go on for the grace.
@@ -165,7 +167,7 @@ class Catalog:
         grace = gc.checked_grace(grace)
 
         def change(head: Snapshot) -> Snapshot:
-            return gc.without(head, version, event("delete", version=version), force=force, grace=grace)
+            return head.without_version(version, event("delete", version=version), force=force, grace=grace)
 
         def is_there(head: Snapshot) -> bool:
             waiting = (each for each in head.deleted if each.info.version == version)
@@ -205,7 +207,7 @@ class Catalog:
         """
         reference = Reference.parse(dataset_id, version)
         info = reference.resolve(self._snapshot(reference.dataset_id))
-        return check(Published(self._store, reference.dataset_id, info, "always"), progress=progress)
+        return check(StoredVersion(self._store, reference.dataset_id, info), progress=progress)
 
     def diff(self, dataset_id: str, version: str, other: str) -> Diff:
         """How two versions of a dataset differ; :meth:`DataRef.diff` compares any two.

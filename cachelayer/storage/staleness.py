@@ -91,7 +91,7 @@ def _source_changes(ref: DataRef[Any], origin: Origin, options: BuildOptions) ->
         passed = Passed.of(origin.source, options)
         return [
             *_identity_changes(built, origin),
-            *passed.changes(built, ref._base.manifest.element_spec, options),
+            *passed.changes(built, ref._base.version.manifest.element_spec, options),
         ]
     except CacheLayerError as error:
         _once(

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, overload
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.published import Published
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions
@@ -28,6 +27,7 @@ from cachelayer.storage.version_names import check_version
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference
+from cachelayer.versions.stored_version import StoredVersion
 
 
 class Storage(Submitting):
@@ -264,5 +264,5 @@ class Storage(Submitting):
         info = reference.resolve(self._snapshot(reference.dataset_id))
         there = reference.dataset_id if new_id is None else paths.check_name("dataset id", new_id)
         version = info.version if new_version is None else check_version(new_version)
-        source = Published(self._store, reference.dataset_id, info)
+        source = StoredVersion(self._store, reference.dataset_id, info)
         return target._open(there, VersionCopy(source, target._store, there, version, progress).copy())

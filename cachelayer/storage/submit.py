@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.published import Published
 from cachelayer.arguments import boolean
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions
 from cachelayer.builds.encode import OnError
@@ -21,9 +20,9 @@ from cachelayer.provenance.origin import Origin
 from cachelayer.records.tree import Tree
 from cachelayer.storage.catalog import Catalog
 from cachelayer.storage.version_names import check_version
-from cachelayer.versions.compose import chosen
 from cachelayer.versions.derive import derive
 from cachelayer.versions.log import Log
+from cachelayer.versions.stored_version import StoredVersion
 
 
 class Submitting(Catalog):
@@ -146,7 +145,7 @@ class Submitting(Catalog):
         options = BuildOptions.of(submit_options, "record")
 
         def append(part: Any, part_id: str) -> DataRef[Any]:
-            base = self.fetch(part_id, base_version)._base
+            base = self.fetch(part_id, base_version)._base.version
             origin = origin_of(part, record)
             publisher = self._publisher(part, Log(self._store, part_id), new_version, origin, options, base)
             return self._open(part_id, publisher.submit())
@@ -185,14 +184,14 @@ class Submitting(Catalog):
         """
         check_version(new_version)
         base = self.fetch(dataset_id, base_version)
-        kept = chosen(base, keep)
+        kept = base._selection.select(keep)
         if not len(kept) and not boolean("allow_empty", allow_empty):
             raise InvalidArgumentError(
                 f"{dataset_id}@{new_version}: keep= keeps none of the {len(base)} records of {base_version}; "
                 f"{ALLOW_EMPTY}"
             )
         stored = checked_metadata(metadata)
-        info = derive(base._base, new_version, kept, description=description, metadata=stored)
+        info = derive(base._base.version, new_version, kept, description=description, metadata=stored)
         return self._open(base.dataset_id, info)
 
     def _publisher(
@@ -202,7 +201,7 @@ class Submitting(Catalog):
         version: str,
         origin: Origin,
         options: BuildOptions,
-        base: Published | None = None,
+        base: StoredVersion | None = None,
     ) -> Publisher:
         paths.check_name("dataset id", log.dataset_id)
         check_version(version)

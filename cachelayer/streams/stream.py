@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, cast, overload
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, integer
-from cachelayer.errors import CacheLayerWarning, InvalidArgumentError, InvalidTypeError, RecordIndexError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import RandomAccess, T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
@@ -23,6 +22,7 @@ from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
+from cachelayer.user_warnings import warn
 
 U = TypeVar("U")
 
@@ -191,7 +191,7 @@ class Stream(Generic[T]):
             message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"
         if message is not None and not self._warned:
             self._warned = True
-            warnings.warn(message, CacheLayerWarning, stacklevel=3)
+            warn(message)
 
     # Steps can be asked for by number, but without batches they are more than what is handed out.
     __reversed__ = None

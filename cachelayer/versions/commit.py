@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cachelayer.access.published import Published
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CacheLayerError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
 from cachelayer.versions.compose import Composition
-from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished
 
 
@@ -31,7 +32,7 @@ def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[s
 
 def attempts_named_by(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
     """The same of one version."""
-    return {paths.attempt_of(info.manifest), *Published(store, dataset_id, info).manifest.attempts}
+    return {paths.attempt_of(info.manifest), *StoredVersion(store, dataset_id, info).manifest.attempts}
 
 
 class Committer:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cachelayer.access.published import Published
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import (
@@ -32,9 +31,11 @@ from cachelayer.progress.meter import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.selection import Selection
 from cachelayer.versions.attempts import attempts_of
-from cachelayer.versions.log import Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 
 _FILES_AT_ONCE = 4
 
@@ -56,14 +57,18 @@ class File:
     records: int = 0
 
 
-def files_of(source: Published) -> Iterator[File]:
+def files_of(source: StoredVersion) -> Iterator[File]:
     """Every file of a version but its manifest."""
     for shard in source.manifest.shards:
         yield File(shard.name, shard.stats.nbytes, _is_shard(shard.stats), shard.stats.records)
         yield File(paths.index_of(shard.name), shard.stats.index_nbytes, _is_index(shard.stats))
-    kept = source.manifest.kept
+    whole, kept = source.manifest, source.manifest.kept
     if kept is not None and kept.file is not None:
-        yield File(kept.file, 8 * kept.records, _is_selection(source.digest, len(source), kept.digest))
+        yield File(
+            kept.file,
+            8 * kept.records,
+            _is_selection(whole.shards_digest, whole.shard_records, kept.digest),
+        )
 
 
 def _is_shard(stats: ShardStats) -> Callable[[Path], bool]:
@@ -124,7 +129,7 @@ class VersionCopy:
     """
 
     def __init__(
-        self, source: Published, to: ObjectStore, dataset_id: str, version: str, progress: bool | None
+        self, source: StoredVersion, to: ObjectStore, dataset_id: str, version: str, progress: bool | None
     ) -> None:
         self._source = source
         self._to = to
@@ -281,13 +286,12 @@ class VersionCopy:
             manifest_sha256=hashlib.sha256(names.manifest).hexdigest(),
             time=now(),
         )
-        reference = f"{self._source.store.url}/{self._source.name}@sha256:{self._source.info.digest}"
 
         def published(head: Snapshot) -> Snapshot:
             lost = sorted(names.all & self._gone(head))
             if lost:
                 raise BuildRevokedError(f"{', '.join(lost)} of {self._version!r} was revoked while it was copied")
-            return head.with_version(info, event("copy", version=self._version, source=reference))
+            return head.with_version(info, event("copy", version=self._version, source=self._source.reference))
 
         with suppress(AlreadyExistsError):
             self._log.commit(published)

@@ -6,17 +6,18 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from cachelayer.access.published import Published
 from cachelayer.provenance.environment import environment, now
 from cachelayer.records.selection import Selection
 from cachelayer.versions.attempts import attempts_of, new_attempt
 from cachelayer.versions.commit import Committer
 from cachelayer.versions.compose import subset
-from cachelayer.versions.log import Log, VersionInfo
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 
 
 def derive(
-    base: Published, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
+    base: StoredVersion, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
 ) -> VersionInfo:
     """Publish a version of some of the records of another, which copies none.
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cachelayer.access.published import Published
 from cachelayer.provenance.secrecy import without_hidden
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree, leaves
+from cachelayer.versions.stored_version import StoredVersion
 
 _SHOWN = 60
 
@@ -99,7 +99,7 @@ class Diff:
         return "\n".join(lines)
 
 
-def compare(one: Published, other: Published) -> Diff:
+def compare(one: StoredVersion, other: StoredVersion) -> Diff:
     """How two versions differ, wherever they are kept.
 
     Raises:
@@ -109,8 +109,8 @@ def compare(one: Published, other: Published) -> Diff:
     first, second = _told(one.manifest.provenance, other), _told(other.manifest.provenance, one)
     metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
     return Diff(
-        one=_reference(one),
-        other=_reference(other),
+        one=one.reference,
+        other=other.reference,
         same_data=one.info.digest == other.info.digest,
         spec=_spec_changes(one.manifest.element_spec, other.manifest.element_spec),
         records=(one.info.records, other.info.records),
@@ -123,11 +123,7 @@ def compare(one: Published, other: Published) -> Diff:
     )
 
 
-def _reference(version: Published) -> str:
-    return f"{version.store.url}/{version.name}@sha256:{version.info.digest}"
-
-
-def _told(provenance: Mapping[str, Any], beside: Published) -> dict[str, Any]:
+def _told(provenance: Mapping[str, Any], beside: StoredVersion) -> dict[str, Any]:
     """Return a provenance without what tells nothing beside another's: values that are hidden by another salt."""
     is_alike = provenance.get("salt") == beside.manifest.provenance.get("salt")
     told = provenance if is_alike else without_hidden(provenance)
@@ -137,7 +133,7 @@ def _told(provenance: Mapping[str, Any], beside: Published) -> dict[str, Any]:
 class _ShardsOf:
     """The shards of a version by what they hold: their SHA-256 and number of records."""
 
-    def __init__(self, version: Published) -> None:
+    def __init__(self, version: StoredVersion) -> None:
         stats = [shard.stats for shard in version.manifest.shards]
         self.keys = Counter((each.sha256, each.records) for each in stats)
         self._nbytes = {(each.sha256, each.records): each.nbytes for each in stats}

@@ -15,14 +15,13 @@ import json
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.errors import CacheLayerWarning
 from cachelayer.objects.local import storage_error
+from cachelayer.user_warnings import warn
 from cachelayer.versions.processes import Process, this_process
 
 _SAID_NBYTES = 4096
@@ -86,11 +85,7 @@ class _Lock:
         except BlockingIOError:
             return False
         except OSError as error:
-            warnings.warn(
-                f"this file system has no locks ({error}): several builds of one version may run beside each other",
-                CacheLayerWarning,
-                stacklevel=2,
-            )
+            warn(f"this file system has no locks ({error}): several builds of one version may run beside each other")
         return True
 
     def is_at_its_path(self) -> bool:

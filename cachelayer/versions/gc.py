@@ -5,20 +5,14 @@ from __future__ import annotations
 import math
 import time
 import uuid
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from cachelayer.access.published import Published
 from cachelayer.errors import (
-    AlreadyExistsError,
-    CacheLayerWarning,
     CorruptionError,
     FormatError,
     InvalidArgumentError,
     StorageError,
-    VersionNotFoundError,
 )
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
@@ -26,9 +20,12 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress
 from cachelayer.provenance.environment import event
+from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.commit import attempts_named_by, named_attempts
-from cachelayer.versions.log import Deletion, Log, Snapshot, VersionInfo
+from cachelayer.versions.log import Log, has_log
+from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished
 
 GRACE_SECONDS = 24 * 3600.0
@@ -48,69 +45,6 @@ def checked_grace(grace: Any) -> float:
     return float(grace)
 
 
-def tagged(head: Snapshot, version: str, tag: str, change: Mapping[str, Any]) -> Snapshot:
-    """The snapshot in which a tag names a version.
-
-    Raises:
-        AlreadyExistsError: where a version has the name of the tag.
-    """
-    if tag in head.versions:
-        raise AlreadyExistsError(f"{tag!r} is a version: tags and versions share their names, choose another")
-    return replace(head, tags={**head.tags, tag: version}, event={**change, "version": version})
-
-
-def untagged(head: Snapshot, tag: str, change: Mapping[str, Any]) -> Snapshot:
-    """The snapshot without a tag.
-
-    Raises:
-        VersionNotFoundError: where there is no such tag.
-    """
-    if tag not in head.tags:
-        hint = "it is a version" if tag in head.versions else f"there are {', '.join(head.tags) or 'none'}"
-        raise VersionNotFoundError(f"no tag {tag!r}: {hint}")
-    kept = {name: version for name, version in head.tags.items() if name != tag}
-    return replace(head, tags=kept, event={**change, "version": head.tags[tag]})
-
-
-def without(head: Snapshot, version: str, change: Mapping[str, Any], *, force: bool, grace: float) -> Snapshot:
-    """The snapshot without a version, whose files stay for the grace; with ``force`` without its tags too.
-
-    What was deleted under the name before waits no longer than the grace either.
-
-    Raises:
-        InvalidArgumentError: if a tag names it, without ``force``.
-    """
-    deleted = [
-        replace(each, grace=min(grace, each.grace)) if each.info.version == version else each for each in head.deleted
-    ]
-    if version in head.versions:
-        deleted.append(Deletion(head.versions[version], head.sequence + 1, grace))
-    tags = {tag: named for tag, named in head.tags.items() if named == version}
-    if tags and not force:
-        raise InvalidArgumentError(
-            f"version {version!r} has the tag {', '.join(map(repr, tags))}: move it first, or delete it too: force=True"
-        )
-    versions = {name: info for name, info in head.versions.items() if name != version}
-    others = {tag: named for tag, named in head.tags.items() if tag not in tags}
-    what = {**change, "tags": list(tags), "grace": grace}
-    return replace(head, versions=versions, tags=others, deleted=tuple(deleted), event=what)
-
-
-def datasets(store: ObjectStore) -> list[str]:
-    """Return the folders that are datasets: those that have our log. What else lies there is somebody else's."""
-    return [name for name in store.names("") if paths.is_dataset_id(name) and _has_log(store, name)]
-
-
-def _has_log(store: ObjectStore, dataset_id: str) -> bool:
-    try:
-        return store.exists(paths.log_entry(dataset_id, 1))
-    except StorageError as error:
-        # A folder of somebody else that this user may not look into; whatever else fails is the store itself.
-        if isinstance(error.__cause__, PermissionError):
-            return False
-        raise
-
-
 def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = None) -> list[str]:
     """Collect every dataset of a store; a dataset that is damaged or forbidden is left as it is, with a warning.
 
@@ -127,7 +61,7 @@ def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = Non
             except (CorruptionError, FormatError, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
                     raise
-                warnings.warn(f"nothing of {dataset_id!r} is collected: {error}", CacheLayerWarning, stacklevel=3)
+                warn(f"nothing of {dataset_id!r} is collected: {error}")
             shown.update(1, 0)
     return deleted
 
@@ -138,7 +72,7 @@ def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
     Raises:
         CorruptionError, FormatError: if the log that it has is not ours, or damaged.
     """
-    if _has_log(store, dataset_id):
+    if has_log(store, dataset_id):
         return Log(store, dataset_id).head().sequence > 0
     left = [name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)]
     return len(left) > 0 and all(map(paths.is_made_up, left))
@@ -238,11 +172,7 @@ def _delete_unnamed(
     try:
         log.commit(revoked)
     except (CorruptionError, FormatError) as error:
-        warnings.warn(
-            f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}",
-            CacheLayerWarning,
-            stacklevel=4,
-        )
+        warn(f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}")
         return []
     for attempt in dead:
         store.delete_folder(paths.build(dataset_id, attempt))
@@ -277,7 +207,7 @@ def _delete_unnamed_files(
 
 def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
     """The files of a version that these attempts wrote."""
-    manifest = Published(store, dataset_id, info).manifest
+    manifest = StoredVersion(store, dataset_id, info).manifest
     shards = (
         (shard.name for shard in manifest.shards if shard.attempt in attempts)
         if (manifest.shards.attempts.intersection(attempts))

@@ -10,7 +10,7 @@ from typing import Any, Self
 from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.log import Snapshot
+from cachelayer.versions.snapshot import Snapshot
 
 _AT_ONCE = 16
 _AT_A_TIME = 256

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.versions.log import Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{1,64})", re.ASCII)
 _SLICE = re.compile(r"(?P<rest>.*)\[(?P<start>-?\d+)?:(?P<stop>-?\d+)?(?::(?P<step>-?\d+)?)?\]", re.ASCII | re.DOTALL)

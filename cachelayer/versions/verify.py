@@ -15,7 +15,6 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.published import Published
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.stock import StockReader
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
@@ -23,6 +22,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress.meter import Progress
 from cachelayer.records.record_buffers import Records
+from cachelayer.versions.stored_version import StoredVersion
 
 _BATCH_NBYTES = 4 << 20
 _GROWTH = 8
@@ -63,23 +63,23 @@ class Report:
             raise CorruptionError(f"{self.reference}: " + "; ".join(self.problems))
 
 
-def check(published: Published, *, progress: bool | None = None) -> Report:
+def check(version: StoredVersion, *, progress: bool | None = None) -> Report:
     """Read every record of a version, and compare with every checksum there is."""
-    reference = f"{published.dataset_id}@{published.info.version}"
+    reference = version.name
     problems: list[str] = []
     records = 0
     try:
-        shards = published.manifest.shards
+        shards = version.manifest.shards
     except (CorruptionError, FormatError) as error:
         return Report(reference, 0, 0, (str(error),))
     try:
-        published.kept  # noqa: B018 - which numbers the version keeps is checked when they are read
+        version.kept  # noqa: B018 - which numbers the version keeps is checked when they are read
     except CorruptionError as error:
         problems.append(str(error))
-    with Progress(f"verify {reference}", len(published), progress) as shown:
+    with Progress(f"verify {reference}", version.manifest.shard_records, progress) as shown:
         for number in range(len(shards)):
             try:
-                for batch, nbytes in _checked_batches(published, number):
+                for batch, nbytes in _checked_batches(version, number):
                     records += batch
                     shown.update(batch, nbytes)
             except (CacheLayerError, OSError) as error:
@@ -87,14 +87,14 @@ def check(published: Published, *, progress: bool | None = None) -> Report:
     return Report(reference, len(shards), records, tuple(problems))
 
 
-def _checked_batches(published: Published, number: int) -> Iterator[tuple[int, int]]:
+def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int, int]]:
     """Records and bytes of batches that were read and found right.
 
     Raises:
         CorruptionError: where something is not as it was written.
     """
-    with published.shard_file(number) as path:
-        yield from _checked_file(path, published.manifest.shards[number].stats)
+    with version.shard_file(number) as path:
+        yield from _checked_file(path, version.manifest.shards[number].stats)
 
 
 def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,128 @@
+"""The records of a published version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.cached_shards import LocalCopies
+from cachelayer.access.record_base import RecordBase
+from cachelayer.access.remote_shards import RemoteShards
+from cachelayer.access.shard_set import ShardSet
+from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
+from cachelayer.arrayrecord.reader import ShardReader, Verify
+from cachelayer.locks import cached_property
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.record_buffers import Records
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.stored_version import StoredVersion
+
+# From memory, so many that a call costs little beside its records; over the network, no more than a round trip takes.
+_NEAR = 1024
+_FAR = 256
+
+
+@dataclass(frozen=True)
+class VersionRecords(RecordBase):
+    """The records of a version. Opens its files at first touch, again after a pickle; safe to use from threads.
+
+    Args:
+        version: the version as it is stored.
+        verify: what is checked when bytes are read.
+        copies: keeps local copies of shards that are not on this host; None for no copies.
+        decodes: whether encoded images and sounds are handed out decoded.
+    """
+
+    version: StoredVersion
+    verify: Verify = "open"
+    copies: CacheFolder | None = None
+    decodes: bool = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def digest(self) -> str:
+        """Of all records of the shards."""
+        return self.version.manifest.shards_digest
+
+    @property
+    def name(self) -> str:
+        return self.version.name
+
+    def __len__(self) -> int:
+        return self.version.manifest.shard_records
+
+    @property
+    def record_nbytes(self) -> int:
+        return self.version.info.nbytes // max(1, len(self))
+
+    @cached_property
+    def codec(self) -> Codec:
+        return codec_named(self.version.manifest.codec, self.version.manifest.element_spec)
+
+    @property
+    def read_together(self) -> int:
+        shards = self.shards
+        return _NEAR if isinstance(shards, ShardSet) or shards.all_local() else _FAR
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self.version.segments
+
+    @cached_property
+    def shards(self) -> ShardSet | RemoteShards:
+        version, shards = self.version, self.version.manifest.shards
+        records = shards.records.tolist()
+        if isinstance(version.store, LocalStore):
+            return ShardSet(records, self.open_shard)
+        copies = None
+        if self.copies is not None:
+            copies = LocalCopies(self.copies, version.store, version.dataset_id, shards, self.verify)
+        return RemoteShards(records, RangedShards(self._read_ranges, _Objects(version.dataset_id, shards)), copies)
+
+    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        with self.version.told_of_deletion():
+            return self.version.store.read_ranges(ranges)
+
+    def open_shard(self, number: int, since: int) -> ShardReader:
+        """Return a reader of a shard in a local store, for a read that began at a time of the monotonic clock.
+
+        Raises:
+            CorruptionError: if its files are not what was published.
+            VersionNotFoundError: if the version was deleted meanwhile.
+        """
+        with self.version.told_of_deletion(), self.version.shard_file(number) as path:
+            stats = self.version.manifest.shards[number].stats
+            return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
+
+    def stored(self) -> Self:
+        return replace(self, decodes=False)
+
+    def record(self, number: int) -> bytearray:
+        return self.shards.record(number)
+
+    def records(self, numbers: NDArray[np.int64]) -> Records:
+        return self.shards.records(numbers)
+
+
+class _Objects(dict[int, ShardObject]):
+    """The objects of shards, made at first use: a version may have very many."""
+
+    def __init__(self, dataset_id: str, shards: Sequence[ShardFile]) -> None:
+        self._dataset_id = dataset_id
+        self._shards = shards
+
+    def __missing__(self, number: int) -> ShardObject:
+        shard = self._shards[number]
+        name = f"{self._dataset_id}/{shard.name}"
+        self[number] = made = ShardObject(name, paths.index_of(name), shard.stats)
+        return made

@@ -1,0 +1,146 @@
+"""A published version as it is stored: its manifest, and which records of its shards it has."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.errors import CorruptionError, VersionNotFoundError
+from cachelayer.locks import cached_property
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
+from cachelayer.records.selection import Selection
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.snapshot import VersionInfo
+
+
+@dataclass(frozen=True)
+class StoredVersion:
+    """A published version as it is stored. Reads its manifest at first touch, again after a pickle.
+
+    Args:
+        store: where it is kept.
+        dataset_id: the dataset.
+        info: what the log says of it.
+    """
+
+    store: ObjectStore
+    dataset_id: str
+    info: VersionInfo
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset_id}@{self.info.version}"
+
+    @property
+    def reference(self) -> str:
+        """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
+        return f"{self.store.url}/{self.name}@sha256:{self.info.digest}"
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest, checked against the log.
+
+        Raises:
+            CorruptionError: if it is missing or is not what was published.
+            VersionNotFoundError: if the version was deleted meanwhile.
+        """
+        name = f"{self.dataset_id}/{self.info.manifest}"
+        raw = self.store.read(name)
+        if raw is None:
+            with self.told_of_deletion():
+                raise CorruptionError(f"{self.store.url}/{name}: the manifest of a published version is missing")
+        changed = CorruptionError(f"{self.store.url}/{name}: changed after version {self.info.version!r} was published")
+        if hashlib.sha256(raw).hexdigest() != self.info.manifest_sha256:
+            raise changed
+        manifest = Manifest.decode(raw, f"{self.store.url}/{name}")
+        if manifest.digest != self.info.digest:
+            raise changed
+        return manifest
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The number of records that each build added to the shards, the oldest first."""
+        return self.manifest.segments or (self.manifest.shard_records,)
+
+    @cached_property
+    def kept(self) -> Selection:
+        """The records of the shards that the version has.
+
+        Raises:
+            CorruptionError: if they are not those that were published.
+        """
+        kept, records = self.manifest.kept, self.manifest.shard_records
+        if kept is None:
+            return Selection.all(records)
+        if kept.file is None:
+            name = f"{self.dataset_id}/{self.info.manifest}"
+            if kept.step == 0 or kept.records < 0:
+                raise CorruptionError(f"{self.store.url}/{name}: {kept.records} records with step {kept.step}")
+            numbers: range | NDArray[np.int64] = range(kept.start, kept.start + kept.step * kept.records, kept.step)
+        else:
+            name = f"{self.dataset_id}/{kept.file}"
+            raw = self.store.read(name)
+            if raw is None or len(raw) != 8 * kept.records:
+                with self.told_of_deletion():
+                    raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
+            numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
+        if not _are_below(numbers, records):
+            raise CorruptionError(f"{self.store.url}/{name}: it names records that are not among the {records} here")
+        selection = Selection(numbers)
+        if selection.digest(self.manifest.shards_digest, records) != kept.digest:
+            raise CorruptionError(f"{self.store.url}/{self.dataset_id}: {self.name} does not keep what was published")
+        return selection
+
+    @contextmanager
+    def told_of_deletion(self) -> Iterator[None]:
+        """Say that the version was deleted if that is why its files are missing or damaged.
+
+        Raises:
+            VersionNotFoundError: instead of a CorruptionError.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            if Log(self.store, self.dataset_id).head().versions.get(self.info.version) != self.info:
+                raise VersionNotFoundError(
+                    f"{self.name} was deleted, and its files are gone: fetch another version; "
+                    "delete(..., grace=...) says how long those of readers stay"
+                ) from error
+            raise
+
+    @contextmanager
+    def shard_file(self, number: int) -> Iterator[Path]:
+        """The file of a shard, with its index beside it: downloaded for the moment if the store is not local."""
+        shard = self.manifest.shards[number]
+        name = f"{self.dataset_id}/{shard.name}"
+        if isinstance(self.store, LocalStore):
+            yield self.store.path(name)
+            return
+        with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
+            path = Path(folder) / Path(shard.name).name
+            self.store.download(name, path, shard.stats.nbytes)
+            index_path = Path(paths.index_of(str(path)))
+            self.store.download(paths.index_of(name), index_path, shard.stats.index_nbytes)
+            yield path
+
+
+def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:
+    """Return whether all numbers lie in [0, records)."""
+    if len(numbers) == 0:
+        return True
+    ends = sorted((numbers[0], numbers[-1])) if isinstance(numbers, range) else [int(numbers.min()), int(numbers.max())]
+    return ends[0] >= 0 and ends[1] < records
