@@ -43,6 +43,15 @@ def is_bytes(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: it cannot hold half a pair of surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def dtype_of(kind: pa.DataType, path: str) -> Any:
     """The dtype of values of a type: dates since 1970, times since midnight, instants in UTC.
 
@@ -128,11 +137,12 @@ def nulls_of(array: pa.Array) -> Nulls:
 
 
 def check_structs(path: str, lists: Lists) -> None:
-    """Raise for a null struct without fields: a null struct is one whose fields are all null."""
-    nulls = None if lists.values.type.num_fields else nulls_of(lists.values)
+    """Raise for a null struct: elements have no null dict, and one of nulls is another value."""
+    nulls = nulls_of(lists.values)
     if nulls is not None:
         record = lists.row_of(int(np.argmax(nulls)), len(lists.levels))
-        raise ElementError("a struct", "null", path=path, record=record, hint="Without fields, nothing keeps the null.")
+        hint = "A dict is never null, its leaves may be: fill it, or make columns of its fields."
+        raise ElementError("a struct", "null", path=path, record=record, hint=hint)
 
 
 def column(path: str, spec: LeafSpec, lists: Lists) -> Column:
@@ -304,7 +314,9 @@ def arrow_array(kind: pa.DataType, values: Any, path: str = "", *, keep_nat: boo
     try:
         return _nested(kind, flat, splits, nulls, leaf)
     except (pa.ArrowException, OverflowError) as error:
-        raise InvalidTypeError(f"leaf {path} holds values that Arrow cannot: {error}") from error
+        raise InvalidTypeError(
+            f"leaf {path} holds values that Arrow's {kind} cannot: read it with ref.read(), or store another dtype"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from cachelayer.adapters._arrow_casts import cast_rows
 from cachelayer.adapters._arrow_columns import Lists, check_structs, column, dtype_of, leaf_spec
 from cachelayer.adapters._files import Files
 from cachelayer.builds.batches import Batch, batch_records
@@ -45,12 +46,14 @@ class Part:
         schema: of every batch.
         rows: number of rows, where it is known.
         batches: gives them, from a row on that is 0 where ``rows`` is None, or where the source cannot skip.
+        casts: whether the types of the schema are those that a user declares, and batches have others.
     """
 
     name: str
     schema: pa.Schema
     rows: int | None
     batches: Callable[[int], Iterable[pa.RecordBatch]]
+    casts: bool = False
 
     @classmethod
     def of_table(cls, table: pa.Table) -> Part:
@@ -135,7 +138,12 @@ class ArrowSource:
             InvalidArgumentError: where the declared spec is not one of this schema, or a column holds nothing but nulls
                 and none is declared.
         """
-        own = _spec(pa.struct(list(self._first.schema)), "")
+        try:
+            own = _spec(pa.struct(list(self._first.schema)), "")
+        except UnicodeDecodeError as error:
+            raise InvalidTypeError(
+                f"a column{self._first.origin} has a name that is no UTF-8: {error.object!r}: rename it"
+            ) from error
         if self._declared is not None:
             _check_declared(own, self._declared)
             return self._declared
@@ -183,7 +191,8 @@ class ArrowSource:
             ElementError: for what the spec has no place for, such as null within a list, or text that is no UTF-8.
         """
         try:
-            found = dict(_leaves("", Lists(table.to_struct_array())))
+            taken = cast_rows(table, part.schema) if part.casts else table
+            found = dict(_leaves("", Lists(taken.to_struct_array())))
             return [_column(path, spec, found[path]) for path, spec in tree.leaves(self.element_spec)]
         except ElementError as error:
             hint = f"{error.hint} It lies{part.origin}." if part.name else error.hint

@@ -7,7 +7,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
 from cachelayer.adapters._arrow_columns import arrow_array, arrow_type
 from cachelayer.adapters._handed import check_ref
@@ -36,7 +35,8 @@ def read_columns(
         RecordIndexError: if there is no such record.
     """
     check_ref(ref)
-    raw = ref.raw() if isinstance(ref, DataRef) else ref
+    stored = ref.stored()
+    raw = ref if stored is None else stored
     spec = raw.element_spec
     if not isinstance(spec, dict) or not spec:
         described = tree.describe(spec) if spec else "dicts without keys"

@@ -5,7 +5,7 @@ pyarrow takes objects too, but makes null of NaN, microseconds of pandas' nanose
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cachelayer.adapters._arrow_columns import arrow_array, arrow_type
+from cachelayer.adapters._arrow_columns import arrow_array, arrow_type, is_utf8
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.values import Nullable, Ragged
@@ -22,6 +22,10 @@ from cachelayer.records.values import Nullable, Ragged
 _HINT = "A column is of one type: convert it with astype(), or split it."
 _TIMES = (pd.Timestamp, pd.Timedelta)
 _WORDS = (np.dtype(np.int64), np.dtype(np.uint64))
+
+
+class UntypedError(Exception):
+    """Objects that Arrow has no type for; the message names the record."""
 
 
 class _Arrays(NamedTuple):
@@ -62,7 +66,7 @@ def arrow_of_objects(name: str, column: pd.Series[Any]) -> pa.Array:
 
     Raises:
         ElementError: for an object that is not of the type of those before it, or that does not fit.
-        ValueError, TypeError, pyarrow.ArrowException: for objects of a type that Arrow does not know.
+        UntypedError: for objects of a type that Arrow does not know.
     """
     values = column.to_numpy().copy()
     values[column.isna().to_numpy()] = None
@@ -87,7 +91,27 @@ def _array(objects: Objects) -> pa.Array:
         return _times(objects)
     if kind is float:
         _check_integers(objects)
-    return pa.array(objects.values)
+    return _texts(objects) if kind is str else _others(objects, kind)
+
+
+def _texts(objects: Objects) -> pa.Array:
+    """Text as it is: what is no UTF-8 is refused later, with its record, so that its row alone can be left out."""
+    try:
+        return pa.array(objects.values, pa.string())
+    except UnicodeEncodeError:
+        raw = [None if value is None else value.encode("utf-8", "surrogatepass") for value in objects.values]
+        return pa.array(raw, pa.binary()).view(pa.string())
+
+
+def _others(objects: Objects, kind: type) -> pa.Array:
+    record, first = next(objects.present())
+    # pyarrow makes lists of whatever can be gone through, such as sets, which have no order.
+    if issubclass(kind, Iterable) and not issubclass(kind, (bytes, bytearray, memoryview)):
+        raise UntypedError(f"Arrow has no type for record {record}, {tree.describe(first)}")
+    try:
+        return pa.array(objects.values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise UntypedError(f"Arrow has no type for those as record {record}, {tree.describe(first)}") from error
 
 
 def _check_integers(objects: Objects) -> None:
@@ -146,8 +170,16 @@ def _times(objects: Objects) -> pa.Array:
     """Pandas' moments and spans, in the finest of their units."""
     units = {value.unit for _, value in objects.present()}
     unit = next(unit for unit in ("ns", "us", "ms", "s") if unit in units)
-    values = [None if value is None else value.as_unit(unit, round_ok=False).asm8 for value in objects.values]
+    counts = iter([_in_unit(objects, record, value, unit) for record, value in objects.present()])
+    values = [None if value is None else next(counts) for value in objects.values]
     return _scalars(Objects(values, objects.records, objects.path), next(v for v in values if v is not None).dtype)
+
+
+def _in_unit(objects: Objects, record: int, value: Any, unit: str) -> Any:
+    try:
+        return value.as_unit(unit, round_ok=False).asm8
+    except (OverflowError, ValueError) as error:
+        raise objects.error(record, f"a time that {unit} can count, as others in its place", value) from error
 
 
 def _scalars(objects: Objects, dtype: np.dtype[Any]) -> pa.Array:
@@ -195,6 +227,8 @@ def _structs(objects: Objects) -> pa.Array:
         if set(value) != set(keys) or not all(isinstance(key, str) for key in value):
             expected = f"a dict with the keys {keys}, as above, each a str"
             raise ElementError(expected, f"one with {list(value)}", path=objects.path, record=record)
+        if not all(map(is_utf8, value)):
+            raise ElementError("keys in UTF-8", ascii(list(value)), path=objects.path, record=record)
     parts = []
     for key in keys:
         values = [None if value is None else _value(value[key]) for value in objects.values]

@@ -83,6 +83,8 @@ def _table(frame: pd.DataFrame) -> pa.Table:
 
 
 def _check_names(frame: pd.DataFrame) -> None:
+    from cachelayer.adapters._arrow_columns import is_utf8
+
     index = frame.index
     if not len(frame.columns):
         raise InvalidArgumentError("the frame has no columns: an element is a dict with one key at least")
@@ -97,12 +99,14 @@ def _check_names(frame: pd.DataFrame) -> None:
                 f"a column is called {name!r}, of type {type(name).__name__}: names are str, as "
                 "frame.columns = [...] makes them"
             )
+        if not is_utf8(name):
+            raise InvalidTypeError(f"a column is called {name!a}, which is no UTF-8: rename it")
 
 
 def _array(name: str, series: pd.Series[Any]) -> Any:
     import pyarrow as pa
 
-    from cachelayer.adapters._pandas_objects import arrow_of_objects
+    from cachelayer.adapters._pandas_objects import UntypedError, arrow_of_objects
 
     categories = getattr(series.dtype, "categories", series)
     for kind, fix in _FIXES.items():
@@ -118,9 +122,12 @@ def _array(name: str, series: pd.Series[Any]) -> Any:
             array = pa.array(series.array)
     except CacheLayerError:
         raise
-    except (pa.ArrowException, OverflowError, TypeError, ValueError, NotImplementedError) as error:
+    except UnicodeEncodeError:
+        array = arrow_of_objects(name, series.astype(object))
+    except (UntypedError, pa.ArrowException, OverflowError, TypeError, ValueError, NotImplementedError) as error:
+        reason = str(error) if isinstance(error, UntypedError) else "Arrow has no type for it"
         raise InvalidTypeError(
-            f"column {name!r} is {series.dtype}, which is not stored: {error}. Convert it with astype(), or drop() it"
+            f"column {name!r} is {series.dtype}, which is not stored: {reason}. Convert it with astype(), or drop() it"
         ) from error
     _check(array.type, f"column {name!r}")
     return array

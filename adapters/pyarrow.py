@@ -189,7 +189,7 @@ def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
         with _parquet_file(file) as opened:
             yield from _of_parquet(file.name, opened, columns, schema, partition_of(file.path)).batches(row)
 
-    return Part(part.name, part.schema, part.rows, batches)
+    return Part(part.name, part.schema, part.rows, batches, part.casts)
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def _of_parquet(
             found = [texts[field] if field in texts else batch.column(field) for field in own.names]
             yield pa.RecordBatch.from_arrays(found, schema=own) if texts else batch
 
-    return Part(name, schema or own, rows, lambda row: _cast(whole(row), schema))
+    return Part(name, schema or own, rows, whole, schema is not None)
 
 
 def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
@@ -243,7 +243,7 @@ def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
         if isinstance(opened, pa.RecordBatchReader):
             _check_end(source, file.name)
 
-    return Part(file.name, schema or own, None, lambda _: _cast(batches(), schema))
+    return Part(file.name, schema or own, None, lambda _: batches(), schema is not None)
 
 
 def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
@@ -281,7 +281,3 @@ def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:
     if missing:
         raise InvalidArgumentError(f"there is no column {missing[0]!r} among {own.names}")
     return own if names == own.names else pa.schema([own.field(name) for name in names])
-
-
-def _cast(batches: Iterator[pa.RecordBatch], schema: Any) -> Iterator[pa.RecordBatch]:
-    return batches if schema is None else (batch.select(schema.names).cast(schema) for batch in batches)

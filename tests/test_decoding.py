@@ -88,6 +88,19 @@ def test_joined_datasets_decode_as_their_parts_do(images: cachelayer.DataRef[Any
         cachelayer.concat([images, images.raw()])
 
 
+def test_joined_records_stay_as_stored_if_they_are_joined_again(images: cachelayer.DataRef[Any]) -> None:
+    joined = cachelayer.concat([images, images])
+    for again in (joined.stored(), cachelayer.concat([joined.stored()]), cachelayer.concat([joined[1:].stored()])):
+        assert again[len(again) - 1] == images.raw()[-1]
+        assert pickle.loads(pickle.dumps(again)).element_spec == images.raw().element_spec
+    more = cachelayer.concat([joined.stored(), images.raw()])
+    assert more[0] == images.raw()[0]
+    assert more.digest == cachelayer.concat([joined, images]).digest
+    with pytest.raises(ValueError, match=r"leaf \['image'\] is ImageSpec.*and ArraySpec"):
+        cachelayer.concat([joined.stored(), images])
+    assert cachelayer.concat([joined])[0]["image"].shape == images[0]["image"].shape
+
+
 def test_a_pickled_ref_decodes_as_before(images: cachelayer.DataRef[Any]) -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(images))[2]["image"], PIXELS[2])
     assert pickle.loads(pickle.dumps(images.raw()))[2]["image"] == png(PIXELS[2])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cachelayer
-from cachelayer import InvalidArgumentError, SourceError
+from cachelayer import ElementError, InvalidArgumentError, SourceError
 from cachelayer.adapters._hive import partition_of
 from cachelayer.adapters.pyarrow import from_parquet
 
@@ -53,7 +53,7 @@ def test_a_schema_casts_partitions_and_columns_choose_them(storage: cachelayer.S
         assert len(ref) == 4
         assert list(ref[0]) == columns
     wrong = pa.schema({"code": pa.int64()})
-    with pytest.raises(SourceError, match=r"failed at record \d or later: ArrowInvalid: .*a b/c"):
+    with pytest.raises(ElementError, match=r"record \d, leaf .*expected a value that int64 holds, got 'a b/c'"):
         storage.cache(from_parquet(hive / "**" / "*.parquet", schema=wrong), "d", "v5")
 
 

@@ -15,7 +15,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 from source_conformance import SourceConformance
 
-from cachelayer import ArraySpec, ImageSpec, RaggedSpec, Storage
+from cachelayer import ArraySpec, ImageSpec, RaggedSpec, Storage, concat
 from cachelayer.adapters.pandas import as_source, to_pandas
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError
 
@@ -135,7 +135,8 @@ def test_integers_that_may_be_null_stay_integers(tmp_path: Path) -> None:
 def test_images_come_out_as_the_bytes_of_their_files(tmp_path: Path) -> None:
     frame = pd.DataFrame({"image": pd.Series([b"not decoded"], dtype=object)})
     ref = cached(tmp_path, frame, element_spec={"image": ImageSpec("RGB")})
-    assert to_pandas(ref)["image"].tolist() == [b"not decoded"]
+    for records in (ref, concat([ref]), concat([ref.raw()])):
+        assert to_pandas(records)["image"].tolist() == [b"not decoded"]
 
 
 def test_elements_that_make_no_columns_are_refused(tmp_path: Path) -> None:

@@ -57,6 +57,19 @@ NATIVE: dict[str, tuple[Any, list[Any] | str]] = {
         pa.array([{}, None], pa.struct([])),
         r"record 1, leaf \['x'\]: expected a struct, got null",
     ),
+    "null structs": (
+        pa.array([{"a": None}, None], pa.struct([("a", pa.int8())])),
+        r"record 1, leaf \['x'\]: expected a struct, got null.*its leaves may be",
+    ),
+    "null structs within structs": (
+        pa.array([{"a": {"b": 1}}, {"a": None}]),
+        r"record 1, leaf \['x'\]\['a'\]: expected a struct, got null",
+    ),
+    "null structs within lists": (
+        pa.array([[{"a": 1}], [], [{"a": 1}, None]]),
+        r"record 2, leaf \['x'\]: expected a struct, got null",
+    ),
+    "structs of nulls": (pa.array([{"a": None}, {"a": 1}]), [{"a": None}, {"a": np.int64(1)}]),
     "lists of empty structs": (
         pa.array([[{}], []], pa.list_(pa.struct([]))),
         r"leaf \['x'\].*nothing keeps its length",
@@ -67,7 +80,22 @@ NATIVE: dict[str, tuple[Any, list[Any] | str]] = {
     "pandas: big-endian arrays": (pd.Series([np.array([1, 2], ">i4")]), [np.array([1, 2], "i4")]),
     "pandas: NaN in arrays": (pd.Series([np.array([1, np.nan])]), [np.array([1, np.nan])]),
     "pandas: NaN in lists": (pd.Series([[1.0, np.nan]]), [np.array([1, np.nan])]),
-    "pandas: NaN in dicts": (pd.Series([{"a": np.nan}, None]), [{"a": np.float64(np.nan)}, {"a": None}]),
+    "pandas: NaN in dicts": (pd.Series([{"a": np.nan}]), [{"a": np.float64(np.nan)}]),
+    "pandas: null dicts": (pd.Series([{"a": 1}, None]), r"record 1, leaf \['x'\]: expected a struct, got null"),
+    "polars: null structs": (pl.Series([{"a": 1}, None]), r"record 1, leaf \['x'\]: expected a struct, got null"),
+    "pandas: surrogates": (pd.Series(["fine", "\ud800"], dtype=object), r"record 1, leaf \['x'\]: .*UTF-8"),
+    "pandas: surrogates in strings": (
+        pd.Series(["fine", None, "\ud800"], dtype="string[python]"),
+        r"record 2, leaf \['x'\]: expected text in UTF-8",
+    ),
+    "pandas: surrogates in lists": (pd.Series([["a", "b"], ["\ud800"]]), r"record 1, leaf \['x'\]: .*UTF-8"),
+    "pandas: surrogates in dicts": (pd.Series([{"a": "\ud800"}]), r"record 0, leaf \['x'\]\['a'\]: .*UTF-8"),
+    "pandas: surrogates in keys": (pd.Series([{"\ud800": 1}]), r"record 0, leaf \['x'\]: expected keys in UTF-8"),
+    "pandas: sets": (
+        pd.Series([{1}]),
+        "column 'x' is object, which is not stored: Arrow has no type for record 0, set",
+    ),
+    "pandas: complex": (pd.Series([1j]), "column 'x' is complex128, which is not stored: Arrow has no type for it"),
     "pandas: integers among numbers": (pd.Series([[1, 0.5]]), [np.array([1, 0.5])]),
     "pandas: Timestamps": (
         pd.Series([pd.Timestamp(NS), None, pd.Timestamp("2020").as_unit("s")], dtype=object),
@@ -84,7 +112,7 @@ NATIVE: dict[str, tuple[Any, list[Any] | str]] = {
     ),
     "pandas: far apart": (
         pd.Series([pd.Timestamp(NS), pd.Timestamp(10**11, unit="s")], dtype=object),
-        r"column 'x' is object, which is not stored: .*without overflow",
+        r"record 1, leaf \['x'\]: expected a time that ns can count",
     ),
     "polars: empty structs": (pl.Series([{}, {}]), [{}, {}]),
     "polars: zero-width": (pl.Series([[], None], dtype=pl.Array(pl.Int8, 0)), [np.zeros(0, "i1"), None]),
@@ -116,6 +144,14 @@ def test_rows_of_a_table_that_do_not_fit_are_left_out_and_the_others_kept(storag
     with pytest.warns(CacheLayerWarning, match="2 of 4 records were left out.*record 1, leaf"):
         ref = storage.submit(pa.table({"x": INVALID, "y": lists[::-1]}), "skipped", "v1", on_error="skip")
     assert [(element["x"], element["y"].tolist()) for element in ref] == [("fine", [3]), ("fine", [0])]
+
+
+@pytest.mark.parametrize("dtype", [object, "string[python]"])
+def test_rows_of_a_frame_with_surrogates_are_left_out_and_the_others_kept(dtype: Any, storage: Storage) -> None:
+    frame = pd.DataFrame({"x": pd.Series(["fine", "\ud800", None], dtype=dtype)})
+    with pytest.warns(CacheLayerWarning, match="1 of 3 records were left out.*record 1, leaf"):
+        ref = storage.submit(frame, f"skipped-{len(str(dtype))}", "v1", on_error="skip")
+    assert [element["x"] for element in ref] == ["fine", None]
 
 
 def test_integers_within_dicts_and_arrays_do_not_depend_on_the_rows_that_are_asked_for(storage: Storage) -> None:

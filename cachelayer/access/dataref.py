@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -104,7 +103,7 @@ class DataRef(View[T], Generic[T]):
 
     def raw(self) -> DataRef[Any]:
         """Return the same records without decode hints: encoded images and sounds as their bytes."""
-        return DataRef(replace(self._base, decodes=False), self._selection)
+        return DataRef(self._base.stored(), self._selection)
 
     def stored(self) -> DataRef[Any]:
         """Return the records as they are stored: :meth:`raw`."""

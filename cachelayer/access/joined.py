@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Generic, Self
 
@@ -57,15 +56,13 @@ class JoinedBase(RecordBase):
 
     Args:
         parts: one or more, of one codec and specs that go together.
-        raw: hand encoded images and sounds out as their bytes.
 
     Raises:
         InvalidArgumentError: where they do not; the message names the leaf.
     """
 
-    def __init__(self, parts: Sequence[Part], *, raw: bool = False) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
-        self._raw = raw
         self._splits = np.cumsum([0, *map(len, parts)])
         common_spec([(part.base.name, part.base.element_spec) for part in parts])
         spec = common_spec([(part.base.name, part.base.codec.spec) for part in parts])
@@ -75,7 +72,7 @@ class JoinedBase(RecordBase):
         self._codec = codec_named(next(iter(kinds)), spec)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(JoinedBase, raw=self._raw), (self.parts,)
+        return JoinedBase, (self.parts,)
 
     @property
     def codec(self) -> Codec:
@@ -83,7 +80,10 @@ class JoinedBase(RecordBase):
 
     @property
     def decodes(self) -> bool:
-        return not self._raw and all(part.base.decodes for part in self.parts)
+        return all(part.base.decodes for part in self.parts)
+
+    def stored(self) -> Self:
+        return type(self)([replace(part, base=part.base.stored()) for part in self.parts])
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class JoinedRef(View[T], Generic[T]):
 
     def stored(self) -> JoinedRef[Any]:
         """Return the records as they are stored: encoded images and sounds as their bytes."""
-        return JoinedRef(JoinedBase(self._base.parts, raw=True), self._selection)
+        return JoinedRef(self._base.stored(), self._selection)
 
     def __repr__(self) -> str:
         return f"JoinedRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,10 @@ class RecordBase(ABC):
     @abstractmethod
     def records(self, numbers: NDArray[np.int64]) -> Records:
         """The records of these numbers, all within the base."""
+
+    @abstractmethod
+    def stored(self) -> Self:
+        """Return the same records as they are stored: encoded images and sounds as their bytes."""
 
     @property
     def decodes(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,9 @@ class VersionRecords(RecordBase):
         with self.version.told_of_deletion(), self.version.shard_file(number) as path:
             stats = self.version.manifest.shards[number].stats
             return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
+
+    def stored(self) -> Self:
+        return replace(self, decodes=False)
 
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)
