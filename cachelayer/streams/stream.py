@@ -57,6 +57,12 @@ class Stream(Generic[T]):
         """Whether functions change what is handed out, so that the spec of the records is not that of the stream."""
         return bool(self._reader.maps or self._reader.batch_maps)
 
+    @property
+    def declared_spec(self) -> Any:
+        """The spec that what the last function of elements returns was declared to have; None if it was not."""
+        declared = self._reader.maps[-1].declared if self._reader.maps else None
+        return None if declared is None else declared.spec
+
     @overload
     def map(
         self, fn: Callable[[T], U], *, rng: Literal[False] = ..., threads: int = ..., element_spec: Any = ...
