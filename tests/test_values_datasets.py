@@ -71,8 +71,8 @@ class TestDatasets(ValuesAcross):
 
 
 class TestStreams(ValuesAcross):
-    row = Row("datasets-stream", out=lambda ref: to_iterable_dataset(ref.stream()), read=_records)
+    row = Row("datasets_stream", out=lambda ref: to_iterable_dataset(ref.stream()), read=_records)
 
 
 class TestRowsOfPython(ValuesAcross):
-    row = Row("datasets-rows", make=_generated)
+    row = Row("datasets_rows", make=_generated)
