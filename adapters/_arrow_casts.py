@@ -46,6 +46,9 @@ def _held(array: pa.Array, kind: pa.DataType) -> pa.Array:
         infinite = pc.and_(pc.is_inf(_wide(made)), pc.invert(pc.is_inf(_wide(array))))
         if pc.any(infinite).as_py():
             raise pa.ArrowInvalid(f"{kind} has no number of this size")
+    shortened = kinds.is_boolean(kind) or kinds.is_date(kind) or kinds.is_time(kind)
+    if shortened and not is_text(array.type) and not pc.all(pc.equal(pc.cast(made, array.type), array)).as_py():
+        raise pa.ArrowInvalid(f"{kind} has another value")
     return made
 
 

@@ -480,6 +480,8 @@ DECLARED: dict[str, tuple[pa.Array, pa.DataType, str]] = {
     "integers past int8": (pa.array([1, 300]), pa.int8(), "300"),
     "fractions as integers": (pa.array([1.0, 0.5]), pa.int64(), "0.5"),
     "nanoseconds as seconds": (pa.array([0, 1], pa.timestamp("ns")), pa.timestamp("s"), r"Timestamp\(.1970"),
+    "numbers as booleans": (pa.array([1.0, 2.0]), pa.bool_(), "2.0"),
+    "moments as days": (pa.array([0, 1], pa.timestamp("s")), pa.date32(), r"datetime.datetime\(1970"),
     "words as numbers": (pa.array(["1", "one"]), pa.int64(), "'one'"),
     "bytes as text": (pa.array([b"fine", b"\xff"]), pa.string(), r"b'\\xff'"),
 }
