@@ -60,16 +60,3 @@ def _struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
         raise NotExactError(f"there is no field {sorted(more)[0]!r} in {kind}")
     children = [exactly(parts.get(field.name, pa.nulls(len(array))), field.type) for field in kind]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(array))
-
-
-def infinities(array: pa.Array) -> int:
-    """Return how many values of an array, also in lists and structs, are infinite."""
-    if isinstance(array, pa.ExtensionArray):
-        return infinities(array.storage)
-    if kinds.is_floating(array.type):
-        return int(pc.sum(pc.is_inf(pc.cast(array, pa.float64()))).as_py() or 0)
-    if kinds.is_struct(array.type):
-        return sum(map(infinities, array.flatten()))
-    if kinds.is_list(array.type) or kinds.is_large_list(array.type) or kinds.is_fixed_size_list(array.type):
-        return infinities(array.flatten())
-    return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import datasets
@@ -13,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from cachelayer.adapters._arrow_columns import Lists, arrow_array, arrow_type, check_structs, dtype_of, leaf_spec
+from cachelayer.adapters._exact_arrow import NotExactError
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, RaggedSpec
@@ -51,7 +54,7 @@ def spec_of(feature: Any, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
     if isinstance(feature, _FILES):
         return _encoded_spec(feature, path) if feature.decode and not dims else leaf_spec(bytes, dims)
     if isinstance(feature, _ARRAYS):
-        return leaf_spec(np.dtype(feature.dtype), (*dims, *feature.shape))
+        return leaf_spec(dtype_of(datasets.Value(feature.dtype).pa_type, path), (*dims, *feature.shape))
     if isinstance(feature, (datasets.Value, datasets.ClassLabel, datasets.Json)):
         kind = feature.pa_type
         if kinds.is_null(kind) and not dims:
@@ -61,6 +64,41 @@ def spec_of(feature: Any, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
         f"leaf {path} is a {type(feature).__name__}, which is not stored: leave it out, with remove_columns(), or "
         "turn it into arrays, with map()"
     )
+
+
+def encoder(feature: Any) -> Callable[[Any], Any] | None:
+    """Return what makes of a value what datasets stores, such as the number of a label; None if that is the value.
+
+    What it returns raises for a value that the feature does not have.
+    """
+    if isinstance(feature, dict):
+        parts = {name: found for name, child in feature.items() if (found := encoder(child))}
+        return partial(_encoded_dict, parts) if parts else None
+    if isinstance(feature, _LISTS):
+        inner = encoder(feature.feature)
+        return partial(_encoded_list, inner) if inner else None
+    if isinstance(feature, datasets.Json):
+        return partial(_encoded_json, feature)
+    if isinstance(feature, (datasets.Value, *_ARRAYS)) or not hasattr(feature, "encode_example"):
+        return None
+    return lambda value: None if value is None else feature.encode_example(value)
+
+
+def _encoded_dict(parts: dict[str, Callable[[Any], Any]], value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: parts[name](child) if name in parts else child for name, child in value.items()}
+
+
+def _encoded_list(inner: Callable[[Any], Any], value: Any) -> Any:
+    return value if value is None else [inner(child) for child in value]
+
+
+def _encoded_json(feature: datasets.Json, value: Any) -> Any:
+    text = None if value is None else feature.encode_example(value)
+    if text is not None and json.loads(text) != value:
+        raise NotExactError(f"JSON would be {text[:60]}, which is another value")
+    return text
 
 
 def leaves_of(feature: Any, lists: Lists, path: str) -> Iterator[Lists]:
@@ -167,6 +205,23 @@ def arrow_of(feature: Any, values: Any, rows: int, path: str) -> pa.Array:
         data = arrow_of(_within(lists, datasets.Value("binary")), values, rows, path)
         return _listed({"bytes": data}, len(lists), _file)
     return arrow_array(_type_of(feature), values, path)
+
+
+def stored_table(features: datasets.Features, batch: Any, rows: int) -> pa.Table:
+    """Return a batch as a table.
+
+    Raises:
+        InvalidTypeError: for values that Arrow has no place for, with the path of the leaf.
+    """
+    arrays = []
+    for name, feature in features.items():
+        try:
+            arrays.append(arrow_of(feature, batch[name], rows, f"[{name!r}]"))
+        except UnicodeEncodeError as error:
+            raise InvalidTypeError(
+                f"leaf [{name!r}] has a str that is no UTF-8, and Arrow has no other: {error}"
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=features.arrow_schema)
 
 
 def _within(lists: list[Any], feature: Any) -> Any:

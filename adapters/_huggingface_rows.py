@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 from datasets.arrow_writer import TypedSequence
 
-from cachelayer.adapters._exact_arrow import NotExactError, exactly, infinities
+from cachelayer.adapters._exact_arrow import exactly
+from cachelayer.adapters._huggingface_compare import Comparison, is_missing, scalar
+from cachelayer.adapters._huggingface_features import encoder
 from cachelayer.builds.iterable_source import guarded
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
+from cachelayer.records.codec import Codec
+from cachelayer.records.column import Column
+from cachelayer.user_warnings import warn
 
 ROWS_AT_ONCE = 256
 _ADVICE = (
@@ -26,104 +32,154 @@ _ADVICE = (
 )
 
 
-def tabled(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
-    """Yield the rows of a dataset in tables.
-
-    Args:
-        dataset: if it declares no features, its first rows tell them.
-
-    Raises:
-        ElementError: for a row that has other columns or a value that its column cannot hold as it is.
-        SourceError: if the dataset fails.
-    """
-    declared = dataset.features
-    if declared is not None:
-        dataset = dataset.decode(False)
-    rows = guarded(iter(dataset.with_format(None)))
-    known, first = declared, 0
-    while chunk := list(islice(rows, ROWS_AT_ONCE)):
-        table, known = _table_of(chunk, known, first, told=declared is not None)
-        yield table
-        first += len(chunk)
-
-
-def _table_of(
-    rows: list[dict[str, Any]], known: datasets.Features | None, first: int, *, told: bool
-) -> tuple[pa.Table, datasets.Features]:
-    """Return rows as a table, and its features.
+@dataclass(frozen=True, eq=False)
+class PythonRows:
+    """Rows as Python has them, of columns that are known.
 
     Args:
         rows: the rows.
-        known: the features, if they were declared or rows came before.
-        first: the number of the first row.
-        told: they were declared.
+        features: of the columns.
+        declared: the features were declared, and not those of the first rows.
+        taken: gives the columns of a table.
     """
-    names = list(rows[0] if known is None else known)
-    for number, row in enumerate(rows, start=first):
-        if row.keys() != set(names):
-            raise ElementError(f"the columns {names}", f"{list(row)}", record=number)
-    arrays, found = [], {}
-    for name in names:
-        values = [row[name] for row in rows]
+
+    rows: list[dict[str, Any]]
+    features: datasets.Features
+    declared: bool
+    taken: Callable[[pa.Table], list[Column]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
+        """Return the columns of the codec.
+
+        Raises:
+            ElementError: for a row that has other columns, or a value that its column cannot hold as it is.
+        """
+        table, nat = table_of(self.rows, self.features, declared=self.declared)
+        for path in nat:
+            warn(f"leaf {path} holds NaT, which Arrow does not have: it becomes null")
+        return self.taken(table)
+
+    def apart(self) -> Iterator[PythonRows]:
+        return (replace(self, rows=[row]) for row in self.rows)
+
+
+def chunks(dataset: datasets.IterableDataset) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a dataset, some at a time.
+
+    Raises:
+        SourceError: if the dataset fails.
+    """
+    rows = guarded(iter(unchanged(dataset)))
+    while chunk := list(islice(rows, ROWS_AT_ONCE)):
+        yield chunk
+
+
+def unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:
+    """Return a dataset of the rows as their source gives them: with features, datasets makes others of them."""
+    info = dataset.info.copy()
+    info.features = None if form is None else dataset.features
+    found = datasets.IterableDataset(
+        dataset._ex_iterable,
+        info=info,
+        formatting=None,
+        distributed=dataset._distributed,
+        token_per_repo_id=dataset._token_per_repo_id,
+    )
+    if form is not None:
+        found = found.with_format(form)
+    found.set_epoch(dataset.epoch)
+    return found
+
+
+def inferred(rows: list[dict[str, Any]]) -> datasets.Features:
+    """Return the features of the first rows, or of those before the first one that does not fit these.
+
+    Raises:
+        ElementError: if the first row itself has a value that no column holds.
+    """
+    while True:
         try:
-            array, found[name] = _column(values, known and known[name], told=told)
+            return datasets.Features.from_arrow_schema(table_of(rows, None, declared=False)[0].schema)
+        except ElementError as error:
+            if not error.record:
+                raise
+            rows = rows[: error.record]
+
+
+def table_of(
+    rows: list[dict[str, Any]], features: datasets.Features | None, *, declared: bool
+) -> tuple[pa.Table, list[str]]:
+    """Return rows as a table, and the paths of leaves whose NaT is null there.
+
+    Args:
+        rows: the rows.
+        features: of the table; if they are None, the rows tell them.
+        declared: the features were declared, and not those of earlier rows.
+
+    Raises:
+        ElementError: for the first row that has other columns, or a value that its column cannot hold as it is.
+    """
+    names = list(rows[0] if features is None else features)
+    for number, row in enumerate(rows):
+        # A column that was declared may be missing, which is null.
+        if row.keys() - set(names) or (row.keys() != set(names) and not declared):
+            raise ElementError(f"the columns {names}", f"{list(row)}", record=number)
+    arrays, found, nat = [], {}, set[str]()
+    for name in names:
+        given = [scalar(row.get(name)) for row in rows]
+        feature = None if features is None else features[name]
+        comparison = Comparison(declared)
+        values = [None if is_missing(value) else value for value in given]
+        if any(map(is_missing, given)):
+            comparison.nat.add(f"[{name!r}]")
+        try:
+            array, found[name] = _column(values, feature, f"[{name!r}]", comparison)
         except Exception as error:
-            number = _failing(values, known and known[name], told=told)
-            expected = "values of one type" if known is None else f"a value of {known[name]}"
-            hint = str(error) if told else f"{error}. {_ADVICE}"
+            number = _failing(values, feature, declared=declared)
+            expected = "values of one type" if features is None else f"a value of {feature}"
+            hint = str(error) if declared else f"{error}. {_ADVICE}"
             raise ElementError(
-                expected, tree.describe(values[number]), record=first + number, path=f"[{name!r}]", hint=hint
+                expected, tree.describe(values[number]), record=number, path=f"[{name!r}]", hint=hint
             ) from error
         arrays.append(array)
-    features = datasets.Features(found)
-    return pa.Table.from_arrays(arrays, schema=features.arrow_schema), features
+        nat |= comparison.nat
+    return pa.Table.from_arrays(arrays, schema=datasets.Features(found).arrow_schema), sorted(nat)
 
 
-def _column(values: list[Any], feature: Any, *, told: bool) -> tuple[pa.Array, Any]:
-    """Return values as an Arrow array, and its feature."""
-    if told:
-        array = pa.array(TypedSequence(values, type=feature))
-        found = infinities(array)
-        if found and found > sum(map(_infinite, values)):
-            raise NotExactError("a finite number would be infinite")
-        return array, feature
-    _check_kinds(values)
-    typed = TypedSequence(values)
-    array = pa.array(typed)
+def _column(values: list[Any], feature: Any, path: str, comparison: Comparison) -> tuple[pa.Array, Any]:
+    """Return values as an Arrow array, and its feature: the first array that holds them as they are."""
     if feature is None:
+        typed = TypedSequence(values)
+        array = pa.array(typed)
+        comparison.check(values, array, path)
         return array, typed.get_inferred_type()
-    return exactly(array, datasets.Features({"x": feature}).arrow_schema.field("x").type), feature
+    kind = datasets.Features({"x": feature}).arrow_schema.field("x").type
+    if not comparison.declared:
+        array = exactly(pa.array(TypedSequence(values)), kind)
+        comparison.check(values, array, path)
+        return array, feature
+    encode = encoder(feature)
+    if encode is not None:
+        values = [encode(value) for value in values]
+    if "extension<" not in str(kind):
+        # datasets drops nanoseconds, and has no place for integers past 2**63 and lists of none.
+        with suppress(Exception):
+            array = pa.array(values, kind)
+            comparison.check(values, array, path)
+            return array, feature
+    array = pa.array(TypedSequence(values, type=feature))
+    comparison.check(values, array, path)
+    return array, feature
 
 
-def _check_kinds(values: list[Any]) -> None:
-    """Raise for values that Arrow makes others of: text beside bytes, times with and without a zone, nanoseconds."""
-    found = {type(value) for value in values}
-    if any(issubclass(kind, str) for kind in found) and any(issubclass(kind, bytes) for kind in found):
-        raise NotExactError("there are both str and bytes")
-    # NaT is a datetime, and not equal to itself.
-    if len({value.tzinfo is None for value in values if isinstance(value, datetime) and value == value}) > 1:
-        raise NotExactError("there are times with and without a zone")
-    # Those of pandas; datasets makes Python's of them.
-    if any(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) for value in values):
-        raise NotExactError("datasets drops the nanoseconds of pandas: give numpy.datetime64 or numpy.timedelta64")
-
-
-def _infinite(value: Any) -> int:
-    """Return how many numbers in a value are infinite."""
-    if isinstance(value, dict):
-        return sum(map(_infinite, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(_infinite, value))
-    if isinstance(value, (float, np.floating)) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
-        return int(np.isinf(value).sum())
-    return 0
-
-
-def _failing(values: list[Any], feature: Any, *, told: bool) -> int:
+def _failing(values: list[Any], feature: Any, *, declared: bool) -> int:
     """Return the place of the first value that with those before it makes no column."""
     for count in range(1, len(values)):
         try:
-            _column(values[:count], feature, told=told)
+            _column(values[:count], feature, "", Comparison(declared))
         except Exception:  # noqa: BLE001
             return count - 1
     return len(values) - 1
@@ -136,6 +192,8 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _python(array: pa.Array) -> list[Any]:
+    if isinstance(array.type, pa.JsonType):
+        return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
     if isinstance(array, pa.ExtensionArray):
         # The one of datasets fails at nulls among arrays of unknown shape.
         return _python(array.storage)
@@ -153,10 +211,24 @@ def _python(array: pa.Array) -> list[Any]:
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_pylist()
         values = iter(_python(array.flatten()))
         return _with_nulls(array, [list(islice(values, length)) for length in lengths])
-    if (kinds.is_timestamp(kind) or kinds.is_duration(kind)) and kind.unit == "ns":
-        return _with_nulls(array, list(array.to_numpy(zero_copy_only=False)))
+    if kinds.is_temporal(kind):
+        return _times(array)
     found: list[Any] = array.to_pylist()
     return found
+
+
+def _times(array: pa.Array) -> list[Any]:
+    """Return times as those of Python, or of NumPy if Python has no such time."""
+    if kinds.is_time64(array.type) and array.type.unit == "ns":
+        array = array.view(pa.duration("ns"))
+    if getattr(array.type, "unit", None) != "ns":
+        with suppress(OverflowError, ValueError):
+            found: list[Any] = array.to_pylist()
+            return found
+    if len(array) > 1 and getattr(array.type, "unit", None) != "ns":
+        # Only those that lie too far.
+        return [value for row in range(len(array)) for value in _times(array.slice(row, 1))]
+    return _with_nulls(array, list(array.to_numpy(zero_copy_only=False)))
 
 
 def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from copy import copy
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from cachelayer.errors import (
     SourceError,
 )
 from cachelayer.records import tree
-from cachelayer.records.codec import codec_for
 from cachelayer.records.column import Column
+from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
@@ -42,12 +42,12 @@ from cachelayer.streams.stream import Stream
 try:
     import datasets
     import pyarrow as pa
-    from datasets.iterable_dataset import _BaseExamplesIterable
 
     from cachelayer.adapters._arrow_columns import Lists, column
     from cachelayer.adapters._arrow_source import Rows
-    from cachelayer.adapters._huggingface_features import arrow_of, feature_of, leaves_of, spec_of
-    from cachelayer.adapters._huggingface_rows import ROWS_AT_ONCE, rows_of, tabled
+    from cachelayer.adapters._huggingface_features import feature_of, leaves_of, spec_of, stored_table
+    from cachelayer.adapters._huggingface_rows import ROWS_AT_ONCE, PythonRows, chunks, inferred, unchanged
+    from cachelayer.adapters._huggingface_stream import Examples, StreamDataset
 except ImportError as error:
     raise MissingDependencyError("this needs Hugging Face datasets: pip install 'cachelayer[huggingface]'") from error
 
@@ -67,7 +67,9 @@ def as_source(
         raise InvalidArgumentError("unbatch=True: rows of a datasets.Dataset are elements already; leave it out")
     if isinstance(obj, datasets.Dataset):
         return SeekableHuggingFaceSource(_without_format(obj), element_spec)
-    return HuggingFaceSource(obj, _streamed(obj), None, element_spec)
+    if obj._starting_state_dict is not None:
+        raise InvalidArgumentError("the IterableDataset goes on from a state, so that its first rows would be missing")
+    return HuggingFaceSource(obj, element_spec)
 
 
 class HuggingFaceSource:
@@ -75,8 +77,6 @@ class HuggingFaceSource:
 
     Args:
         dataset: a ``Dataset``, or an ``IterableDataset``; where that knows no features, its first rows tell them.
-        tables: its rows.
-        length: number of rows, where it is known.
         declared: the element spec that the user declares, in place of that of the features.
 
     Raises:
@@ -86,15 +86,15 @@ class HuggingFaceSource:
 
     kind = "datasets"
 
-    def __init__(self, dataset: Any, tables: Iterator[pa.Table], length: int | None, declared: Tree | None) -> None:
-        self.length = length
-        self._tables = tables
+    def __init__(self, dataset: Any, declared: Tree | None) -> None:
+        self.length: int | None = None
         self._begin = 0
         self._features: Any = dataset.features
-        self._first: pa.Table | None = None
+        self._parts = self._parts_of(dataset)
         if self._features is None:
-            self._first = next(self._tables, None)
-            self._features = datasets.Features.from_arrow_schema(self._first.schema) if self._first else {}
+            first = next(self._parts, None)
+            self._features = {} if first is None else _features_in(first)
+            self._parts = iter(()) if first is None else chain([first], self._parts)
         own = {name: spec_of(feature, f"[{name!r}]") for name, feature in self._features.items()}
         if declared is not None:
             _check_declared(own, declared)
@@ -113,28 +113,34 @@ class HuggingFaceSource:
         """
         done = self._begin
         stop = None if limit is None else done + limit
-        for table in self._all_tables(limit):
-            if stop is not None and done + len(table) > stop:
-                table = table.slice(0, stop - done)
-            if len(table):
-                yield self._batch(table, done)
-            done += len(table)
+        for part in self._all_parts(limit):
+            rows = part if stop is None else _shortened(part, stop - done)
+            if len(rows):
+                yield self._batch(rows, done)
+            done += len(rows)
             if done == stop:
                 return
 
-    def _all_tables(self, limit: int | None) -> Iterator[pa.Table]:  # noqa: ARG002
-        if self._first is not None:
-            yield self._first
-        yield from self._tables
+    def _parts_of(self, dataset: Any) -> Iterator[Any]:
+        """Yield the rows: tables, or lists of rows if they come from Python."""
+        # Of such rows datasets makes a table each, with a schema of its own.
+        self._declared_features = dataset.features is not None
+        return chunks(dataset) if dataset._ex_iterable.iter_arrow is None else _arrow_batches(dataset)
 
-    def _batch(self, table: pa.Table, first: int) -> Batch:
-        schema = datasets.Features(self._features).arrow_schema
-        if table.schema.names != schema.names or table.schema.types != schema.types:
+    def _all_parts(self, limit: int | None) -> Iterator[Any]:  # noqa: ARG002
+        return self._parts
+
+    def _batch(self, part: Any, first: int) -> Batch:
+        features = datasets.Features(self._features)
+        if isinstance(part, list):
+            return PythonRows(part, features, self._declared_features, self._taken)
+        schema = features.arrow_schema
+        if part.schema.names != schema.names or part.schema.types != schema.types:
             raise SourceError(
-                f"the columns change at records {first} to {first + len(table) - 1}: they are "
-                f"{_columns(table.schema)}, and were {_columns(schema)}"
+                f"the columns change at records {first} to {first + len(part) - 1}: they are "
+                f"{_columns(part.schema)}, and were {_columns(schema)}"
             )
-        return Rows(table, self._taken)
+        return Rows(part, self._taken)
 
     def _taken(self, table: pa.Table) -> list[Column]:
         """Return the columns of some rows.
@@ -155,10 +161,14 @@ class SeekableHuggingFaceSource(HuggingFaceSource):
     """A ``Dataset`` without a format, which begins at any row."""
 
     def __init__(self, dataset: datasets.Dataset, declared: Tree | None) -> None:
-        super().__init__(dataset, iter(()), len(dataset), declared)
+        super().__init__(dataset, declared)
+        self.length = len(dataset)
         self._dataset = dataset
 
-    def _all_tables(self, limit: int | None) -> Iterator[pa.Table]:
+    def _parts_of(self, dataset: datasets.Dataset) -> Iterator[Any]:  # noqa: ARG002
+        return iter(())
+
+    def _all_parts(self, limit: int | None) -> Iterator[Any]:
         return _sliced(self._dataset, self._begin, limit)
 
     def skipped(self, records: int) -> SeekableHuggingFaceSource:
@@ -191,17 +201,18 @@ def _sliced(dataset: datasets.Dataset, first: int, limit: int | None) -> Iterato
         yield arrow[start : start + size]
 
 
-def _streamed(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
-    # Where rows come from Python, datasets makes a table of each by itself, with a schema of its own.
-    if dataset._ex_iterable.iter_arrow is None:
-        return tabled(dataset)
-    return _arrow_batches(dataset)
+def _features_in(part: Any) -> datasets.Features:
+    return inferred(part) if isinstance(part, list) else datasets.Features.from_arrow_schema(part.schema)
+
+
+def _shortened(part: Any, most: int) -> Any:
+    return part[:most] if isinstance(part, list) else part.slice(0, most)
 
 
 def _arrow_batches(dataset: datasets.IterableDataset) -> Iterator[pa.Table]:
     done = 0
     try:
-        for table in dataset.with_format("arrow").iter(ROWS_AT_ONCE):
+        for table in unchanged(dataset, "arrow").iter(ROWS_AT_ONCE):
             yield table
             done += len(table)
     except CacheLayerError:
@@ -259,7 +270,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
                 size = min(ROWS_AT_ONCE, batch_records(records.record_nbytes))
                 for start in range(0, len(records), size):
                     rows = np.arange(start, min(start + size, len(records)))
-                    writer.write_table(_table(features, records.read(rows), len(rows)))
+                    writer.write_table(stored_table(features, records.read(rows), len(rows)))
             written.replace(path)
         finally:
             written.unlink(missing_ok=True)
@@ -270,65 +281,43 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
     """A ``datasets.IterableDataset`` of the elements of a stream, in its order, with the features that went in.
 
     ``state_dict()`` holds the state of the stream after the last row that was handed out, so ``load_state_dict()`` goes
-    on there at once. Each iteration runs the stream from its start; ``.batch()`` makes batches.
+    on there at once. Each iteration runs the stream from its start, and after ``set_epoch(e)`` through the e-th further
+    epoch of a shuffled stream; ``.batch()`` makes batches.
 
     Args:
-        stream: without batches and mapped functions; its shard is that of the dataset.
+        stream: without batches; what functions of it return needs ``map(element_spec=)``. Its shard is the dataset's.
 
     Raises:
-        InvalidArgumentError: for a stream of batches, or of what functions return.
+        InvalidArgumentError: for a stream of batches, or of what functions return if that was not declared.
         InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
     """
     check_stream(stream)
-    if stream.is_mapped:
-        raise InvalidArgumentError("to_iterable_dataset() of a mapped stream: map() the datasets.IterableDataset")
     if stream.options.batched:
         raise InvalidArgumentError("to_iterable_dataset() of batches: leave global_batch_size out, and call .batch()")
     source: Any = stream.source
-    features = _features_of(source)
-    raw: Stream[Any] = Stream(StepReader(_stored(source), stream.options))
-    return datasets.IterableDataset(_Examples(raw, features), info=datasets.DatasetInfo(features=features))
+    if stream.is_mapped:
+        spec = _spec_of_mapped(stream)
+        features = _features_of_spec(spec)
+        # One of its own, which knows by itself whether it was iterated over.
+        examples = Examples(stream.with_options(), spec, features)
+    else:
+        features = _features_of(source)
+        stored = _stored(source)
+        examples = Examples(Stream(StepReader(stored, stream.options)), stored.element_spec, features)
+    return StreamDataset(examples, info=datasets.DatasetInfo(features=features))
 
 
-class _Examples(_BaseExamplesIterable):  # type: ignore[misc]
-    """The rows of a stream; its state is the stream's."""
-
-    def __init__(self, stream: Stream[Any], features: datasets.Features) -> None:
-        super().__init__()
-        self._stream = stream
-        self._features = features
-
-    def _init_state_dict(self) -> dict[str, Any]:
-        self._state_dict = {"stream": None, "type": type(self).__name__}
-        return self._state_dict
-
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        iterator = iter(self._stream)
-        if self._state_dict and self._state_dict["stream"] is not None:
-            iterator.set_state(self._state_dict["stream"])
-        codec = codec_for(self._stream.source.element_spec)
-        pairs = ((element, iterator.get_state()) for element in iterator)
-        key = 0
-        while chunk := list(islice(pairs, ROWS_AT_ONCE)):
-            batch = codec.batch(codec.columns([element for element, _ in chunk]))
-            rows = rows_of(_table(self._features, batch, len(chunk)))
-            for row, (_, state) in zip(rows, chunk, strict=True):
-                if self._state_dict:
-                    self._state_dict["stream"] = state
-                yield key, row
-                key += 1
-
-    def shuffle_data_sources(self, generator: Any) -> _Examples:  # noqa: ARG002
-        raise InvalidArgumentError("the order is the stream's: pass ref.stream(shuffle=True, seed=...)")
-
-    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> _Examples:  # noqa: ARG002
-        if num_shards == 1:
-            return self
-        raise InvalidArgumentError(f"the shards are the stream's: pass ref.stream(shard=({index}, {num_shards}))")
-
-    @property
-    def num_shards(self) -> int:
-        return 1
+def _spec_of_mapped(stream: Stream[Any]) -> Tree:
+    spec = stream.element_spec
+    if spec is None:
+        raise InvalidArgumentError(
+            "to_iterable_dataset() of a mapped stream needs to know what the function returns: pass element_spec= to "
+            "map(), or map() the datasets.IterableDataset"
+        )
+    encoded = next((path for path, leaf in tree.leaves(spec) if isinstance(leaf, EncodedSpec)), None)
+    if encoded is not None:
+        raise InvalidArgumentError(f"element_spec{encoded} of map() is a file: declare the array that map() returns")
+    return spec
 
 
 def _stored(ref: Any) -> Any:
@@ -342,18 +331,10 @@ def _features_of(ref: Any) -> datasets.Features:
     kept = ref.metadata.get(METADATA) if isinstance(ref, DataRef) else None
     if kept is not None:
         return datasets.Features.from_dict(kept)
+    return _features_of_spec(spec)
+
+
+def _features_of_spec(spec: Tree) -> datasets.Features:
     if not isinstance(spec, dict):
         raise InvalidTypeError(f"rows of a datasets.Dataset are dicts; elements are {tree.describe(spec)}")
     return datasets.Features({name: feature_of(leaf, f"[{name!r}]") for name, leaf in spec.items()})
-
-
-def _table(features: datasets.Features, batch: Any, rows: int) -> pa.Table:
-    arrays = []
-    for name, feature in features.items():
-        try:
-            arrays.append(arrow_of(feature, batch[name], rows, f"[{name!r}]"))
-        except UnicodeEncodeError as error:
-            raise InvalidTypeError(
-                f"leaf [{name!r}] has a str that is no UTF-8, and Arrow has no other: {error}"
-            ) from error
-    return pa.Table.from_arrays(arrays, schema=features.arrow_schema)

@@ -601,7 +601,7 @@ def test_mixed_types_in_the_first_rows_are_named_by_their_record(storage: cachel
         yield from ({"x": i} for i in range(5))
         yield {"x": "text"}
 
-    with pytest.raises(ElementError, match=r"record 5, leaf \['x'\]: expected values of one type"):
+    with pytest.raises(ElementError, match=r"record 5, leaf \['x'\]: expected a value of Value"):
         storage.cache(datasets.IterableDataset.from_generator(rows), "d", "v1")
 
 

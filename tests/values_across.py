@@ -62,7 +62,8 @@ def assert_same(got: Any, wanted: Any) -> None:
         assert_same(got.flat_values, wanted.flat_values)
     elif isinstance(got, Ragged):
         # Lists do not tell arrays of varying dimensions from lists of varying lengths.
-        assert (got.to_list(), got.flat_values.dtype) == (wanted.tolist(), wanted.dtype)
+        assert got.flat_values.dtype == wanted.dtype
+        np.testing.assert_equal(got.to_list(), wanted.tolist())
     elif isinstance(wanted, (np.ndarray, np.generic)):
         assert got is not None
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)

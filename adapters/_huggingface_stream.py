@@ -1,0 +1,71 @@
+"""Streams as Hugging Face ``IterableDataset``s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import datasets
+from datasets.iterable_dataset import DataSourcesShufflingDisallowed, _BaseExamplesIterable
+
+from cachelayer.adapters._huggingface_features import stored_table
+from cachelayer.adapters._huggingface_rows import ROWS_AT_ONCE, rows_of
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.records.codec import codec_for
+from cachelayer.records.tree import Tree
+from cachelayer.streams.stream import Stream
+
+
+class StreamDataset(datasets.IterableDataset):  # type: ignore[misc]
+    """The dataset of a stream, whose order is the stream's."""
+
+    def shuffle(self, *_args: Any, **_options: Any) -> Any:
+        raise InvalidArgumentError("the order is the stream's: pass ref.stream(shuffle=True, seed=...)")
+
+
+class Examples(_BaseExamplesIterable):  # type: ignore[misc]
+    """The rows of a stream; its state is the stream's."""
+
+    def __init__(self, stream: Stream[Any], spec: Tree, features: datasets.Features) -> None:
+        super().__init__()
+        self._stream = stream
+        self._spec = spec
+        self._features = features
+
+    def _init_state_dict(self) -> dict[str, Any]:
+        self._state_dict = {"stream": None, "type": type(self).__name__}
+        return self._state_dict
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        iterator = iter(self._stream)
+        if self._state_dict and self._state_dict["stream"] is not None:
+            iterator.set_state(self._state_dict["stream"])
+        codec = codec_for(self._spec)
+        pairs = ((element, iterator.get_state()) for element in iterator)
+        key = 0
+        while chunk := list(islice(pairs, ROWS_AT_ONCE)):
+            batch = codec.batch(codec.columns([element for element, _ in chunk]))
+            rows = rows_of(stored_table(self._features, batch, len(chunk)))
+            for row, (_, state) in zip(rows, chunk, strict=True):
+                if self._state_dict:
+                    self._state_dict["stream"] = state
+                yield key, row
+                key += 1
+
+    def shuffle_data_sources(self, generator: Any) -> Examples:  # noqa: ARG002
+        # set_epoch() calls this too, and goes on to shift_rngs().
+        raise DataSourcesShufflingDisallowed
+
+    def shift_rngs(self, value: int) -> Examples:
+        """Return the rows of an epoch, after ``set_epoch()``."""
+        return Examples(self._stream.iteration(value), self._spec, self._features)
+
+    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> Examples:  # noqa: ARG002
+        if num_shards == 1:
+            return self
+        raise InvalidArgumentError(f"the shards are the stream's: pass ref.stream(shard=({index}, {num_shards}))")
+
+    @property
+    def num_shards(self) -> int:
+        return 1
