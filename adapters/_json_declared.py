@@ -21,11 +21,11 @@ from cachelayer.errors import ElementError
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SUSPECTS = {
-    16: re.compile(rb"[0-9]{4}|[0-9][eE]"),
-    32: re.compile(rb"[0-9]{8}|[eE][+-]?[0-9]{2}"),
-    64: re.compile(rb"[0-9]{16}|[eE][+-]?[0-9]{3}"),
+    16: re.compile(rb"(?<![0-9.])[0-9]{4}|\.0{5}|[0-9][eE]"),
+    32: re.compile(rb"(?<![0-9.])[0-9]{8}|\.0{30}|[0-9]\.?[eE][+-]?[0-9]{2}"),
+    64: re.compile(rb"(?<![0-9.])[0-9]{16}|\.0{100}|[0-9]\.?[eE][+-]?[0-9]{3}"),
 }
-"""What a number that is no such float has at least."""
+"""What a number that is no such float has: many digits before its point, zeros after it, or a long exponent."""
 
 
 class DeclaredJsonLines:
@@ -59,14 +59,16 @@ class DeclaredJsonLines:
         Raises:
             ElementError: for a line that is no object, or a value that its type does not hold, with its record.
         """
+        if not block:
+            return pa.RecordBatch.from_pylist([], schema)
         for record, line in enumerate(block):
             # pyarrow ends the process if a line is null.
             if not line.lstrip().startswith(b"{"):
                 parsed([line], record)
-            if self._suspect is not None and self._suspect.search(line):
-                self._check_numbers(line, record)
-        if not block:
-            return pa.RecordBatch.from_pylist([], schema)
+        if self._suspect is not None and self._suspect.search(b"\n".join(block)):
+            for record, line in enumerate(block):
+                if self._suspect.search(line):
+                    self._check_numbers(line, record)
         try:
             table = self._read(block)
         except pa.ArrowException as error:

@@ -65,6 +65,11 @@ NUMBERS = st.one_of(
 @example(number="1e-400", kind="float64")
 @example(number="1e-400", kind="float32")
 @example(number="1e39", kind="float32")
+@example(number="0." + "0" * 400 + "1", kind="float64")
+@example(number="0." + "0" * 60 + "1", kind="float32")
+@example(number="0." + "0" * 29 + "1e-20", kind="float32")
+@example(number="1" + "0" * 400, kind="float64")
+@example(number="0.14285714285714285", kind="float64")
 @example(number="70000", kind="float16")
 def test_a_declared_float_stands_for_its_number_or_is_refused_by_record_and_column(
     name: str, number: str, kind: str, tmp_path_factory: pytest.TempPathFactory
