@@ -9,7 +9,9 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pa_json
 import pyarrow.types as kinds
 
@@ -21,9 +23,9 @@ from cachelayer.errors import ElementError
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SUSPECTS = {
-    16: re.compile(rb"(?<![0-9.])[0-9]{4}|\.0{5}|[0-9][eE]"),
-    32: re.compile(rb"(?<![0-9.])[0-9]{8}|\.0{30}|[0-9]\.?[eE][+-]?[0-9]{2}"),
-    64: re.compile(rb"(?<![0-9.])[0-9]{16}|\.0{100}|[0-9]\.?[eE][+-]?[0-9]{3}"),
+    16: r"[^0-9.][0-9]{4}|\.0{5}|[0-9][eE]",
+    32: r"[^0-9.][0-9]{8}|\.0{30}|[0-9]\.?[eE][+-]?[0-9]{2}",
+    64: r"[^0-9.][0-9]{16}|\.0{100}|[0-9]\.?[eE][+-]?[0-9]{3}",
 }
 """What a number that is no such float has: many digits before its point, zeros after it, or a long exponent."""
 
@@ -65,10 +67,10 @@ class DeclaredJsonLines:
             # pyarrow ends the process if a line is null.
             if not line.lstrip().startswith(b"{"):
                 parsed([line], record)
-        if self._suspect is not None and self._suspect.search(b"\n".join(block)):
-            for record, line in enumerate(block):
-                if self._suspect.search(line):
-                    self._check_numbers(line, record)
+        if self._suspect is not None:
+            suspects = pc.match_substring_regex(pa.array(block, pa.large_binary()), self._suspect)
+            for record in np.flatnonzero(suspects.to_numpy(zero_copy_only=False)):
+                self._check_numbers(block[record], int(record))
         try:
             table = self._read(block)
         except pa.ArrowException as error:
