@@ -69,8 +69,8 @@ class DeclaredJsonLines:
                 parsed([line], record)
         if self._suspect is not None:
             suspects = pc.match_substring_regex(pa.array(block, pa.large_binary()), self._suspect)
-            for record in np.flatnonzero(suspects.to_numpy(zero_copy_only=False)):
-                self._check_numbers(block[record], int(record))
+            for place in np.flatnonzero(suspects.to_numpy(zero_copy_only=False)):
+                self._check_numbers(block[int(place)], int(place))
         try:
             table = self._read(block)
         except pa.ArrowException as error:
