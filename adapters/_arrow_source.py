@@ -13,6 +13,7 @@ from cachelayer.adapters._arrow_casts import cast_rows
 from cachelayer.adapters._arrow_columns import Lists, check_structs, column, dtype_of, leaf_spec
 from cachelayer.adapters._files import Files
 from cachelayer.builds.batches import Batch, batch_records
+from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,
@@ -120,6 +121,10 @@ class ArrowSource:
     def identity(self) -> dict[str, Any]:
         """What tells its files from others."""
         return {} if self._files is None else self._files.identity
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return what the listings of its files say now."""
+        return [] if self._files is None else self._files.facts()
 
     def with_element_spec(self, spec: Tree) -> Self:
         """The same source, of a spec that a user declares."""

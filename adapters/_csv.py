@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from copy import copy
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
+import pyarrow.types as kinds
 
+from cachelayer.adapters._exact_text import wrong_float
 from cachelayer.adapters._files import File
 from cachelayer.adapters._text import stream_of
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 
 _INTEGER = r"^(0|-?[1-9][0-9]*)$"
 _NUMBER = r"^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _FEW_DIGITS = r"^[-.0-9]{1,15}$"
 _NO_NUMBER = pa.array(["nan", "NaN", "inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"])
+_BOM = b"\xef\xbb\xbf"
+_CHUNK = 1 << 20
 _BOOLEANS = pa.array(["true", "false", "True", "False", "TRUE", "FALSE"])
 _USUAL_NULLS = frozenset(pa_csv.ConvertOptions().null_values)
 _NULLS = sorted(text for text in _USUAL_NULLS if not re.search("nan|IND", text, re.IGNORECASE))
@@ -32,6 +38,8 @@ class Csv:
         read, parse, convert: options of ``pyarrow.csv``, or None.
         schema: the columns to read with their types, or None.
     """
+
+    declared: pa.Schema | None = None
 
     def __init__(self, read: Any, parse: Any, convert: Any, schema: pa.Schema | None) -> None:
         self._read = read
@@ -50,22 +58,59 @@ class Csv:
 
     def blocks(self, file: File) -> tuple[list[str] | None, Iterable[Any]]:
         """The columns, and blocks of them: as they are declared, and the others as text."""
-        with self._opened(file, {}) as reader:
-            names = reader.schema.names
-        reader = self._opened(file, {name: self._declared.get(name, pa.string()) for name in names})
-        return names, reader
-
-    def _opened(self, file: File, types: Mapping[str, pa.DataType]) -> Any:
         options = copy(self._convert)
-        options.column_types = types
-        options.check_utf8 = bool(types) and options.check_utf8
-        stream = pa.PythonFile(_WholeLineBreaks(stream_of(file)), mode="r")
-        return pa_csv.open_csv(stream, self._read, self._parse, options)
+        options.column_types, options.include_columns, options.check_utf8 = {}, [], False
+        with self._opened(file, options) as reader:
+            header = reader.schema.names
+        names = self._convert.include_columns or header
+        twice = next((name for name in names if header.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidTypeError(f"two columns are called {[twice]}: rename one, or leave it out")
+        options = copy(self._convert)
+        options.column_types = {name: self._read_as(name) for name in names}
+        return list(names), self._batches(file, self._opened(file, options))
+
+    def _batches(self, file: File, reader: Any) -> Iterator[pa.RecordBatch]:
+        with self._fitting(file):
+            yield from reader
+
+    @contextmanager
+    def _fitting(self, file: File) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            if "straddl" not in str(error):
+                raise
+            nbytes = pa_csv.ReadOptions().block_size if self._read is None else self._read.block_size
+            raise SourceError(
+                f"{file.name} has a row of more than the {nbytes:,} bytes that are read at once: pass "
+                f"read_options=pyarrow.csv.ReadOptions(block_size={16 * nbytes}), or more"
+            ) from error
+
+    def _opened(self, file: File, options: Any) -> Any:
+        with self._fitting(file):
+            return self._reader(file, options)
+
+    def _reader(self, file: File, options: Any) -> Any:
+        stream = _Rows(stream_of(file), self._quote, partial(_check_closed, file, self._parse))
+        return pa_csv.open_csv(pa.PythonFile(stream, mode="r"), self._read, self._parse, options)
+
+    @property
+    def _quote(self) -> bytes:
+        """The quotation mark, if it can be told whether one is not closed."""
+        parse, read = self._parse, self._read
+        plain = read is None or (read.encoding.lower() in ("utf8", "utf-8") and not read.skip_rows)
+        return str(parse.quote_char).encode() if plain and parse.quote_char and parse.double_quote else b""
+
+    def _read_as(self, name: str) -> pa.DataType:
+        """What pyarrow is to make of a column: text, of what is checked here."""
+        kind = self._declared.get(name, pa.string())
+        return pa.string() if kinds.is_integer(kind) or kinds.is_floating(kind) else kind
 
     def schema(self, block: pa.RecordBatch) -> pa.Schema:
         """The types of the columns, as far as the values of a block tell."""
         kinds = [
-            column.type if name in self._declared else _kind_of(self._values(column))
+            self._declared[name] if name in self._declared else _kind_of(self._values(column))
             for name, column in zip(block.schema.names, block.columns, strict=True)
         ]
         return pa.schema(list(zip(block.schema.names, kinds, strict=True)))
@@ -85,12 +130,22 @@ class Csv:
         return pc.if_else(pc.is_in(values, self._nulls), pa.scalar(None, pa.string()), values)
 
     def _converted(self, column: pa.Array, field: pa.Field) -> pa.Array:
-        if field.name in self._declared or field.type == pa.string():
+        if column.type == field.type:
             return column
         values = self._values(column)
-        place = pc.index(pc.fill_null(_held(values, field.type), fill_value=True), value=False).as_py()
+        if field.name in self._declared:
+            values = pc.replace_substring(values, self._convert.decimal_point, ".")
+            numbers, place = _as_declared(values, field.type)
+        else:
+            place = pc.index(pc.fill_null(_held(values, field.type), fill_value=True), value=False).as_py()
+            numbers = values.cast(field.type) if place < 0 else None
         if place < 0:
-            return values.cast(field.type)
+            return numbers
+        if field.name in self._declared:
+            hint = "Declare a type that holds it; pyarrow.string() loses nothing."
+            raise ElementError(
+                str(field.type), repr(column[place].as_py()), path=f"[{field.name!r}]", record=place, hint=hint
+            )
         raise ElementError(
             f"{field.type} as in the first rows",
             repr(column[place].as_py()),
@@ -100,23 +155,36 @@ class Csv:
         )
 
 
-class _WholeLineBreaks:
-    """A stream that is never cut within a line break: pyarrow drops the second half, even within quotes.
+class _Rows:
+    """A stream that is never cut within a line break, of which pyarrow drops the second half, even within quotes.
 
     Args:
         stream: what to read.
+        quote: the quotation mark; none if it is not looked at.
+        check_closed: raises if the last value is quoted and not closed; asked at the end if the marks make no pairs.
     """
 
     closed = False
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, quote: bytes, check_closed: Callable[[], None]) -> None:
         self._stream = stream
+        self._quote = quote
+        self._check_closed = check_closed
+        self._quotes = 0
         self._held = b""
 
     def read(self, size: int) -> bytes:
-        """The next bytes, as many or fewer."""
-        data: bytes = self._held + self._stream.read(max(1, size - len(self._held)))
-        self._held = b""
+        """The next bytes, as many or fewer.
+
+        Raises:
+            SourceError: at the end, if it lies within quotes.
+        """
+        new: bytes = self._stream.read(max(1, size - len(self._held)))
+        if self._quote:
+            self._quotes += new.count(self._quote)
+            if not new and self._quotes % 2:
+                self._check_closed()
+        data, self._held = self._held + new, b""
         if len(data) > 1 and data.endswith(b"\r"):
             data, self._held = data[:-1], b"\r"
         return data
@@ -124,6 +192,48 @@ class _WholeLineBreaks:
     def close(self) -> None:
         """Close the stream."""
         self._stream.close()
+
+
+def _check_closed(file: File, parse: Any) -> None:
+    """Raise if a file ends within quotes, which are those that begin a value: elsewhere they are marks like others.
+
+    Raises:
+        SourceError: with the file.
+    """
+    quote, escape = parse.quote_char.encode(), str(parse.escape_char or "").encode()
+    starts = {b"\n", b"\r", parse.delimiter.encode()}
+    data, at, inside = b"\n", 1, False
+    with closing(stream_of(file)) as stream:
+        while chunk := stream.read(_CHUNK):
+            data, at = data[at - 1 :] + (chunk.removeprefix(_BOM) if data == b"\n" else chunk), 1
+            while -1 < (at := data.find(quote, at)) < len(data) - 1:
+                if not inside:
+                    inside, step = data[at - 1 : at] in starts, 1
+                elif escape and data[at - 1 : at] == escape:
+                    step = 1
+                else:
+                    inside, step = data[at + 1 : at + 2] == quote, 1 + (data[at + 1 : at + 2] == quote)
+                at += step
+            at = len(data) if at < 0 else at
+    if inside if at == len(data) else not inside and data[at - 1 : at] in starts:
+        raise SourceError(f"{file.name} ends within quotes, so that its last value is all that follows them: mend it")
+
+
+def _as_declared(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
+    """The numbers of texts, and the place of the first that is none of this type; -1 if all are."""
+    try:
+        numbers = texts.cast(kind)
+    except pa.ArrowInvalid:
+        return texts, next(place for place in range(len(texts)) if not _casts(texts[place], kind))
+    return numbers, wrong_float(texts, numbers) if kinds.is_floating(kind) else -1
+
+
+def _casts(text: pa.Scalar, kind: pa.DataType) -> bool:
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _kind_of(values: pa.Array) -> pa.DataType:

@@ -49,6 +49,9 @@ class File:
     def facts(self) -> FileFacts:
         """What its listing says."""
         with reading(self.name):
+            if not self.is_local:
+                # What was listed before may have changed since.
+                self.fs.invalidate_cache(self.path.rpartition("/")[0])
             info = self.fs.info(self.path)
         return facts_of(self.name, info)
 
@@ -111,6 +114,7 @@ class Folder:
             SourceError: for a folder that cannot be listed, or a link that leads back to a folder that it lies in.
         """
         with reading(self.path):
+            self.fs.invalidate_cache(self.path)
             found = _below(self.path) if isinstance(self.fs, LocalFileSystem) else self.fs.find(self.path, detail=True)
         inner = [
             (name[len(self.path) + 1 :], Sized(self.fs, name, int(info["size"] or 0), _modified(info)))
@@ -155,8 +159,16 @@ class Files:
             SourceError: if a file cannot be looked at.
             InvalidArgumentError: if there is none.
         """
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return identity_of_files(pool.map(lambda file: file.facts, find(self.paths, self.storage_options)))
+        return identity_of_files(self.facts())
+
+    def facts(self) -> list[FileFacts]:
+        """Return what their listings say now.
+
+        Raises:
+            SourceError: if a file cannot be looked at.
+            InvalidArgumentError: if there is none.
+        """
+        return facts_of_all(find(self.paths, self.storage_options))
 
 
 def listed(paths: Paths) -> Paths:
@@ -192,6 +204,16 @@ def _below(folder: str, within: tuple[str, ...] = ()) -> dict[str, dict[str, Any
             elif entry.is_symlink():
                 raise SourceError(f"{path} is a link to nothing: take it away, or bring back {os.path.realpath(path)}")
     return found
+
+
+def facts_of_all(files: Iterable[File]) -> list[FileFacts]:
+    """Return what the listings of files say now.
+
+    Raises:
+        SourceError: if a file cannot be looked at.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda file: file.facts, files))
 
 
 def facts_of(name: str, info: Mapping[str, Any]) -> FileFacts:

@@ -30,6 +30,8 @@ class JsonLines:
         block_nbytes: how much of a file tells the types.
     """
 
+    declared: pa.Schema | None = None
+
     def __init__(self, block_nbytes: int = BATCH_NBYTES) -> None:
         self._nbytes = block_nbytes
 
@@ -60,7 +62,7 @@ class JsonLines:
 def _array(lines: list[bytes], kind: pa.DataType) -> pa.Array:
     _struct(lines, kind)
     try:
-        return pa.array(_parsed(lines), kind)
+        return pa.array(parsed(lines), kind)
     except (pa.ArrowException, UnicodeError) as error:
         if len(lines) == 1:
             raise ElementError("text in UTF-8", str(error), record=0, hint="Mend the line.") from error
@@ -79,7 +81,7 @@ def _struct(lines: list[bytes], told: pa.DataType | None) -> pa.DataType:
     Raises:
         ElementError: for the first line that does not.
     """
-    records = _parsed(lines)
+    records = parsed(lines)
     try:
         return _kind_of(records, "", told)
     except ElementError as error:
@@ -96,9 +98,14 @@ def _struct(lines: list[bytes], told: pa.DataType | None) -> pa.DataType:
     raise found.at(record=first_wrong - 1)
 
 
-def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
+def parsed(lines: list[bytes], first: int = 0) -> list[dict[str, Any]]:
+    """Return the objects of lines, the first of which is this record.
+
+    Raises:
+        ElementError: for a line that is no JSON object, has two equal keys or a key that is no text.
+    """
     records = []
-    for record, line in enumerate(lines):
+    for record, line in enumerate(lines, first):
         try:
             value = json.loads(line.decode(), object_pairs_hook=_object, parse_float=_float)
         except ElementError as error:
@@ -119,12 +126,17 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ElementError("each key once in an object", f"{twice!r} twice", hint="Mend the line.")
+    for name in found:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ElementError("text in UTF-8", f"the key {name!r}", hint="Mend the line.") from None
     return found
 
 
 def _float(text: str) -> float:
     number = float(text)
-    if math.isinf(number):
+    if math.isinf(number) or (not number and text.lower().split("e")[0].strip("-0.")):
         raise ElementError("a number that float64 holds", text, hint="Write it as a string.")
     return number
 

@@ -13,9 +13,25 @@ from cachelayer.adapters._arrow_source import Part
 from cachelayer.adapters._files import File, Files, find, reading
 from cachelayer.errors import ElementError, SourceError
 
+_COMPRESSED = {
+    b"\x1f\x8b": ".gz",
+    **{b"BZh%d1AY&SY" % level: ".bz2" for level in range(1, 10)},
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"\xfd7zXZ\0": ".xz",
+    b"PK\3\4": ".zip",
+}
+"""How compressed files begin."""
+_NOT_READ = (".xz", ".zip")
+
 
 class TextFormat(Protocol):
-    """A format of text, read block by block."""
+    """A format of text, read block by block.
+
+    Args:
+        declared: the types, if the user tells all of them.
+    """
+
+    declared: pa.Schema | None
 
     def blocks(self, file: File) -> tuple[list[str] | None, Iterable[Any]]:
         """The columns, if the file names them, and its blocks."""
@@ -40,7 +56,7 @@ def parts_of_text(files: Files, form: TextFormat) -> Callable[[], Iterator[Part]
                 first = next((block for block in blocks if len(block)), None)
                 if first is not None:
                     return form.schema(first)
-        return pa.schema([(name, pa.string()) for name in names])
+        return form.declared or pa.schema([(name, pa.string()) for name in names])
 
     def parts() -> Iterator[Part]:
         done = 0
@@ -66,12 +82,24 @@ def parts_of_text(files: Files, form: TextFormat) -> Callable[[], Iterator[Part]
 
 
 def stream_of(file: File) -> Any:
-    """Return the bytes of a file as a stream of pyarrow, decompressed if its name says ``.gz``, ``.bz2`` or alike."""
+    """Return the bytes of a file as a stream of pyarrow, decompressed if its name says ``.gz``, ``.bz2`` or alike.
+
+    Raises:
+        SourceError: for a file that is compressed, and whose name does not say so, or an empty one whose name does.
+    """
     raw = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
+    start = raw.read(max(map(len, _COMPRESSED)))
+    raw.seek(0)
     try:
-        codec = pa.Codec.detect(file.path)
+        codec = pa.Codec.detect(file.path.lower())
     except (TypeError, ValueError):
-        return raw
+        how = next((suffix for magic, suffix in _COMPRESSED.items() if start.startswith(magic)), None)
+        if how is None:
+            return raw
+        fix = "decompress it" if how in _NOT_READ else f"let its name end in {how}"
+        raise SourceError(f"{file.name} is compressed as {how} files are: {fix}") from None
+    if not start:
+        raise SourceError(f"{file.name} is cut short: it has no bytes, and a compressed file has some in any case")
     return pa.CompressedInputStream(raw, codec.name)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from cachelayer.adapters._files import Folder, Sized, are_local, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, Elements
-from cachelayer.builds.source_identity import identity_of_files
+from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
@@ -160,6 +160,10 @@ class FilesSource:
     def identity(self) -> dict[str, Any]:
         """What tells its files from others."""
         return identity_of_files(file.facts for file, _ in self._listing.files)
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return what the listings of its files say now."""
+        return [file.facts for file, _ in self._list().files]
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cachelayer.adapters._files import Files, reading
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch, Stacked, batch_records
+from cachelayer.builds.source_identity import FileFacts
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
@@ -28,7 +29,7 @@ AnyPath = str | os.PathLike[str]
 
 
 def from_npy(paths: AnyPath | Mapping[str, Any]) -> ArraySource:
-    """The rows of ``.npy`` files, which are mapped into memory: they may be larger than it.
+    """The rows of ``.npy`` files, which may be larger than the memory.
 
     Args:
         paths: the path of a file, whose rows are the elements; or a dict of paths, whose elements are dicts of a row of
@@ -39,7 +40,34 @@ def from_npy(paths: AnyPath | Mapping[str, Any]) -> ArraySource:
         InvalidTypeError: for arrays of objects, which are pickled, or without a dimension.
         SourceError: for what is no such file, or is cut short.
     """
-    return ArraySource(tree.map_structure(paths, lambda _, path: _mapped(path)))
+    return NpySource(paths)
+
+
+class NpySource(ArraySource):
+    """The rows of ``.npy`` files; see :func:`from_npy`."""
+
+    def __init__(self, paths: AnyPath | Mapping[str, Any], declared: Tree | None = None) -> None:
+        super().__init__(tree.map_structure(paths, lambda _, path: _mapped(path)), declared)
+        self._paths = paths
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return what the listings of its files say now."""
+        return Files([path for _, path in tree.leaf_values(self._paths)]).facts()
+
+    def rows(self, start: int, stop: int) -> Tree:
+        # Read, not mapped: a file that gets shorter under a map ends the process.
+        return tree.map_structure(self._columns, lambda _, mapped: _rows_of(mapped, start, stop))
+
+
+def _rows_of(mapped: Any, start: int, stop: int) -> NDArray[Any]:
+    """Rows of a file that is mapped, which are read from it."""
+    if not isinstance(mapped, np.memmap) or not mapped.flags.c_contiguous or not mapped.size:
+        return np.asarray(mapped[start:stop])
+    path, shape = os.fspath(mapped.filename or ""), (stop - start, *mapped.shape[1:])
+    row_nbytes = mapped.nbytes // len(mapped)
+    with reading(path, f"failed at record {start} or later"):
+        found = np.fromfile(path, mapped.dtype, prod(shape), offset=mapped.offset + start * row_nbytes)
+        return found.reshape(shape)
 
 
 def _mapped(path: AnyPath) -> NDArray[Any]:
@@ -155,6 +183,10 @@ class NpzSource:
     def identity(self) -> dict[str, Any]:
         """What tells its file from others."""
         return Files(self._path).identity
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return what the listing of its file says now."""
+        return Files(self._path).facts()
 
     @property
     def element_spec(self) -> Tree | None:

@@ -16,9 +16,10 @@ from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowS
 from cachelayer.adapters._csv import Csv
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
 from cachelayer.adapters._hive import partition_of
+from cachelayer.adapters._json_declared import DeclaredJsonLines
 from cachelayer.adapters._json_lines import JsonLines
-from cachelayer.adapters._text import parts_of_text, stream_of
-from cachelayer.builds.batches import batch_records
+from cachelayer.adapters._text import parts_of_text
+from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
 
@@ -87,7 +88,7 @@ def from_parquet(
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> SkippableArrowSource:
-    """The rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams, memory-mapped on a local disk.
+    """The rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams.
 
     Args:
         paths: paths, patterns, or URLs.
@@ -115,7 +116,7 @@ def from_csv(
     as ``007``, dates, and integers past 64 bits. A later value that the type does not hold is refused with its record.
 
     Args:
-        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2`` or ``.zst`` are decompressed.
+        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
         schema: a ``pyarrow.Schema`` of the columns to read.
         read_options, parse_options, convert_options: those of ``pyarrow.csv``; ``column_types`` tells types of some.
         storage_options: what fsspec's client takes.
@@ -137,28 +138,27 @@ def from_json(
 
     Nothing is made another type: a later value that does not fit is refused with its record, as are types that are
     mixed, integers past 64 bits, and two equal keys. With a schema pyarrow parses the lines, which is faster, and
-    converts values to it.
+    converts values to it, but for an integer that a declared float would round, and numbers that it has as 0 or inf.
 
     Args:
-        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2`` or ``.zst`` are decompressed.
+        paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
         schema: a ``pyarrow.Schema`` of the columns to read; other keys are passed over.
         read_options, parse_options: those of ``pyarrow.json``; an ``explicit_schema`` tells all columns.
         storage_options: what fsspec's client takes.
     """
     files = Files(listed(paths), storage_options)
     given = getattr(parse_options, "explicit_schema", None)
+    nbytes = BATCH_NBYTES if read_options is None else read_options.block_size
     if schema is None and given is None:
         if getattr(parse_options, "newlines_in_values", False):
             raise InvalidArgumentError("newlines_in_values needs schema=: types are found line by line")
-        form = JsonLines() if read_options is None else JsonLines(read_options.block_size)
-        return ArrowSource("json", parts_of_text(files, form), files=files)
+        return ArrowSource("json", parts_of_text(files, JsonLines(nbytes)), files=files)
     options = pa_json.ParseOptions(
         explicit_schema=given if schema is None else schema,
         newlines_in_values=getattr(parse_options, "newlines_in_values", False),
         unexpected_field_behavior="error" if schema is None else "ignore",
     )
-    part = _one_by_one(files, lambda file: _json(file, read_options, options))
-    return ArrowSource("json", part, files=files)
+    return ArrowSource("json", parts_of_text(files, DeclaredJsonLines(options, nbytes)), files=files)
 
 
 def _opened(files: Files, part: Callable[[File], Part]) -> Callable[[], list[Part]]:
@@ -187,7 +187,10 @@ def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
         with _parquet_file(file) as opened:
-            yield from _of_parquet(file.name, opened, columns, schema, partition_of(file.path)).batches(row)
+            now = _of_parquet(file.name, opened, columns, schema, partition_of(file.path))
+            if now.rows != part.rows or now.schema != part.schema:
+                raise SourceError(f"{file.name} changed since it was looked at first: {now.rows} rows, not {part.rows}")
+            yield from now.batches(row)
 
     return Part(part.name, part.schema, part.rows, batches, part.casts)
 
@@ -231,7 +234,7 @@ def _of_parquet(
 
 def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
     with reading(file.name, "is no Arrow IPC file, or cut short"):
-        source = pa.memory_map(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
+        source = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
         magic = source.read(6)
         source.seek(0)
         opened = pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
@@ -264,12 +267,6 @@ def _check_end(source: Any, name: str) -> None:
         raise SourceError(f"{name} is cut short: it has no end mark; write it anew, and close its writer")
     if end < source.size():
         raise SourceError(f"{name} goes on after the end of its stream, at byte {end}: write one stream a file")
-
-
-def _json(file: File, read_options: Any, parse_options: Any) -> Part:
-    with reading(file.name, "does not parse"):
-        reader = pa_json.open_json(stream_of(file), read_options, parse_options)
-    return Part(file.name, reader.schema, None, lambda _: reader)
 
 
 def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:

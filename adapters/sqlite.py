@@ -35,6 +35,7 @@ except ImportError as error:
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 _FIRST_ROWS = 64
+_SHOWN = 40
 
 
 def from_sqlite(
@@ -95,7 +96,9 @@ class SQLiteSource:
             raise InvalidArgumentError(f"there is no database {self._path}")
         # A build may go on in another thread than it began in.
         uri = f"{self._path.resolve().as_uri()}?mode=ro"
-        return sqlite3.connect(uri, self._timeout, uri=True, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(uri, self._timeout, uri=True, isolation_level=None, check_same_thread=False)
+        connection.text_factory = _text
+        return connection
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
         """The rows, all of the moment in which the first is read.
@@ -125,7 +128,30 @@ class SQLiteSource:
                     first += len(rows)
                     size = batch_records(batch.nbytes / len(rows))
             except sqlite3.Error as error:
-                raise SourceError(f"SQLite failed at record {first + len(rows)} of {self._path}: {error}") from error
+                raise SourceError(
+                    f"SQLite failed at record {first + len(rows)} or the next of {self._path}: {error}"
+                ) from error
+
+
+class _NoText:
+    """Text that is no UTF-8, which no record holds: so that its own record is refused, and not all after it.
+
+    Args:
+        raw: its bytes.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def __repr__(self) -> str:
+        return f"text that is no UTF-8, {self._raw[:_SHOWN]!r}"
+
+
+def _text(raw: bytes) -> str | _NoText:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _NoText(raw)
 
 
 def _names(cursor: sqlite3.Cursor) -> list[str]:
@@ -163,6 +189,10 @@ class Rows:
     def elements(self) -> list[dict[str, Any]]:
         """The rows one by one."""
         return [dict(zip(self.names, row, strict=True)) for row in zip(*self.values, strict=True)]
+
+    def apart(self) -> Iterator[Batch]:
+        """Return the rows, each as a batch of its own."""
+        return (Rows(self.names, [(value,) for value in row], 1) for row in zip(*self.values, strict=True))
 
     def columns(self, codec: Codec) -> list[Column]:
         columns = dict(zip(self.names, self.values, strict=True))

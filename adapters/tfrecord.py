@@ -116,7 +116,11 @@ class TfRecordSource:
         Raises:
             SourceError: if a file cannot be looked at.
         """
-        return identity_of_files(map(_facts, self._files))
+        return identity_of_files(self.file_facts())
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return what the listings of its files say now."""
+        return list(map(_facts, self._files))
 
     @cached_property
     def _files(self) -> list[str]:

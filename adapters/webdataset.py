@@ -10,10 +10,10 @@ from typing import IO, Any, NoReturn
 
 import numpy as np
 
-from cachelayer.adapters._files import File, Paths, are_local, find, listed
+from cachelayer.adapters._files import File, Paths, are_local, facts_of_all, find, listed
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
-from cachelayer.builds.source_identity import identity_of_files
+from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
@@ -95,7 +95,11 @@ class WebDatasetSource:
     @property
     def identity(self) -> dict[str, Any]:
         """What tells its files from others."""
-        return identity_of_files(file.facts for file in self._files)
+        return identity_of_files(self.file_facts())
+
+    def file_facts(self) -> list[FileFacts]:
+        """Return what the listings of its files say now."""
+        return facts_of_all(self._files)
 
     @cached_property
     def _files(self) -> list[File]:

@@ -19,12 +19,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
-from cachelayer.access.published import _Objects
 from faults import FaultProxy, fault_proxy
 from format_scale import a_manifest
 from servers import Server, gcs_server, new_bucket
 
 import cachelayer
+from cachelayer.access.version_records import _Objects
 from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.transfer import PIECE

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,14 @@ from source_conformance import SourceConformance
 
 from cachelayer import ArraySpec, Nullable, Storage
 from cachelayer.adapters.sqlite import from_sqlite
-from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import (
+    CacheLayerError,
+    CacheLayerWarning,
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    SourceError,
+)
 from cachelayer.records.codec import codec_for
 
 
@@ -67,8 +74,12 @@ def numbers(tmp_path: Path) -> Path:
     return database(tmp_path / "numbers.db", "x INTEGER, half REAL", ((i, i / 2) for i in range(5000)))
 
 
+DATASETS = count()
+
+
 def cached(path: Path, query: str, parameters: Any = (), **options: Any) -> Any:
-    return Storage(path.parent / "cache").submit(from_sqlite(path, query, parameters), "d", "v1", **options)
+    storage = Storage(path.parent / "cache")
+    return storage.submit(from_sqlite(path, query, parameters), f"d{next(DATASETS)}", "v1", **options)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +149,13 @@ def test_a_column_of_mixed_types_is_refused_by_record_and_column(
     path = database(tmp_path / "mixed.db", "x", ((odd if i == at else ordinary,) for i in range(3500)))
     with pytest.raises(ElementError, match=rf"record {at}, leaf \['x'\]: expected .*, got {type(odd).__name__}"):
         cached(path, "SELECT x FROM t ORDER BY rowid")
+
+
+def test_late_rows_of_other_types_are_skipped_if_that_is_asked_for(tmp_path: Path) -> None:
+    path = database(tmp_path / "mixed.db", "x", ((str(i) if i % 1000 == 999 else i,) for i in range(3500)))
+    with pytest.warns(CacheLayerWarning, match="3 of 3500 records were left out.*record 999"):
+        ref = cached(path, "SELECT x FROM t ORDER BY rowid", on_error="skip")
+    assert [row["x"] for row in ref[997:1001]] == [997, 998, 1000, 1001]
 
 
 def test_a_column_of_nothing_but_null_needs_a_spec(tmp_path: Path) -> None:
@@ -217,11 +235,48 @@ def test_columns_of_one_name_are_refused(numbers: Path) -> None:
 
 
 def test_a_failure_while_rows_are_read_names_the_record(tmp_path: Path) -> None:
-    path = database(tmp_path / "text.db", "x TEXT", (("fine",) for _ in range(2000)))
+    path = database(tmp_path / "edge.db", "x INTEGER", ((-(2**63) if i == 1500 else i,) for i in range(2000)))
+    with pytest.raises(SourceError, match=r"SQLite failed at record 1499 or the next of .*integer overflow"):
+        cached(path, "SELECT abs(x) AS x FROM t ORDER BY rowid")
+
+
+@pytest.mark.parametrize("at", [0, 1500])
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16le"])
+def test_text_that_is_no_utf_8_is_refused_by_record_and_column_or_skipped(
+    tmp_path: Path, encoding: str, at: int
+) -> None:
+    path = tmp_path / "text.db"
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE t SET x = CAST(x'ff' AS TEXT) WHERE rowid = 1501")
-    with pytest.raises(SourceError, match=r"SQLite failed at record 1500 of .*decode to UTF-8"):
-        cached(path, "SELECT x FROM t ORDER BY rowid")
+        connection.execute(f"PRAGMA encoding = '{encoding}'")
+        connection.execute("CREATE TABLE t (x TEXT)")
+        connection.executemany("INSERT INTO t VALUES (?)", [("fine \U0001f600",)] * 2000)
+        broken = "x'ff'" if encoding == "UTF-8" else "x'00d8'"
+        connection.execute(f"UPDATE t SET x = CAST({broken} AS TEXT) WHERE rowid = {at + 1}")
+    query = "SELECT x FROM t ORDER BY rowid"
+    with pytest.raises(ElementError, match=rf"record {at}, leaf \['x'\].*text that is no UTF-8, b'"):
+        cached(path, query)
+    with pytest.warns(CacheLayerWarning, match=rf"1 of 2000 records were left out.*record {at}"):
+        ref = cached(path, query, on_error="skip", element_spec={"x": ArraySpec(str)})
+    assert len(ref) == 1999
+    assert ref[0]["x"] == "fine \U0001f600"
+
+
+def test_views_and_tables_without_rowid_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "odd.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE t (key TEXT PRIMARY KEY, x INTEGER) WITHOUT ROWID")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [("b", 2), ("a", 1)])
+        connection.execute("CREATE VIEW v AS SELECT key, x * 10 AS y FROM t")
+    assert list(cached(path, "SELECT * FROM t ORDER BY key")) == [{"key": "a", "x": 1}, {"key": "b", "x": 2}]
+    assert [row["y"] for row in cached(path, "SELECT * FROM v ORDER BY key")] == [10, 20]
+
+
+def test_a_value_is_what_sqlite_stores_of_it(tmp_path: Path) -> None:
+    # SQLite itself has no NaN, and no integer past 63 bits: docs/frames.md says so.
+    values = [0.5, float("nan"), float(2**63), -0.0]
+    path = database(tmp_path / "stored.db", "x REAL", ((x,) for x in values))
+    found = [row["x"] for row in cached(path, "SELECT x FROM t ORDER BY rowid")]
+    assert found == [0.5, None, 2.0**63, 0.0]
 
 
 FULL_TEXT = """

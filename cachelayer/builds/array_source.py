@@ -67,7 +67,11 @@ class ArraySource:
         stop = rows if limit is None else min(rows, self._first + limit)
         for start in range(self._first, stop, self._batch):
             end = min(start + self._batch, stop)
-            yield Stacked(tree.map_structure(self._columns, partial(_rows, slice(start, end))), end - start)
+            yield Stacked(self.rows(start, end), end - start)
+
+    def rows(self, start: int, stop: int) -> Tree:
+        """Return the arrays' rows from one on, up to another."""
+        return tree.map_structure(self._columns, partial(_rows, slice(start, stop)))
 
 
 def columns_of(obj: Any) -> Tree | None:

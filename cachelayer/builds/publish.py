@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from cachelayer.builds.resume import Resumption
 from cachelayer.builds.sharded_source import Division, Parts, divided
 from cachelayer.builds.source import Source, as_source, expected_length, metadata_of
 from cachelayer.builds.source_facts import Passed
-from cachelayer.builds.source_identity import identity_of
+from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files, refuse_changed
 from cachelayer.builds.staging import staging
 from cachelayer.engines import Engine, engine_of
 from cachelayer.errors import (
@@ -76,6 +76,7 @@ class _Work:
         division: its parts; None where it is built as a whole.
         plan: what others need to have in common to go on with it, or to help.
         length: number of elements, where it is known.
+        files: what the listings of the files said that are read.
     """
 
     source: Source
@@ -83,6 +84,7 @@ class _Work:
     division: Division | None
     plan: Plan
     length: int | None
+    files: Sequence[FileFacts]
 
 
 class Publisher:
@@ -256,6 +258,7 @@ class Publisher:
                 else:
                     task = self._task(attempt, work.division.parts, options)
                     built = self._apart(task, notes, earlier, progress, hosts)
+                refuse_changed(work.files, source)
                 self._refuse_if_empty(built, source)
                 built.left_out.warn()
                 made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
@@ -327,9 +330,10 @@ class Publisher:
         base = None if self._base is None else self._base.info.digest
         parts = None if division is None else division.parts.plan
         decides = {**self._options.plan, "base": base, "source": source.kind, "division": parts}
-        plan = Plan(decides, identity_of(source), self._origin)
+        files = files_of(source)
+        plan = Plan(decides, identity_of_files(files) if files else identity_of(source), self._origin)
         length = options.expected(expected_length(source))
-        return _Work(source, options if division is None else division.options, division, plan, length)
+        return _Work(source, options if division is None else division.options, division, plan, length, files)
 
     def _known(self, work: _Work, built: Built) -> dict[str, Any]:
         """Return what is recorded of the source, by which it is known again."""

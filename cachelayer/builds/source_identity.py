@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.provenance.secrecy import without_userinfo
 
 
@@ -41,6 +42,43 @@ def local_identity(source: object) -> dict[str, Any]:
     # Asked of the type first: objects of others may answer to any name.
     knows = hasattr(type(source), "is_local") and hasattr(type(source), "identity")
     return identity_of(source) if knows and getattr(source, "is_local", None) is True else {}
+
+
+def files_of(source: object) -> Sequence[FileFacts]:
+    """Return what the listings of the files that a source reads say now; nothing for a source that reads none.
+
+    Raises:
+        CacheLayerError: if a file cannot be looked at.
+    """
+    # Asked of the type first: objects of others may answer to any name.
+    look = getattr(source, "file_facts", None) if hasattr(type(source), "file_facts") else None
+    return list(look()) if look is not None else []
+
+
+def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
+    """Raise if a file of a source is not what it was; files that came since then are none of the source.
+
+    Raises:
+        SourceError: with the first such file, and what changed.
+    """
+    try:
+        found = {file.name: file for file in files_of(source)}
+    except CacheLayerError as error:
+        raise SourceError(f"files changed while they were read, nothing was published: {error}") from error
+    for file in before:
+        other = found.get(file.name)
+        if other == file:
+            continue
+        if other is None:
+            change = "it is gone"
+        elif other.nbytes != file.nbytes:
+            change = f"it has {other.nbytes:,} bytes, not {file.nbytes:,}"
+        else:
+            change = f"it was written anew ({other.modified}, not {file.modified})"
+        raise SourceError(
+            f"{without_userinfo(file.name)} changed while it was read: {change}. Nothing was published: build again "
+            "when nobody writes to it, or from a copy"
+        )
 
 
 def identity_of_files(files: Iterable[FileFacts]) -> dict[str, Any]:
