@@ -15,9 +15,9 @@ from values_across import Row, ValuesAcross, assert_same
 
 from cachelayer import DataRef, ElementError, InvalidTypeError, Ragged, Storage
 from cachelayer.adapters.torch import BatchSampler, loader, to_torch
-from cachelayer.elements import tree
-from cachelayer.elements.spec import ArraySpec, RaggedSpec
-from cachelayer.elements.tree import leaves
+from cachelayer.records import tree
+from cachelayer.records.spec import ArraySpec, RaggedSpec
+from cachelayer.records.tree import leaves
 
 
 def read(dataset: Any) -> Iterator[Any]:
