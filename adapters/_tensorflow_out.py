@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from cachelayer.adapters._handed import check_stream
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Ragged, Sparse
+from cachelayer.records.values import NoArray, Ragged, Sparse
 from cachelayer.streams.stream import Stream
 from cachelayer.user_warnings import warn
 
@@ -42,15 +42,20 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         warning; in batches, leaves with unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its batches are
         ``(batch, mask)``.
 
+    What fails while the dataset runs is raised by TensorFlow, as one of its own errors that holds the text of ours.
+
     Raises:
         InvalidTypeError: for anything but a stream, and for leaves that TensorFlow has no type for, or that are None in
             some elements; and for elements without a leaf.
-        InvalidArgumentError: where functions were mapped over the stream: what they return has no spec.
+        InvalidArgumentError: for a stream of what functions return, unless the last ``map()`` declares an element spec.
     """
     check_stream(stream)
-    if stream.is_mapped:
-        raise InvalidArgumentError("to_tf() of a mapped stream: call it on the stream, and map() the tf.data.Dataset")
-    spec = stream.source.element_spec
+    spec = stream.element_spec
+    if stream.is_mapped and spec is None:
+        raise InvalidArgumentError(
+            "to_tf() of a mapped stream needs to know what the function returns: pass element_spec= to map(), or call "
+            "to_tf() on the stream as it was, and map() the tf.data.Dataset"
+        )
     _check_outward(spec)
     # Taking a number is one call of C: iterations may begin in any thread of TensorFlow's.
     numbers = itertools.count()
@@ -59,14 +64,15 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         return stream.iteration(next(numbers))
 
     leaves = [leaf for _, leaf in tree.leaves(spec)]
+    outward = _Outward(spec)
     if stream.options.batched:
         signature = _signature_of_batches(stream, leaves)
-        items = _generated(lambda: _batches(following(), spec), signature, ())
+        items = _generated(lambda: _batches(following(), outward), signature, ())
     elif all(map(_unbatches, leaves)):
         blocks = [_batch_signature(leaf, None) for leaf in leaves]
-        items = _generated(lambda: _blocks(following(), spec), blocks, (None,)).unbatch()
+        items = _generated(lambda: _blocks(following(), outward), blocks, (None,)).unbatch()
     else:
-        items = _generated(lambda: _elements(following(), spec), list(map(_element_signature, leaves)), ())
+        items = _generated(lambda: _elements(following(), outward), list(map(_element_signature, leaves)), ())
     return _finished(items, stream, positions=positions)
 
 
@@ -87,7 +93,7 @@ def _unbatches(leaf: LeafSpec) -> bool:
 
 def _finished(leaves: Any, stream: Stream[Any], *, positions: bool) -> tf.data.Dataset:
     """Return the dataset of what the stream hands out, from one of its leaves and positions."""
-    pack = tree.packer(_without_lists(stream.source.element_spec))
+    pack = tree.packer(_without_lists(stream.element_spec))
     padded = stream.options.batched and stream.options.steps.remainder == "pad"
 
     def packed(leaves: tuple[Any, ...], position: Any) -> Any:
@@ -114,6 +120,8 @@ def _without_lists(spec: Tree) -> Tree:
 
 def _ragged_leaves(stream: Stream[Any]) -> dict[int, Any]:
     """Return the leaves that went in as ragged tensors of one dimension, each with the dtype of its splits."""
+    if stream.is_mapped:
+        return {}
     kept = getattr(stream.source, "metadata", {}).get(RAGGED, {})
     paths = [path for path, _ in tree.leaves(stream.source.element_spec)]
     return {number: tf.as_dtype(kept[path]) for number, path in enumerate(paths) if path in kept}
@@ -159,40 +167,32 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
     return [*signature, tf.TensorSpec((share,), tf.bool)] if steps.remainder == "pad" else signature
 
 
-def _batches(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
+def _batches(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
     """Yield the leaves of each batch of a stream, the mask among them, with the position after it."""
     padded = stream.options.steps.remainder == "pad"
     iterator = iter(stream)
     for item in iterator:
-        leaves = (*_outward(spec, item[0]), item[1]) if padded else _outward(spec, item)
+        leaves = (*outward(item[0]), item[1]) if padded else outward(item)
         yield leaves, iterator.position
 
 
-def _elements(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
+def _elements(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
     iterator = iter(stream)
     for element in iterator:
-        yield _outward(spec, element), iterator.position
+        yield outward(element), iterator.position
 
 
-def _blocks(stream: Stream[Any], spec: Tree) -> Iterator[Any]:
+def _blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
     """Yield the leaves of what an unbatched stream hands out, stacked, with the position after each element."""
     elements = iter(stream)
-    leaves = [leaf for _, leaf in tree.leaves(spec)]
     while True:
         rows, after = [], []
         for _, element in zip(range(_BLOCK_RECORDS), elements, strict=False):
-            rows.append(tree.flatten_like(spec, element))
+            rows.append(element)
             after.append(elements.position)
         if not rows:
             return
-        columns = zip(leaves, zip(*rows, strict=True), strict=True)
-        yield tuple(_stack(leaf, column) for leaf, column in columns), np.array(after)
-
-
-def _stack(leaf: LeafSpec, values: tuple[Any, ...]) -> Any:
-    if isinstance(leaf.dtype, np.dtype):
-        return _tf_array(np.stack(values))
-    return np.stack([np.asarray(value, object) for value in values])
+        yield outward.stacked(rows), np.array(after)
 
 
 def _check_outward(spec: Tree) -> None:
@@ -249,20 +249,89 @@ def _element_signature(leaf: LeafSpec) -> Any:
     return tf.TensorSpec(leaf.shape, dtype)
 
 
-def _outward(spec: Tree, value: Any) -> tuple[Any, ...]:
-    """Return the leaves of an element or a batch, ragged and sparse ones in TensorFlow's form."""
-    return tuple(map(_outward_leaf, tree.flatten_like(spec, value)))
+class _Outward:
+    """Makes what TensorFlow has of the leaves of elements and batches; warns once a leaf of text that UTF-8 has not."""
+
+    def __init__(self, spec: Tree) -> None:
+        self._spec = spec
+        self._leaves = tree.leaves(spec)
+        self._told: set[str] = set()
+
+    def __call__(self, value: Any) -> tuple[Any, ...]:
+        """Return the leaves of an element or a batch."""
+        found = tree.flatten_like(self._spec, value)
+        return tuple(self._leaf(path, leaf, part) for (path, leaf), part in zip(self._leaves, found, strict=True))
+
+    def stacked(self, elements: list[Any]) -> tuple[Any, ...]:
+        """Return the leaves of elements, one row an element."""
+        columns = zip(*(tree.flatten_like(self._spec, element) for element in elements), strict=True)
+        return tuple(self._column(path, leaf, rows) for (path, leaf), rows in zip(self._leaves, columns, strict=True))
+
+    def _column(self, path: str, leaf: LeafSpec, rows: tuple[Any, ...]) -> Any:
+        is_array = isinstance(leaf.dtype, np.dtype)
+        made = rows if is_array else [np.asarray(self._leaf(path, leaf, row), object) for row in rows]
+        try:
+            stacked = np.stack(made)
+        except ValueError as error:
+            raise _unlike(path, leaf, "elements of several shapes") from error
+        return self._leaf(path, leaf, stacked) if is_array else stacked
+
+    def _leaf(self, path: str, leaf: LeafSpec, value: Any) -> Any:
+        if isinstance(value, Ragged):
+            splits = [np.asarray(level) for level in value.nested_row_splits]
+            return tf.RaggedTensor.from_nested_row_splits(
+                self._tensor(path, leaf, value.flat_values), splits, validate=False
+            )
+        if isinstance(value, Sparse):
+            return tf.SparseTensor(value.indices, self._tensor(path, leaf, value.values), value.dense_shape)
+        return self._plain(path, leaf, value)
+
+    def _tensor(self, path: str, leaf: LeafSpec, value: Any) -> Any:
+        return tf.convert_to_tensor(self._plain(path, leaf, value), _tf_dtype(leaf))
+
+    def _plain(self, path: str, leaf: LeafSpec, value: Any) -> Any:
+        """Return an array or a scalar, with bytes for text.
+
+        Raises:
+            ElementError: for another dtype, as objects have it that were wrapped: TensorFlow casts in silence.
+        """
+        if not _fits(leaf, value):
+            raise _unlike(path, leaf, tree.describe(value))
+        if not _is_text(leaf):
+            return value
+        if not isinstance(value, np.ndarray):
+            return self._utf8(path, str(value))
+        texts = (self._utf8(path, text) for text in value.ravel().tolist())
+        return np.fromiter(texts, object, value.size).reshape(value.shape)
+
+    def _utf8(self, path: str, text: str) -> bytes:
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raw = text.encode("utf-8", "surrogatepass")
+        if path not in self._told:
+            self._told.add(path)
+            where = f"leaf {path}" if path else "the element"
+            warn(
+                f"{where} holds text with a lone surrogate, which UTF-8 does not have: it comes out of to_tf() as "
+                f"{raw[:40]!r}, which .decode('utf-8', 'surrogatepass') makes text again"
+            )
+        return raw
 
 
-def _outward_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, Ragged):
-        splits = [np.asarray(level) for level in leaf.nested_row_splits]
-        return tf.RaggedTensor.from_nested_row_splits(_tf_array(leaf.flat_values), splits, validate=False)
-    if isinstance(leaf, Sparse):
-        return tf.SparseTensor(leaf.indices, _tf_array(leaf.values), leaf.dense_shape)
-    return _tf_array(leaf) if isinstance(leaf, np.ndarray) else leaf
+def _is_text(leaf: LeafSpec) -> bool:
+    return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "U")
 
 
-def _tf_array(array: Any) -> Any:
-    """Fixed-width text as object arrays of str, which TensorFlow takes for strings."""
-    return array.astype(object) if array.dtype.kind == "U" else array
+def _fits(leaf: LeafSpec, value: Any) -> bool:
+    """Return whether a value has the dtype of a leaf, whatever its shape."""
+    if isinstance(value, NoArray):
+        return False
+    if not isinstance(leaf.dtype, np.dtype):
+        return isinstance(value, leaf.dtype) or (isinstance(value, np.ndarray) and value.dtype == object)
+    dtype = np.asarray(value).dtype
+    return dtype == leaf.dtype or (dtype.kind == leaf.dtype.kind and dtype.kind in "SU")
+
+
+def _unlike(path: str, leaf: LeafSpec, got: str) -> ElementError:
+    return ElementError(leaf.describe(), got, path=path, hint="Pass the element_spec= of all items to wrap().")

@@ -19,9 +19,12 @@ _CHUNK = 1 << 22
 
 
 def compression_of(file: str) -> str | None:
-    """Return the ``compression_type`` that the first bytes of a file tell; None if they tell none."""
-    with tf.io.gfile.GFile(file, "rb") as opened:
-        start = opened.read(2)
+    """Return the ``compression_type`` that the first bytes of a file tell; None if they tell none or are not read."""
+    try:
+        with tf.io.gfile.GFile(file, "rb") as opened:
+            start = opened.read(2)
+    except tf.errors.OpError:
+        return None
     if start == b"\x1f\x8b":
         return "GZIP"
     is_zlib = len(start) == 2 and start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and int.from_bytes(start, "big") % 31 == 0

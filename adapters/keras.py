@@ -271,6 +271,14 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc]
         self._dataset.set_epoch(epoch)
 
 
+def _has_dtype(array: Any) -> bool:
+    """Return whether Keras has numbers of an array's dtype."""
+    try:
+        return bool(keras.backend.standardize_dtype(array.dtype.name) != "string")
+    except ValueError:
+        return False
+
+
 def _for_fit(item: Any, *, padded: bool) -> Any:
     batch, mask = item if padded else (item, None)
     if isinstance(batch, list) or tree.is_namedtuple(batch):
@@ -278,8 +286,11 @@ def _for_fit(item: Any, *, padded: bool) -> Any:
     batch = _without_weight(batch)
     if not isinstance(batch, (dict, np.ndarray)) and not (isinstance(batch, tuple) and 1 <= len(batch) <= 3):
         raise InvalidTypeError(f"fit() takes (x, y), (x, y, sample_weight), (x,) or a dict: {_MAP}")
-    for path, leaf in tree.leaf_values(batch):
-        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OSUMm":
+    leaves = tree.leaf_values(batch)
+    if not leaves:
+        raise InvalidTypeError(f"the batch is {tree.describe(batch)} without an array: {_MAP}")
+    for path, leaf in leaves:
+        if not isinstance(leaf, np.ndarray) or not _has_dtype(leaf):
             where = f"leaf {path}" if path else "the batch"
             raise InvalidTypeError(f"{where} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
     if mask is None:

@@ -6,6 +6,7 @@ the element spec that went in, so that code behind it stays as it was.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -46,9 +47,30 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """The source that a ``tf.data.Dataset`` is; None for anything else."""
     if not isinstance(obj, tf.data.Dataset):
         return None
-    dataset = obj.unbatch() if unbatch else obj
+    dataset = _unbatched(obj) if unbatch else obj
     cls = TfDataSource if dataset.options().deterministic is False else SkippableTfDataSource
     return cls(dataset, element_spec)
+
+
+def _unbatched(batches: Any) -> Any:
+    """Return the rows of a dataset's batches.
+
+    TensorFlow's own ``unbatch`` ends the process over rows that hold nothing.
+
+    Raises:
+        InvalidArgumentError: for elements that are no batches.
+    """
+    is_tuple = type(batches.element_spec) is tuple
+
+    def rows(*batch: Any) -> Any:
+        return tf.data.Dataset.from_tensor_slices(batch if is_tuple else batch[0])
+
+    try:
+        return batches.flat_map(rows)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"unbatch=True: the tf.data.Dataset has no batches to take apart but {batches.element_spec}: leave it out"
+        ) from error
 
 
 class TfDataSource:
@@ -220,11 +242,17 @@ def _dense(tensor: Any) -> Any:
 
 
 def _failure(dataset: Any, begin: int, first: int, size: int, error: Exception, *, locate: bool) -> SourceError:
-    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    reason = reason_of(error)
     found = _failing_record(dataset, first - begin, size) if locate else None
     if found is not None:
         return SourceError(f"the tf.data pipeline failed at record {begin + found}: {reason}")
     return SourceError(f"the tf.data pipeline failed between records {first} and {first + size - 1}: {reason}")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the kind of an error of TensorFlow's with the first line of what it says, without the name of the node."""
+    lines = re.sub(r"^\{\{.*?\}\} ", "", str(error)).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _failing_record(dataset: Any, first: int, size: int) -> int | None:
@@ -265,6 +293,11 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
             raise InvalidTypeError(
                 f"{where} of the tf.data.Dataset has dtype {leaf.dtype.name}, which cannot be stored"
             )
+        if not _batches_dtype(leaf.dtype):
+            raise InvalidTypeError(
+                f"{where} of the tf.data.Dataset has dtype {leaf.dtype.name}, of which TensorFlow makes no batches: "
+                "tf.cast() it, or cache arrays of it from a generator"
+            )
         dtype = bytes if leaf.dtype == tf.string else leaf.dtype.as_numpy_dtype
         shape = leaf.shape if isinstance(leaf, tf.TensorSpec) else leaf._shape
         dims = (None,) * rank_of(path) if shape.rank is None else tuple(shape)
@@ -277,6 +310,11 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
             raise InvalidTypeError(f"{where} of the tf.data.Dataset: {error}") from error
 
     return tree.map_structure(spec, convert)
+
+
+def _batches_dtype(dtype: Any) -> bool:
+    """Return whether TensorFlow batches a dtype; it does not know the small ones of ml_dtypes."""
+    return bool(dtype in (tf.bfloat16, tf.string) or np.dtype(dtype.as_numpy_dtype).kind != "V")
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:

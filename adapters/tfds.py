@@ -69,7 +69,10 @@ def _only_split(builder: Any) -> Any:
     except NotImplementedError:
         # Without interleaving, examples come in the order in which they lie in the files.
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        return builder.as_dataset(split=splits[0], read_config=config)
+        try:
+            return builder.as_dataset(split=splits[0], read_config=config)
+        except ValueError as error:
+            raise InvalidTypeError(f"{builder.info.full_name} is not read by TFDS: {error}") from error
 
 
 class TfdsSource:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from cachelayer.adapters._files import Paths, are_local, is_hidden, listed
+from cachelayer.adapters._files import Paths, are_local, is_hidden
 from cachelayer.adapters._tfrecord_files import RECORD_FRAME, compression_of, is_whole
-from cachelayer.adapters.tensorflow import TfDataSource
+from cachelayer.adapters.tensorflow import TfDataSource, reason_of
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source_identity import FileFacts, identity_of_files
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.records.tree import Tree
 
@@ -34,8 +34,34 @@ def from_tfrecord(
         features: of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. None: records are bytes,
             stored as they are.
         compression_type: None, ``"GZIP"`` or ``"ZLIB"``; a file that is compressed otherwise is refused.
+
+    Raises:
+        InvalidTypeError: for filenames that are no paths, and features that are no dict.
+        InvalidArgumentError: for another compression.
     """
-    return TfRecordSource(filenames, features, compression_type)
+    if compression_type not in (None, "", "GZIP", "ZLIB"):
+        raise InvalidArgumentError(f"compression_type={compression_type!r}: it is None, 'GZIP' or 'ZLIB'")
+    return TfRecordSource(_paths(filenames), _named(features), compression_type)
+
+
+def _paths(filenames: Any) -> list[str]:
+    given = [filenames] if isinstance(filenames, (str, bytes, os.PathLike)) else filenames
+    try:
+        return [os.fsdecode(name) for name in given]
+    except TypeError as error:
+        raise InvalidTypeError(f"filenames={filenames!r}: pass a path, a pattern, or a list of them") from error
+
+
+def _named(features: Any) -> dict[str, Any] | None:
+    """Return the features by name, of what holds some; of None, none."""
+    if features is None:
+        return None
+    if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
+        raise InvalidTypeError(
+            f"features={features!r}: pass a dict such as {{'label': tf.io.FixedLenFeature((), tf.int64)}}, or None for "
+            "records as bytes"
+        )
+    return dict(features)
 
 
 def _facts(file: str) -> FileFacts:
@@ -64,13 +90,13 @@ class TfRecordSource:
 
     def __init__(
         self,
-        filenames: Paths,
-        features: Mapping[str, Any] | None,
+        filenames: list[str],
+        features: dict[str, Any] | None,
         compression_type: str | None,
         declared: Tree | None = None,
     ) -> None:
-        self._filenames = listed(filenames)
-        self._features = None if features is None else dict(features)
+        self._filenames = filenames
+        self._features = features
         self._compression_type = compression_type
         self._declared = declared
 
@@ -94,10 +120,9 @@ class TfRecordSource:
 
     @cached_property
     def _files(self) -> list[str]:
-        given = [self._filenames] if isinstance(self._filenames, (str, os.PathLike)) else list(self._filenames)
-        files = [file for name in given for file in _matching(os.fspath(name))]
+        files = [file for name in self._filenames for file in _matching(name)]
         if not files:
-            raise InvalidArgumentError(f"there is no file {', '.join(map(str, given)) or 'in an empty list'}")
+            raise InvalidArgumentError(f"there is no file {', '.join(self._filenames) or 'in an empty list'}")
         return files
 
     @cached_property
@@ -125,7 +150,8 @@ class TfRecordSource:
                 return
             # TensorFlow takes a file that ends within a header, or is compressed and cut anywhere, for a whole one.
             if not is_whole(file, self._compression_type, int(read)):
-                raise SourceError(f"{file} is cut short, or goes on with other bytes, after record {done - 1}")
+                where = f"after record {done - 1}" if done > first else "before its first record"
+                raise SourceError(f"{file} is cut short, or goes on with other bytes, {where}")
 
     def _source(self, file: str, read: Any = None) -> TfDataSource:
         raw = self._raw(file)
@@ -137,11 +163,16 @@ class TfRecordSource:
     def _parsed(self, raw: Any) -> Any:
         if self._features is None:
             return raw
+        try:
+            return self._examples(raw, self._features)
+        except (TypeError, ValueError) as error:
+            raise _refusal(self._features, error) from error
+
+    def _examples(self, raw: Any, features: dict[str, Any]) -> Any:
         # Many at once are quicker; but then lists of other kinds are as long as the longest among them.
-        if all(
-            isinstance(feature, (tf.io.FixedLenFeature, tf.io.RaggedFeature)) for feature in self._features.values()
-        ):
-            parse = partial(tf.io.parse_example, features=self._features)
+        kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
+        if all(isinstance(feature, kinds) for feature in features.values()):
+            parse = partial(tf.io.parse_example, features=features)
             return raw.batch(_PARSED_AT_ONCE).map(parse, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
         return raw.map(self._parse_one, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -159,11 +190,21 @@ class TfRecordSource:
                 number += 1
         except tf.errors.OpError as found:
             cause = found
-        reason = str(cause).splitlines()[0] if str(cause) else ""
         compressed = "" if number else _fix(compression_of(file), self._compression_type or None)
         return SourceError(
-            f"{file} failed at record {first + number}, its own {number}{compressed}: {type(cause).__name__}: {reason}"
+            f"{file} failed at record {first + number}, its own {number}{compressed}: {reason_of(cause)}"
         )
+
+
+def _refusal(features: dict[str, Any], error: Exception) -> InvalidArgumentError:
+    """Return the error of the first of some features that TensorFlow does not take, or of all together."""
+    for name, feature in features.items():
+        try:
+            tf.data.Dataset.from_tensors(b"").map(partial(tf.io.parse_single_example, features={name: feature}))
+        except (TypeError, ValueError) as found:
+            reason = str(found).strip().splitlines()[-1].strip()
+            return InvalidArgumentError(f"features[{name!r}] is {feature!r}, which TensorFlow does not take: {reason}")
+    return InvalidArgumentError(f"TensorFlow does not take these features: {error}")
 
 
 def _counted(read: Any, record: Any) -> Any:

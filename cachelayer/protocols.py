@@ -18,6 +18,10 @@ ReadingCost = Literal["stored", "decoded", "foreign"]
 class Stacking(Protocol):
     """How elements of one spec become batches. Picklable."""
 
+    @property
+    def spec(self) -> Any:
+        """The spec of the elements."""
+
     def conform(self, elements: Sequence[Any], /) -> Sequence[Any]:
         """Return elements as the spec has them; an ElementError has the index of the element as its record."""
 

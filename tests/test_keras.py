@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import pytest
-from jax_process import run_page
+from jax_process import assert_tests_pass, run_page
 from source_conformance import SourceConformance
 
 import cachelayer
@@ -186,6 +186,11 @@ def test_batches_of_tensors_are_those_of_arrays(storage: Storage, framework: str
     assert [(float(x), float(y["y"])) for x, y in ref] == [(row, row) for row in range(6)]
 
 
+def test_batches_of_jax_arrays_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert_tests_pass("keras_cases.py")
+
+
 def test_a_sample_weight_of_none_is_left_out_in_and_out(storage: Storage) -> None:
     ref = storage.cache(Given(lambda rows: (rows, rows, None)), "d", "v1")
     assert [tuple(map(float, row)) for row in ref] == [(row, row) for row in range(6)]
@@ -349,6 +354,9 @@ def test_streams_without_epochs_of_whole_batches_are_refused(ref: Any, arguments
         (lambda batch: (batch["x"], np.array(["a"] * len(batch["y"]), object)), r"leaf \[1\] is object.*map_batches"),
         (lambda batch: (1, 2, 3, 4), r"fit\(\) takes \(x, y\)"),
         (lambda batch: (batch["x"], None), r"leaf \[1\] is NoneType"),
+        (lambda batch: (batch["x"].astype("int4"),), r"leaf \[0\] is int4"),
+        (lambda batch: (batch["x"].astype("g"),), r"leaf \[0\] is float128"),
+        (lambda batch: {"x": batch["x"], "t": batch["y"].view("M8[s]")}, r"leaf \['t'\] is datetime64"),
     ],
 )
 def test_batches_that_keras_cannot_take_are_refused_with_their_leaf(ref: Any, fn: Any, message: str) -> None:

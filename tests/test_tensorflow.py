@@ -360,6 +360,92 @@ def test_to_tf_of_an_endless_stream_is_endless(storage: cachelayer.Storage) -> N
     assert [int(i) for i in again.take(25)] == [*range(10), *range(10), *range(5)]
 
 
+@pytest.mark.parametrize("batch", [None, 2])
+def test_text_that_utf8_does_not_have_goes_out_with_one_warning_a_leaf(
+    storage: cachelayer.Storage, batch: int | None
+) -> None:
+    spec = {
+        "one": ArraySpec(str),
+        "two": ArraySpec(str, (2,)),
+        "any": ArraySpec(str, (None,)),
+        "wide": ArraySpec("<U2"),
+        "raw": ArraySpec(bytes),
+    }
+    bad = np.array(["fine", "\ud800"], object)
+    rows = [{"one": "\ud800", "two": bad, "any": bad[:n], "wide": np.str_("\udfff"), "raw": b"\xff"} for n in range(3)]
+    for names, warned in (("one", "two", "any", "wide"), 4), (("one", "raw"), 1):
+        chosen = [{name: row[name] for name in names} for row in rows]
+        ref = storage.cache(chosen, "-".join(names), "v1", element_spec={name: spec[name] for name in names})
+        with pytest.warns(cachelayer.CacheLayerWarning, match=r"lone surrogate.*surrogatepass") as caught:
+            elements = list(to_tf(ref.stream(batch)))
+        said = [str(warning.message) for warning in caught]
+        assert len(said) == warned
+        assert all(sum(f"leaf ['{name}']" in text for text in said) == (name != "raw") for name in names)
+        assert np.ravel(elements[-1]["one"].numpy()).tolist() == [b"\xed\xa0\x80"]
+    assert np.ravel(elements[0]["raw"].numpy()).tolist() == [b"\xff"] * (batch or 1)
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_mapped_stream_goes_out_if_it_declares_its_spec(storage: cachelayer.Storage, batch: int | None) -> None:
+    ref: Any = storage.cache(ragged_rows(), "d", "v1")
+
+    def double(row: Any) -> Any:
+        return Point(row["n"] * 2, np.arange(int(row["n"])))
+
+    spec = Point(ArraySpec("int32"), ArraySpec("int64", (None,)))
+    mapped = ref.stream(batch).map(double, element_spec=spec)
+    items = list(to_tf(mapped, positions=True))
+    assert np.concatenate([np.ravel(item.x.numpy()) for item, _ in items]).tolist() == [0, 2, 4, 6]
+    rows = [row for item, _ in items for row in (item.y.to_list() if batch else [item.y.numpy().tolist()])]
+    assert rows == [[], [0], [0, 1], [0, 1, 2]]
+    assert [int(after) for _, after in items] == ([1, 2, 3, 4] if batch is None else [2, 4])
+    for unknown in (ref.stream(batch).map(double), mapped.map(lambda row: row)):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"pass element_spec= to map\(\)"):
+            to_tf(unknown)
+    nullable = ref.stream(batch).map(lambda row: row["n"], element_spec=ArraySpec("int32", nullable=True))
+    with pytest.raises(cachelayer.InvalidTypeError, match="has no null"):
+        to_tf(nullable)
+
+
+def test_functions_of_batches_have_no_spec_to_go_out_with(storage: cachelayer.Storage) -> None:
+    stream = storage.cache({"a": np.arange(4)}, "d", "v1").stream(2)
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"map\(\) the tf.data.Dataset"):
+        to_tf(stream.map_batches(lambda batch: batch))
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("odd", [2.5, 2**63, "x", np.float32(2), np.arange(2), None])
+def test_items_of_an_object_are_never_cast_to_the_type_of_its_first(batch: int | None, odd: Any) -> None:
+    ref = cachelayer.wrap([{"x": value} for value in (1, 2, 3, odd)], identity="mixed")
+    dataset = iter(to_tf(ref.stream(batch)))
+    with pytest.raises(tf.errors.OpError, match=r"ElementError: .*leaf \['x'\]: expected int64"):
+        list(dataset)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int4", "uint4"])
+def test_dtypes_that_tensorflow_makes_no_batches_of_are_refused_by_name(
+    storage: cachelayer.Storage, dtype: str
+) -> None:
+    rows = tf.data.Dataset.from_tensors({"x": np.arange(6).reshape(3, 2).astype(dtype)})
+    for unbatch in (False, True):
+        with pytest.raises(cachelayer.InvalidTypeError, match=rf"leaf \['x'\].*{dtype}, of which .* no batches"):
+            storage.cache(rows, "d", "v1", unbatch=unbatch)
+
+
+def test_rows_that_hold_nothing_are_taken_apart(storage: cachelayer.Storage) -> None:
+    batches = tf.data.Dataset.from_tensors(({"a": np.zeros((3, 2, 0)), "b": [b"", b"a", b"b"]}, np.arange(3)))
+    ref = storage.cache(batches.repeat(100), "d", "v1", unbatch=True)
+    assert len(ref) == 300
+    assert ref.element_spec == ({"a": ArraySpec("float64", (2, 0)), "b": ArraySpec(bytes)}, ArraySpec("int64"))
+    assert [(row["b"], int(number)) for row, number in ref] == [(b"", 0), (b"a", 1), (b"b", 2)] * 100
+
+
+def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> None:
+    for elements in (tf.data.Dataset.range(3), tf.data.Dataset.from_tensors({"a": [1, 2], "b": 3})):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"no batches to take apart.*leave it out"):
+            storage.cache(elements, "e", "v1", unbatch=True)
+
+
 def test_what_is_no_stream_is_refused(storage: cachelayer.Storage) -> None:
     ref = storage.cache([{"a": 1}], "d", "v1")
     for wrong in (ref, iter(ref.stream()), None):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from source_conformance import SourceConformance
+from values_across import assert_same
 
 from cachelayer import ArraySpec, ImageSpec, Ragged, RaggedSpec, Storage
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -61,29 +62,44 @@ FEATURES = {
 }
 
 
+ODD = np.array([0x7FC00001, 0x80000000, 1], np.uint32).view(np.float32)
+NASTY: dict[str, tuple[Any, Any]] = {
+    "bytes": (tfds.features.Tensor(shape=(2,), dtype=np.bytes_), np.array([b"\xff\0", b""], object)),
+    "dict": ({"a": np.bool_}, {"a": np.bool_(True)}),
+    "float16": (tfds.features.Tensor(shape=(2,), dtype=np.float16), np.array([np.nan, -0.0], np.float16)),
+    "float32": (tfds.features.Tensor(shape=(3,), dtype=np.float32), ODD),
+    "int64": (tfds.features.Tensor(shape=(2,), dtype=np.int64), np.array([2**63 - 1, -(2**63)])),
+    "uint32": (tfds.features.Scalar(np.uint32), np.uint32(2**32 - 1)),
+    "width": (tfds.features.Tensor(shape=(0, 3), dtype=np.float32), np.zeros((0, 3), np.float32)),
+}
+
+
 class Tiny(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
     """A builder of so many examples in each split."""
 
     VERSION = tfds.core.Version("1.0.0")
 
-    def __init__(self, counts: dict[str, int], **options: Any) -> None:
+    def __init__(self, counts: dict[str, int], features: Any = None, **options: Any) -> None:
         self.counts = counts
+        self.given = features
         super().__init__(**options)
 
     def _info(self) -> Any:
-        features = tfds.features.FeaturesDict(FEATURES)
+        features = tfds.features.FeaturesDict(FEATURES if self.given is None else self.given)
         return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
     def _split_generators(self, _: Any) -> Any:
         return {name: self._generate_examples(count) for name, count in self.counts.items()}
 
     def _generate_examples(self, count: int) -> Any:
+        if self.given is not None:
+            return ((number, {name: NASTY[name][1] for name in self.given}) for number in range(count))
         return ((number, example(number)) for number in range(count))
 
 
-def builder(folder: Path, form: str = "array_record", **counts: int) -> Any:
+def builder(folder: Path, form: str = "array_record", features: Any = None, **counts: int) -> Any:
     """A builder whose files are made."""
-    made = Tiny(counts, data_dir=folder / form, file_format=form)
+    made = Tiny(counts, features, data_dir=folder / form, file_format=form)
     made.download_and_prepare()
     return made
 
@@ -154,6 +170,19 @@ def test_the_form_of_the_files_changes_nothing(tmp_path: Path) -> None:
         cached(tmp_path / form, builder(tmp_path, form, train=50)).digest for form in ("array_record", "tfrecord")
     }
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("form", ["array_record", "tfrecord"])
+def test_the_edges_of_what_tfds_keeps_come_out_as_they_are(tmp_path: Path, form: str) -> None:
+    features = {name: feature for name, (feature, _) in NASTY.items()}
+    (found,) = cached(tmp_path, builder(tmp_path, form, features, train=1))
+    for name, (_, wanted) in NASTY.items():
+        assert_same(found[name], wanted)
+
+
+def test_a_builder_without_features_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTypeError, match=r"tiny/1.0.0 is not read by TFDS: .*empty"):
+        cached(tmp_path, builder(tmp_path, "tfrecord", {}, train=1))
 
 
 def test_the_data_sources_of_all_splits_are_a_dataset_each(tmp_path: Path, tiny: Any) -> None:

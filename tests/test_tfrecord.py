@@ -13,7 +13,16 @@ import tensorflow as tf
 from source_conformance import SourceConformance
 
 import cachelayer
-from cachelayer import ArraySpec, InvalidArgumentError, Ragged, RaggedSpec, SourceError, Sparse, SparseSpec
+from cachelayer import (
+    ArraySpec,
+    InvalidArgumentError,
+    InvalidTypeError,
+    Ragged,
+    RaggedSpec,
+    SourceError,
+    Sparse,
+    SparseSpec,
+)
 from cachelayer.adapters.tfrecord import from_tfrecord
 
 FEATURES = {
@@ -189,6 +198,88 @@ def test_no_byte_at_the_end_is_missing_or_left_over_in_silence(
         (tmp_path / "a.tfrecord").write_bytes(whole + whole)
         twice = from_tfrecord(tmp_path / "a.tfrecord", compression_type=compression or None)
         assert len(storage.cache(twice, "d", "v1")) == 60
+
+
+@pytest.mark.parametrize(
+    ("feature", "reason"),
+    [
+        (5, "Unsupported int"),
+        (None, "Unsupported None"),
+        (tf.int64, "Unsupported DType"),
+        (tf.io.FixedLenFeature((), tf.int32), "int32 not in list of allowed values"),
+        (tf.io.VarLenFeature(tf.uint8), "uint8 not in list of allowed values"),
+        (tf.io.FixedLenFeature((None,), tf.int64), "Consider using FixedLenSequenceFeature"),
+        (tf.io.FixedLenFeature((2,), tf.int64, default_value=[7]), "Cannot reshape"),
+        (tf.io.FixedLenFeature((), tf.int64, default_value="a"), "Expected int64"),
+        (tf.io.FixedLenSequenceFeature((), tf.int64), "allow_missing"),
+    ],
+)
+def test_a_feature_that_tensorflow_does_not_take_is_named(tmp_path: Path, feature: Any, reason: str) -> None:
+    write(tmp_path / "a", [example(x=[1])])
+    source = from_tfrecord(tmp_path / "a", {"label": FEATURES["label"], "x": feature})
+    with pytest.raises(InvalidArgumentError, match=rf"features\['x'\] is .*{reason}"):
+        _ = source.element_spec
+
+
+@pytest.mark.parametrize("features", [{}, [], 5, {5: FEATURES["label"]}])
+def test_features_that_are_no_dict_of_names_are_refused(features: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"features=.*pass a dict such as"):
+        from_tfrecord("a", features)
+
+
+def test_what_is_no_path_and_no_compression_is_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    for filenames in (5, None, [5]):
+        with pytest.raises(InvalidTypeError, match=r"filenames=.*pass a path, a pattern, or a list"):
+            from_tfrecord(filenames)  # type: ignore[arg-type]
+    for compression in ("gzip", "LZ4", 5):
+        with pytest.raises(InvalidArgumentError, match="it is None, 'GZIP' or 'ZLIB'"):
+            from_tfrecord("a", None, compression)  # type: ignore[arg-type]
+    write(tmp_path / "a", [b"x"])
+    assert list(storage.cache(from_tfrecord(str(tmp_path / "a").encode()), "d", "v1")) == [b"x"]  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match=r"failed at record 0.*directory"):
+        storage.cache(from_tfrecord(tmp_path), "e", "v1")
+
+
+@pytest.mark.parametrize(
+    ("feature", "stored", "reason"),
+    [
+        (
+            tf.io.FixedLenFeature((), tf.int64),
+            b"a",
+            "Data types don't match. Data type: string but expected type: int64",
+        ),
+        (tf.io.FixedLenFeature((), tf.float32), 5, "Data type: int64 but expected type: float"),
+        (tf.io.VarLenFeature(tf.string), 5, "Expected type: string, Actual type: int64"),
+        (tf.io.RaggedFeature(tf.int64), 0.5, "Expected type: int64, Actual type: float"),
+        (tf.io.FixedLenFeature((2,), tf.int64), 5, "Some int64_list slice was not parsed"),
+    ],
+)
+def test_a_value_of_another_kind_names_record_file_and_feature(
+    storage: cachelayer.Storage, tmp_path: Path, feature: Any, stored: Any, reason: str
+) -> None:
+    write(tmp_path / "a", [example(x=[stored])])
+    with pytest.raises(SourceError, match=rf"a failed at record 0, its own 0: InvalidArgumentError: .*x.*{reason}"):
+        storage.cache(from_tfrecord(tmp_path / "a", {"x": feature}), "d", "v1")
+
+
+def test_the_ends_of_the_integers_nan_and_bytes_that_are_no_text_are_kept(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    odd = np.array([0x7FC00001, 0x80000000, 1], np.uint32).view(np.float32)
+    kept = example(i=[2**63 - 1, -(2**63)], f=odd.tolist(), b=[b"\xff\xfe", b"a\0", b""])
+    (tmp_path / "empty").write_bytes(b"")
+    write(tmp_path / "full", [kept])
+    features = {
+        "i": tf.io.FixedLenFeature((2,), tf.int64),
+        "f": tf.io.RaggedFeature(tf.float32),
+        "b": tf.io.FixedLenFeature((3,), tf.string),
+        "none": tf.io.RaggedFeature(tf.int64),
+    }
+    (row,) = storage.cache(from_tfrecord([tmp_path / "empty", tmp_path / "full"], features), "d", "v1")
+    assert row["i"].tolist() == [2**63 - 1, -(2**63)]
+    assert row["f"].tobytes() == odd.tobytes()
+    assert row["b"].tolist() == [b"\xff\xfe", b"a\0", b""]
+    assert (row["none"].shape, row["none"].dtype) == ((0,), np.int64)
 
 
 def test_hidden_files_are_taken_only_if_the_pattern_says_so(tmp_path: Path) -> None:

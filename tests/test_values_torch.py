@@ -69,7 +69,7 @@ def test_every_pattern_of_a_small_float_crosses_in_items_and_batches(dtype: str,
     patterns = np.arange(256, dtype="u1" if kind.itemsize == 1 else "u2").view(kind)
     ref = Storage(tmp_path).cache([{"x": value, "y": patterns[::-1]} for value in patterns], "d", "v1")
     given = to_torch(ref)
-    for name, source, options in (
+    ways: list[tuple[str, Any, dict[str, Any]]] = [
         ("items", given, {}),
         ("batches", data.DataLoader(given, batch_size=100), {"unbatch": True}),
         (
@@ -77,7 +77,8 @@ def test_every_pattern_of_a_small_float_crosses_in_items_and_batches(dtype: str,
             data.DataLoader(given, batch_size=None, sampler=[[*range(200)], [*range(200, 256)]]),
             {"unbatch": True},
         ),
-    ):
+    ]
+    for name, source, options in ways:
         again = Storage(tmp_path).cache(source, name, "v1", **options)
         assert again.element_spec == ref.element_spec
         for got, wanted in zip(again, ref, strict=True):
@@ -114,7 +115,7 @@ def test_columns_with_nulls_are_taken_apart_into_what_they_were(name: str, tmp_p
 
 
 LISTS: dict[str, Any] = {
-    "ragged": ([np.arange(2), np.arange(2) + 2], ArraySpec("int64", (None,))),
+    "ragged": ([np.arange(2), np.arange(2) + 2], ArraySpec(np.dtype("int64"), (None,))),
     "text arrays": ([np.array(["a", "b"], object), np.array(["c", "d"], object)], ArraySpec(str, (2,))),
 }
 
@@ -164,7 +165,8 @@ def test_as_many_columns_as_samples_stay_columns(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("texts", [[["a", "b"], ["c", "d"]], [["a"], ["b"], ["c"]]], ids=str)
 def test_lists_of_lists_of_text_are_refused_as_batches(texts: Any, tmp_path: Any) -> None:
-    for source in (Each([{"x": texts}]), [{"x": texts}]):
+    sources: list[Any] = [Each([{"x": texts}]), [{"x": texts}]]
+    for source in sources:
         with pytest.raises(
             ElementError, match=r"record 0, leaf \['x'\]: .*lists of text, which may be rows or columns"
         ):
@@ -172,7 +174,8 @@ def test_lists_of_lists_of_text_are_refused_as_batches(texts: Any, tmp_path: Any
 
 
 def test_batches_of_nothing_but_empty_dicts_are_refused(tmp_path: Any) -> None:
-    for source in (Each([{"x": {}}] * 2), [{"x": {}}] * 2):
+    sources: list[Any] = [Each([{"x": {}}] * 2), [{"x": {}}] * 2]
+    for source in sources:
         with pytest.raises(ElementError, match=r"record 0: expected a leaf with a row for each record.*'x'"):
             Storage(tmp_path).cache(source, "d", "v1", unbatch=True, allow_empty=True)
 

@@ -103,11 +103,19 @@ def arrived(value: Any, becomes: tuple[str, ...]) -> Any:
     if isinstance(value, Ragged):
         return Ragged(arrived(value.flat_values, becomes), value.row_splits)
     for each in becomes:
-        if each == "null":
+        if each == "bytes":
+            value = _as_bytes(value)
+        elif each == "null":
             value = None if np.ndim(value) == 0 and np.isnat(value) else value
         else:
             value = str(value) if each == "text" else value.astype(_dtype(each, value.dtype))
     return value
+
+
+def _as_bytes(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return str(value).encode("utf-8", "surrogatepass")
+    return np.fromiter(map(_as_bytes, value.flat), object, value.size).reshape(value.shape)
 
 
 def _dtype(name: str, dtype: np.dtype[Any]) -> str:

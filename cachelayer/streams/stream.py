@@ -57,6 +57,14 @@ class Stream(Generic[T]):
         """Whether functions change what is handed out, so that the spec of the records is not that of the stream."""
         return bool(self._reader.maps or self._reader.batch_maps)
 
+    @property
+    def element_spec(self) -> Any:
+        """The element spec of what is handed out; None if functions make that, and the last of them declares none."""
+        if not self.is_mapped:
+            return self.source.element_spec
+        declared = None if self._reader.batch_maps else self._reader.maps[-1].declared
+        return None if declared is None else declared.spec
+
     @overload
     def map(
         self, fn: Callable[[T], U], *, rng: Literal[False] = ..., threads: int = ..., element_spec: Any = ...

@@ -1,4 +1,4 @@
-"""What a version that shares shards with another consists of: records put behind its own, or some of them alone."""
+"""Compose the manifest of a version that shares shards with another: with records appended, or some left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cachelayer.versions.stored_version import StoredVersion
 
 @dataclass(frozen=True)
 class Composition:
-    """A manifest, and the objects beside it.
+    """A manifest, and the objects that go beside it.
 
     Args:
         manifest: the manifest.
@@ -30,10 +30,10 @@ class Composition:
 
 
 def appended(base: StoredVersion, added: Manifest, attempt: str) -> Composition:
-    """The records of a version and behind them those of a manifest of the same spec.
+    """Compose the records of a version followed by those of a manifest with the same spec.
 
     Raises:
-        InvalidArgumentError: where the specs differ by more than by leaves that may be None.
+        InvalidArgumentError: if the specs differ in more than which leaves may be None.
     """
     before = base.manifest
     if before.records == 0 and before.kept is None:
@@ -55,7 +55,7 @@ def appended(base: StoredVersion, added: Manifest, attempt: str) -> Composition:
 
 
 def subset(base: StoredVersion, kept: Selection, attempt: str, provenance: dict[str, Any], token: str) -> Composition:
-    """Some of the records of the shards of a version.
+    """Compose some of the records in the shards of a version.
 
     Args:
         base: the version.

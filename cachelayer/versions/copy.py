@@ -1,4 +1,4 @@
-"""Copying a version to another storage: the same shards, under the same names, with the same digest."""
+"""Copy a version to another storage: with its shards, their names, and its digest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class File:
     Args:
         name: relative to the dataset.
         nbytes: its size.
-        is_right: whether what lies at a path is this file, byte for byte.
+        is_right: returns True if the file at a path is this one, byte for byte.
         records: how many records it holds.
     """
 
@@ -58,7 +58,7 @@ class File:
 
 
 def files_of(source: StoredVersion) -> Iterator[File]:
-    """Every file of a version but its manifest."""
+    """Yield every file of a version except its manifest."""
     for shard in source.manifest.shards:
         yield File(shard.name, shard.stats.nbytes, _is_shard(shard.stats), shard.stats.records)
         yield File(paths.index_of(shard.name), shard.stats.index_nbytes, _is_index(shard.stats))
@@ -91,12 +91,12 @@ def _is_selection(base: str, records: int, digest: str) -> Callable[[Path], bool
 
 @dataclass(frozen=True)
 class _Names:
-    """What the build attempts of a version are called at the destination.
+    """The names of a version's build attempts at the destination.
 
     Args:
         attempts: the name there of each attempt that wrote files.
         manifest: the manifest as it is stored there.
-        manifest_attempt: the attempt that it lies in there.
+        manifest_attempt: the attempt there that holds the manifest.
     """
 
     attempts: dict[str, str]
@@ -108,7 +108,7 @@ class _Names:
         return {self.manifest_attempt, *self.attempts.values()}
 
     def of(self, name: str) -> str:
-        """The name there of a file, both relative to the dataset."""
+        """Return the name there of a file; both are relative to the dataset."""
         attempt = paths.attempt_of(name)
         return name.replace(f"/{attempt}/", f"/{self.attempts[attempt]}/", 1)
 
@@ -116,14 +116,14 @@ class _Names:
 class VersionCopy:
     """Copies one version, whole or not at all.
 
-    Files keep their names, which are unique over the world: what lies there already is not copied again, be it of
-    another version, of a copy that was interrupted, or of one that runs beside this one. Where a build attempt was
-    revoked there, its files go under another name that follows from the first.
+    Files keep their names, which are unique: what is there already is not copied again, whether it belongs to
+    another version, to an interrupted copy, or to one that runs now. If a build attempt was
+    revoked there, its files get another name, derived from the first.
 
     Args:
         source: the version.
-        to: where it is copied to.
-        dataset_id, version: what it is called there.
+        to: the destination.
+        dataset_id, version: its names there.
         progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
             so from the start; False shows nothing.
     """
@@ -139,13 +139,13 @@ class VersionCopy:
         self._shows = progress
 
     def copy(self) -> VersionInfo:
-        """The version at the destination; one of the same digest that is there already is the copy.
+        """Copy the version, unless the destination has it already with this digest.
 
         Raises:
-            AlreadyExistsError: where the name is that of another version, or of a tag.
-            VersionNotFoundError: where the source was deleted meanwhile.
-            CorruptionError: where a file is not what was published.
-            StorageError: where one of the storages fails. What was copied stays for the next try, or for gc.
+            AlreadyExistsError: if another version, or a tag, has the name.
+            VersionNotFoundError: if the source was deleted meanwhile.
+            CorruptionError: if a file is not what was published.
+            StorageError: if one of the storages fails. What was copied stays for the next try, or for gc.
         """
         while True:
             head = self._log.head()
@@ -158,7 +158,7 @@ class VersionCopy:
                 return self._copy(names)
             except CacheLayerError as error:
                 self._check_source(error)
-                # Who deleted a version there that had the same files has revoked their names: others are taken then.
+                # If a version there that had these files was deleted, their names are revoked: try again with others.
                 if names is None or not names.all & self._gone(self._log.head()):
                     raise
 
@@ -175,11 +175,11 @@ class VersionCopy:
         return found
 
     def _gone(self, head: Snapshot) -> frozenset[str]:
-        """Names that no attempt can have at the destination any more: revoked, and its files deleted."""
+        """Return the names that no attempt can use at the destination: they are revoked, and their files deleted."""
         source = self._source
         is_here = (source.store.url, source.dataset_id) == (self._to.url, self._dataset_id)
         if is_here and head.versions.get(source.info.version) == source.info:
-            # An attempt that others went on with was revoked, and its files are in use.
+            # An attempt that another build adopted is revoked too, but its files are in use.
             return head.revoked - {paths.attempt_of(file.name) for file in files_of(source)}
         return head.revoked
 
@@ -190,7 +190,7 @@ class VersionCopy:
         own, salt = paths.attempt_of(self._source.info.manifest), ""
         if any(attempt != name for attempt, name in names.items()):
             raw = _renamed(manifest, names).encode()
-            # No two manifests have one name: a copy that comes late must not write over what another has published.
+            # Each manifest has a name of its own: a late copy must not overwrite what another has published.
             salt = hashlib.sha256(raw).hexdigest()
         return _Names(names, raw, _free_name(own, salt, revoked))
 
@@ -211,14 +211,14 @@ class VersionCopy:
             for attempt in sorted({*missing, names.manifest_attempt}):
                 shown.enter_context(running.running(attempt, lambda: str(progress)))
                 if isinstance(self._to, LocalStore):
-                    # Nobody else writes there now.
+                    # The lease is ours: nobody else writes there now.
                     self._to.drop_unfinished(paths.build(self._dataset_id, attempt))
-            # Another copy may have brought some while this one waited for its turn.
+            # Another copy may have added files while this one waited for its turn.
             self._copy_files(names, there | self._files_in(missing), progress)
             return self._publish(names)
 
     def _files_in(self, attempts: set[str]) -> set[str]:
-        """The files of these attempts at the destination, relative to the dataset."""
+        """Return the files of these attempts at the destination, relative to the dataset."""
         return {
             f"{paths.BUILDS}/{attempt}/{name}"
             for attempt in attempts
@@ -236,7 +236,7 @@ class VersionCopy:
                 done.result()
                 progress.update(work[done].records, work[done].nbytes)
         except KeyboardInterrupt:
-            # Who waits for the end is not made to wait for a network that may not answer.
+            # On Ctrl-C, do not wait for a network that may not answer.
             threads.shutdown(wait=False, cancel_futures=True)
             raise
         except BaseException:
@@ -246,7 +246,7 @@ class VersionCopy:
 
     def _copy_file(self, file: File, new_name: str, is_there: bool) -> None:
         name, target = f"{self._source.dataset_id}/{file.name}", f"{self._dataset_id}/{new_name}"
-        # Objects are written whole or not at all, so the size tells.
+        # Objects are written whole or not at all, so comparing the size is enough.
         if is_there and self._to.size(target) == file.nbytes:
             return
         store = self._source.store
@@ -296,12 +296,16 @@ class VersionCopy:
         with suppress(AlreadyExistsError):
             self._log.commit(published)
             return info
-        # Of several copies at once, one was first.
+        # Another copy was first.
         found = self._existing(self._log.head())
         return self._publish(names) if found is None else found
 
     def _check_source(self, error: CacheLayerError) -> None:
-        """Whether the version is still there: its files vanish with it."""
+        """Raise if the source was deleted meanwhile: that explains missing files.
+
+        Raises:
+            VersionNotFoundError: from the error that the copy met.
+        """
         with suppress(StorageError):
             head = Log(self._source.store, self._source.dataset_id).head()
             if head.versions.get(self._source.info.version) != self._source.info:
@@ -311,7 +315,7 @@ class VersionCopy:
 
 
 def _free_name(attempt: str, salt: str, revoked: frozenset[str]) -> str:
-    """The first name of an attempt that is not revoked: its own where there is no salt, then others that follow."""
+    """Return the first name that is not revoked: the attempt's own if there is no salt, then derived ones."""
     base = attempt.partition(".")[0]
     for number in count():
         name = attempt
@@ -323,7 +327,7 @@ def _free_name(attempt: str, salt: str, revoked: frozenset[str]) -> str:
 
 
 def _renamed(manifest: Manifest, names: dict[str, str]) -> Manifest:
-    """The manifest of the same data in attempts of other names."""
+    """Return the manifest with the attempts renamed."""
     shards = ShardTable.of(replace(shard, attempt=names[shard.attempt]) for shard in manifest.shards)
     kept = manifest.kept
     if kept is not None and kept.file is not None:

@@ -1,4 +1,4 @@
-"""Publishing a version of some of the records of another."""
+"""Publish a version of some of the records of another."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cachelayer.versions.stored_version import StoredVersion
 def derive(
     base: StoredVersion, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
 ) -> VersionInfo:
-    """Publish a version of some of the records of another, which copies none.
+    """Publish a version of some of the records of another, without copying any.
 
     Args:
         base: the other version.
         version: the name of the new one.
         kept: the records, as their numbers in the shards of the base.
-        description, metadata: what is kept with the version; metadata goes over that of the base.
+        description, metadata: stored with the version; the metadata updates that of the base.
 
     Raises:
-        AlreadyExistsError: where it is published already, or a tag has its name.
-        VersionNotFoundError: where the base was deleted meanwhile.
+        AlreadyExistsError: if it is published already, or a tag has its name.
+        VersionNotFoundError: if the base was deleted meanwhile.
     """
     committer = Committer(Log(base.store, base.dataset_id), version, base.info)
     committer.refuse_if_published()
@@ -52,5 +52,5 @@ def derive(
 
 
 def base_of(info: VersionInfo) -> dict[str, Any]:
-    """Return what the provenance of a version says of the one that it was made of."""
+    """Return how the provenance of a version names the one that it was made from."""
     return {"version": info.version, "digest": info.digest, "records": info.records}

@@ -1,4 +1,4 @@
-"""What differs between two versions."""
+"""Compare two versions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Change:
-    """Something that is not the same in two versions.
+    """One thing that differs between two versions.
 
     Args:
-        path: what it is: the path of a leaf, or keys joined by dots.
-        one, other: what it is in each; None where it is not there.
+        path: the path of a leaf, or keys joined by dots.
+        one, other: its value in each; None if it is missing there.
     """
 
     path: str
@@ -42,8 +42,8 @@ class Shards:
     """Some of the shards of a version.
 
     Args:
-        count: how many.
-        records: their records.
+        count: their number.
+        records: the number of their records.
         nbytes: their bytes.
     """
 
@@ -65,10 +65,10 @@ class Diff:
         spec: leaves of the element specs that were added, removed or changed, as text.
         records: number of records of each.
         nbytes: bytes of the shards of each.
-        shared: shards that hold the same records in both; their bytes are those of the first.
+        shared: shards that hold the same records in both; their bytes are counted as in the first.
         only_one, only_other: shards that the other version does not have.
-        provenance: what differs of how they came to be.
-        metadata: what differs of what users said of them.
+        provenance: differences in how they were made.
+        metadata: differences in the users' metadata.
     """
 
     one: str
@@ -100,10 +100,10 @@ class Diff:
 
 
 def compare(one: StoredVersion, other: StoredVersion) -> Diff:
-    """How two versions differ, wherever they are kept.
+    """Compare two versions, of any storages.
 
     Raises:
-        CorruptionError: where a manifest is not what was published.
+        CorruptionError: if a manifest is not what was published.
     """
     mine, theirs = _ShardsOf(one), _ShardsOf(other)
     first, second = _told(one.manifest.provenance, other), _told(other.manifest.provenance, one)
@@ -124,14 +124,14 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
 
 
 def _told(provenance: Mapping[str, Any], beside: StoredVersion) -> dict[str, Any]:
-    """Return a provenance without what tells nothing beside another's: values that are hidden by another salt."""
+    """Return the provenance without what cannot be compared: values hidden by another salt."""
     is_alike = provenance.get("salt") == beside.manifest.provenance.get("salt")
     told = provenance if is_alike else without_hidden(provenance)
     return {name: value for name, value in told.items() if name not in ("salt", "sample")}
 
 
 class _ShardsOf:
-    """The shards of a version by what they hold: their SHA-256 and number of records."""
+    """The shards of a version, identified by SHA-256 and number of records."""
 
     def __init__(self, version: StoredVersion) -> None:
         stats = [shard.stats for shard in version.manifest.shards]
@@ -147,7 +147,7 @@ def _spec_changes(one: Tree, other: Tree) -> tuple[Change, ...]:
     changes = _differences(*({path: repr(leaf) for path, leaf in leaves(spec)} for spec in (one, other)))
     if changes or spec_json.to_json(one) == spec_json.to_json(other):
         return changes
-    # The same leaves, held otherwise: a list for a tuple, keys in another order.
+    # The leaves are equal, but not their structure: a list for a tuple, or keys in another order.
     return (Change("structure", *(json.dumps(spec_json.to_json(spec)) for spec in (one, other))),)
 
 
@@ -156,7 +156,7 @@ def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Change, 
 
 
 def _flat(path: str, value: Any) -> Iterable[tuple[str, Any]]:
-    """The values of nested dicts, by their keys joined by dots."""
+    """Yield the values of nested dicts, with their keys joined by dots."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from _flat(f"{path}.{key}" if path else str(key), item)

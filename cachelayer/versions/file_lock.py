@@ -1,11 +1,10 @@
-"""Who is at work: locks that the operating system lets go when their holder dies.
+"""Leases on a file system: locks that the operating system releases when their holder dies.
 
-A child that was forked has the lock of its parent too, and keeps it when the parent dies. So a child lets go of what it
-got that way, and a lock says which process took it: one that is known to have ended holds nothing, whoever else has its
+A forked child shares its parent's lock, and would keep it when the parent dies. So a child releases what it inherits,
+and a lock says which process took it: a process that has ended holds nothing, even if another still has its
 descriptor.
 
-A lease only saves work that would be done twice and keeps running builds from being collected. What is published is
-decided by the log alone.
+A lease only saves doing work twice, and keeps gc away from running builds. The log alone decides what is published.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from cachelayer.versions.processes import Process, this_process
 
 _SAID_NBYTES = 4096
 _PAUSE = 0.05
-"""Seconds between two looks at a lease that another holds."""
+"""Seconds between two looks at a lease that somebody else holds."""
 _SETTLING = 0.02
-"""Seconds in which the next holder has written its name over that of a dead one."""
+"""Seconds that a new holder gets to write its name over that of a dead one."""
 
 
 @dataclass(frozen=True)
 class _Said:
-    """What the holder of a lease has written into it.
+    """What the holder of a lease wrote into it.
 
     Args:
-        holder: the name that others see.
-        process: which process it is, if it knows.
+        holder: the name that others are shown.
+        process: its process, if it could tell.
     """
 
     holder: str = ""
@@ -57,7 +56,7 @@ class _Said:
 
 
 class _Lock:
-    """An open file that can be locked; closed in every child that Python forks.
+    """An open file that can be locked; forked children close it.
 
     Args:
         path: the file.
@@ -75,50 +74,50 @@ class _Lock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is open, and not that of the parent which forked this process."""
+        """Return whether it is open, and was not inherited from a parent process."""
         return self._descriptor >= 0
 
     def take(self) -> bool:
-        """Lock it, unless another has."""
+        """Lock it unless somebody else has; return whether it is ours."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
-            warn(f"this file system has no locks ({error}): several builds of one version may run beside each other")
+            warn(f"this file system has no locks ({error}): several builds of one version may run at once")
         return True
 
     def is_at_its_path(self) -> bool:
-        """Whether the file was not removed: nobody would see a lock of that."""
+        """Return whether the file still has its path: a lock on a removed file protects nothing."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except FileNotFoundError:
             return False
 
     def said(self) -> _Said:
-        """What the holder has written into it."""
+        """Return what the holder wrote into it."""
         return _Said.decode(os.pread(self._descriptor, _SAID_NBYTES, 0))
 
     def say(self, said: _Said | None) -> None:
-        """Write who holds it; None for nobody."""
+        """Write who holds it; None if nobody does."""
         os.ftruncate(self._descriptor, 0)
         if said is not None:
             os.pwrite(self._descriptor, said.encode(), 0)
 
     def is_orphan(self) -> bool:
-        """Whether who took it has ended, and a child that was forked has it still."""
+        """Return whether its holder has ended but a forked child still has the descriptor."""
         said = self.said()
         if said.process is None or not said.process.has_ended():
             return False
-        # The next holder may have locked it, and not have written its name yet.
+        # The next holder may have locked it and not yet written its name.
         time.sleep(_SETTLING)
         return self.said() == said and not self.take()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Unlock and close it."""
         if not self.is_ours:
             return
-        # A child that was forked otherwise has the descriptor too: closing ours alone would leave the lock with it.
+        # A child forked by other means has the descriptor too: closing ours alone would leave it the lock.
         with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._close()
@@ -130,7 +129,7 @@ class _Lock:
             self._descriptor = -1
 
     def close_in_child(self) -> None:
-        """Close it, and leave the lock with the parent."""
+        """Close it in a forked child; the parent keeps the lock."""
         self._close()
 
 
@@ -149,15 +148,15 @@ os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, a
 
 @contextmanager
 def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool = False) -> Iterator[None]:
-    """Hold the lease of a file, waiting while another thread or process has it.
+    """Hold the lease of a file; wait while another thread or process has it.
 
     Args:
-        path: the file of the lease; it is made where it does not exist.
-        on_wait: called before a wait.
+        path: the file of the lease; it is made if it does not exist.
+        on_wait: called once before waiting.
         remove: remove the file at the end.
 
     Raises:
-        StorageError: where the file cannot be made.
+        StorageError: if the file cannot be made.
     """
     lock, has_waited = _taken(path), False
     while isinstance(lock, _Said):
@@ -172,17 +171,17 @@ def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool 
 
 @contextmanager
 def try_hold(path: Path, holder: str) -> Iterator[str]:
-    """Hold the lease of a file unless somebody else does; the name of who has it then.
+    """Hold the lease of a file unless somebody else does; yield the name of its holder.
 
     Args:
-        path: the file of the lease; it is made where it does not exist.
-        holder: the name that others see.
+        path: the file of the lease; it is made if it does not exist.
+        holder: the name that others are shown.
 
-    Returns:
-        ``holder`` where it is held here; empty where who holds it has not said a name yet.
+    Yields:
+        ``holder`` if it is held here; an empty name if the other holder has not written one yet.
 
     Raises:
-        StorageError: where the file cannot be opened.
+        StorageError: if the file cannot be opened.
     """
     lock = _taken(path)
     if isinstance(lock, _Said):
@@ -196,7 +195,7 @@ def try_hold(path: Path, holder: str) -> Iterator[str]:
 def _held(lock: _Lock, path: Path, holder: str, *, remove: bool) -> Iterator[None]:
     try:
         with suppress(OSError):
-            # On a full disk it is locked all the same.
+            # On a full disk the lock still holds.
             lock.say(_Said(holder, this_process()))
         yield
     finally:
@@ -209,10 +208,10 @@ def _held(lock: _Lock, path: Path, holder: str, *, remove: bool) -> Iterator[Non
 
 
 def _taken(path: Path) -> _Lock | _Said:
-    """The lock of a file, taken; or what its holder says.
+    """Take the lock of a file, or return what its holder wrote.
 
     Raises:
-        StorageError: where the file cannot be opened.
+        StorageError: if the file cannot be opened.
     """
     while True:
         try:
@@ -233,17 +232,17 @@ def _taken(path: Path) -> _Lock | _Said:
 
 
 def _remove_orphan(path: Path) -> bool:
-    """Remove the file of a lease that only a child of its dead holder has, so that the next is another file.
+    """Remove the file of a lease that only a dead holder's child has open, so that the next lease is a new file.
 
     Returns:
-        Whether the file that was looked at is gone, or has another holder.
+        True if that file is gone, or has a new holder.
     """
     try:
         folder = _Lock(path.parent, os.O_RDONLY)
     except OSError:
         return False
     try:
-        # One after another: none may remove the file that another has made anew.
+        # Under a lock of the folder: nobody may remove the new file of somebody else.
         fcntl.flock(folder._descriptor, fcntl.LOCK_EX)
         lock = _Lock(path, os.O_RDWR)
         try:
@@ -255,17 +254,17 @@ def _remove_orphan(path: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        # No locks of folders here, as in NFS: then it is waited for the child, too.
+        # This file system, such as NFS, cannot lock folders: then wait for the child too.
         return False
     finally:
         folder.close()
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lease of a file.
+    """Return whether somebody holds the lease of a file.
 
     Raises:
-        StorageError: where the file cannot be opened.
+        StorageError: if the file cannot be opened.
     """
     try:
         lock = _Lock(path, os.O_RDWR)

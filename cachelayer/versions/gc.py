@@ -1,4 +1,4 @@
-"""Tags, deletions, and collecting what no version names."""
+"""Collect garbage: build attempts that no version names, and what deleted versions had to themselves."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished
 
 GRACE_SECONDS = 24 * 3600.0
-"""How long what nobody needs stays by default."""
+"""The default age, in seconds, at which garbage is collected."""
 _WHILE = 3600.0
-"""Seconds after which a file that is there for an instant only was left by a killed process."""
+"""Seconds after which a temporary file must have been left by a killed process."""
 
 
 def checked_grace(grace: Any) -> float:
-    """Return the seconds.
+    """Return the grace in seconds.
 
     Raises:
-        InvalidArgumentError: if they are none.
+        InvalidArgumentError: if it is not a number of seconds.
     """
     if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
         raise InvalidArgumentError(f"grace {grace!r}: it is a number of seconds, 0 or more")
@@ -46,7 +46,7 @@ def checked_grace(grace: Any) -> float:
 
 
 def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = None) -> list[str]:
-    """Collect every dataset of a store; a dataset that is damaged or forbidden is left as it is, with a warning.
+    """Collect the garbage of every dataset in a store; leave damaged and forbidden datasets alone, with a warning.
 
     Returns:
         The attempts that were deleted, as ``<dataset id>/<attempt>``.
@@ -67,10 +67,10 @@ def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = Non
 
 
 def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
-    """Return whether a folder is a dataset, or holds what builds left that were killed before their dataset had a log.
+    """Return whether a folder is a dataset, or holds only what builds left that were killed before it had a log.
 
     Raises:
-        CorruptionError, FormatError: if the log that it has is not ours, or damaged.
+        CorruptionError, FormatError: if its log is not ours, or is damaged.
     """
     if has_log(store, dataset_id):
         return Log(store, dataset_id).head().sequence > 0
@@ -79,9 +79,9 @@ def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
 
 
 def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
-    """Delete the build attempts that no version names, that nobody runs, and that are older than ``grace`` seconds.
+    """Delete the build attempts of a dataset that no version names, nobody runs, and are older than ``grace`` seconds.
 
-    What deleted versions had to themselves goes too, once the grace of their deletion is over.
+    Files that only deleted versions named go too, once the grace of their deletion is over.
 
     Returns:
         The attempts that were deleted.
@@ -95,14 +95,14 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
     head = Log(store, dataset_id).head()
     adopted = head.adopted
     for version in set(store.names(paths.unfinished(dataset_id))).intersection(head.versions):
-        # Whoever published it was killed before it could do so.
+        # A killed builder has published it and not removed its notes.
         unfinished = Unfinished(store, dataset_id, version)
         noted = unfinished.attempts()
         for attempt in set(noted).difference(_running(attempts, noted)):
             unfinished.forget(attempt)
     owners = sorted({adopted.get(attempt, attempt) for attempt in old})
     running = {*_running(attempts, old), *_running(attempts, owners)}
-    # What was finished waits as long as what went on from it.
+    # Notes of finished parts stay as long as the build that resumed from them.
     needed = {*running, *set(found).difference(old)}
     idle = [name for name in old if name not in running and adopted.get(name, name) not in needed]
     deleted = _delete_unnamed(store, dataset_id, set(idle).difference(of_deleted), adopted)
@@ -129,7 +129,7 @@ def collect_deleted(store: ObjectStore, dataset_id: str, clock: Clock | None = N
 
 
 def _age(clock: Clock, dataset_id: str, deletion: Deletion) -> float:
-    """Seconds since a version was deleted, by the store's clock: the hosts that delete and collect may have others."""
+    """Return the seconds since a version was deleted, by the store's clock: hosts' clocks may differ."""
     return clock.age(paths.log_entry(dataset_id, deletion.sequence))
 
 
@@ -144,16 +144,16 @@ def _delete_unnamed(
     adopted: Mapping[str, str],
     deletions: Collection[Deletion] = (),
 ) -> list[str]:
-    """Delete those of these attempts that no version names.
+    """Delete the attempts that no version names.
 
-    Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. Whatever is
-    published, or adopted by another attempt, before that stays.
+    Each is revoked in the log first, so that a builder that was only paused cannot publish it afterwards. An attempt
+    that is published, or adopted by another, before that stays.
 
     Args:
-        store, dataset_id: where they are.
-        attempts: the attempts.
-        adopted: by whom they were adopted when it was found that nobody runs them.
-        deletions: the deleted versions whose files need not stay any more.
+        store, dataset_id: the dataset.
+        attempts: the candidates.
+        adopted: the adopter of each at the moment when nobody was found to run it.
+        deletions: the deleted versions whose grace is over.
     """
     log = Log(store, dataset_id)
     dead: list[str] = []
@@ -172,7 +172,7 @@ def _delete_unnamed(
     try:
         log.commit(revoked)
     except (CorruptionError, FormatError) as error:
-        warn(f"nothing of {dataset_id!r} is collected while it is not known what its versions need: {error}")
+        warn(f"nothing of {dataset_id!r} is collected, because it is unknown which files its versions need: {error}")
         return []
     for attempt in dead:
         store.delete_folder(paths.build(dataset_id, attempt))
@@ -185,9 +185,9 @@ def _delete_unnamed(
 def _delete_unnamed_files(
     store: ObjectStore, dataset_id: str, attempts: Collection[str], clock: Clock, grace: float
 ) -> None:
-    """Delete what attempts wrote after they had published, or others had gone on with their files, and published those.
+    """Delete files that attempts wrote too late: after they, or an attempt that adopted them, had published.
 
-    No version can come to name it: such an attempt can neither publish again nor be adopted once more.
+    No version can ever name these: such an attempt can neither publish again nor be adopted again.
     """
     head = Log(store, dataset_id).head()
     given_up = {name for name in attempts if head.has_published(name) or not head.can_be_adopted(name)}
@@ -206,7 +206,7 @@ def _delete_unnamed_files(
 
 
 def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
-    """The files of a version that these attempts wrote."""
+    """Yield the files of a version that these attempts wrote."""
     manifest = StoredVersion(store, dataset_id, info).manifest
     shards = (
         (shard.name for shard in manifest.shards if shard.attempt in attempts)
@@ -222,7 +222,7 @@ def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: 
 
 
 def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> None:
-    """Delete the notes of what these attempts had finished."""
+    """Delete the notes of what these attempts have finished."""
     for version in store.names(paths.unfinished(dataset_id)):
         unfinished = Unfinished(store, dataset_id, version)
         for attempt in set(unfinished.attempts()).intersection(attempts):
@@ -230,7 +230,7 @@ def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[s
 
 
 def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: Clock, age: float) -> None:
-    """Remove what killed processes left beside the attempts: objects half put, signs of ended attempts."""
+    """Remove what killed processes left beside the attempts: half-written objects, leases of ended attempts."""
     for name in store.names(paths.log(dataset_id)):
         if name.endswith(".tmp") and clock.age(f"{paths.log(dataset_id)}/{name}") >= age:
             store.delete(f"{paths.log(dataset_id)}/{name}")
@@ -245,7 +245,7 @@ def _sweep(store: ObjectStore, dataset_id: str, attempts: Attempts, clock: Clock
 
 
 def _attempts_in(store: ObjectStore, folder: str, *, of_folders: bool) -> list[str]:
-    """The names of attempts in a folder; what is no folder, or no file, there is somebody else's."""
+    """Return the names of attempts in a folder, ignoring files if attempts are folders here, and folders if files."""
     names = [name for name in store.names(folder) if paths.is_attempt(name)]
     if not isinstance(store, LocalStore):
         return names
@@ -254,13 +254,13 @@ def _attempts_in(store: ObjectStore, folder: str, *, of_folders: bool) -> list[s
 
 
 def _newest(store: ObjectStore, folder: str) -> list[str]:
-    """Objects of a build attempt among which the newest is: shards are written one after another."""
+    """Return objects of a build attempt that include the newest: shards are written in order."""
     names = store.names(folder)
     return [folder, *(f"{folder}/{name}" for name in (names[:1] + names[-1:]))]
 
 
 class Clock:
-    """The store's own clock, for a store may have another time than this host."""
+    """The store's own clock, which may differ from this host's."""
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self._store = store
@@ -270,7 +270,7 @@ class Clock:
     def _now(self) -> float:
         if isinstance(self._store, LocalStore):
             return time.time()
-        # Written only where something may have to go: other folders in a bucket are somebody else's.
+        # Write the probe only if something may be deleted: other folders in a bucket belong to somebody else.
         probe = f"{paths.running(self._dataset_id)}/clock-{uuid.uuid4().hex}"
         self._store.put(probe, b"")
         try:
@@ -279,7 +279,7 @@ class Clock:
             self._store.delete(probe)
 
     def age(self, *names: str) -> float:
-        """Seconds since the newest of these was written; -1 where none is there any more."""
+        """Return the seconds since the newest of these objects was written; -1 if none exists."""
         now = self._now
         written = [time for name in names if (time := self._store.modified(name)) is not None]
         return now - max(written) if written else -1.0

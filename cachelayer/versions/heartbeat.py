@@ -1,9 +1,9 @@
-"""Leases in an object store: who is at work shows it by writing again and again.
+"""Leases in an object store: a process shows that it is at work by writing an object again and again.
 
 ::
 
-    <id>/_running/<attempt>          written anew at every beat by who runs the attempt, deleted when it ends
-    <id>/_leases/<version>/<turn>    put if absent by who builds the version: it names the attempt; deleted when it ends
+    <id>/_running/<attempt>          rewritten at every beat by the process that runs the attempt, deleted at its end
+    <id>/_leases/<version>/<turn>    put if absent by the builder of the version; names its attempt; deleted at its end
 
 Nobody compares clocks: an attempt is dead if its beat did not change for :data:`EXPIRY` seconds on the clock of the
 process that watches it, or if that process sees that the builder has ended because it ran on the same host. The process
@@ -30,16 +30,16 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.processes import Process, this_process
 
 EXPIRY = 30.0
-"""Seconds without a beat after which an attempt is taken for dead; ``CACHELAYER_LEASE_SECONDS`` changes it."""
+"""Seconds without a beat after which an attempt counts as dead; ``CACHELAYER_LEASE_SECONDS`` overrides it."""
 _BEATS_PER_EXPIRY = 6
 _SHOWN = 200
 
 
 def expiry() -> float:
-    """Seconds without a beat after which an attempt is taken for dead.
+    """Return the seconds without a beat after which an attempt counts as dead.
 
     Raises:
-        InvalidArgumentError: where ``CACHELAYER_LEASE_SECONDS`` is no number above 0.
+        InvalidArgumentError: if ``CACHELAYER_LEASE_SECONDS`` is not a number above 0.
     """
     told = os.environ.get("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
     try:
@@ -52,15 +52,15 @@ def expiry() -> float:
 
 
 class Heartbeat:
-    """Shows that an attempt is at work, from a thread, until it is stopped.
+    """Show from a thread that an attempt is at work, until it is stopped.
 
     Args:
-        store: where others look for it.
-        dataset_id, attempt: what is at work.
-        status: what others are shown: how far it is.
+        store: the store.
+        dataset_id, attempt: the attempt.
+        status: returns the progress that waiting processes are shown.
 
     Raises:
-        StorageError: where the first beat cannot be written.
+        StorageError: if the first beat cannot be written.
     """
 
     def __init__(self, store: ObjectStore, dataset_id: str, attempt: str, status: Callable[[], str]) -> None:
@@ -88,12 +88,12 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._pause):
-            # A store that is away for a while is no reason to stop; should it last, others take over.
+            # If the store is away for a while, go on; if that lasts, others take over.
             with suppress(StorageError):
                 self._beat()
 
     def stop(self) -> None:
-        """Stop, and leave nothing behind; in a child that was forked it is its parent's that goes on."""
+        """Stop, and delete the beat; in a forked child do nothing, since the parent goes on."""
         if os.getpid() != self._pid:
             return
         self._stopped.set()
@@ -104,18 +104,18 @@ class Heartbeat:
 
 @dataclass
 class _Seen:
-    """A beat, and when it was first seen: seconds of the monotonic clock."""
+    """A beat, and when this process first saw it, in seconds of the monotonic clock."""
 
     beat: bytes
     since: float
 
 
 class Watch:
-    """Tells from the beats of attempts which of them are dead.
+    """Tell from the beats of attempts which of them are dead.
 
     Args:
-        store: where they beat.
-        dataset_id: whose attempts they are.
+        store: the store.
+        dataset_id: the dataset.
     """
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
@@ -124,12 +124,12 @@ class Watch:
         self._seen: dict[str, _Seen] = {}
 
     def is_dead(self, attempt: str) -> bool | None:
-        """Whether an attempt has ended, or did not beat for the time of the expiry while it was watched.
+        """Return whether an attempt has ended, or has not beaten for :func:`expiry` seconds while it was watched.
 
         Returns:
-            False where it has beaten since it was last looked at, None where that is not known yet.
+            False if it has beaten since the last look; None if it is not known yet.
         """
-        # A slow answer tells of a beat as it was when it was asked for, at the earliest.
+        # The answer may be slow: count from the moment of the request.
         asked = time.monotonic()
         beat = self._store.read(paths.build_lease(self._dataset_id, attempt))
         if beat is None or _has_ended(beat):
@@ -141,7 +141,7 @@ class Watch:
         return True if asked - seen.since >= expiry() else None
 
     def shown(self, attempt: str) -> str:
-        """Who runs an attempt and how far it is, as far as its last beat told."""
+        """Return who runs an attempt and how far it is, according to its last beat."""
         seen = self._seen.get(attempt)
         try:
             with json_values.decoding(attempt, "beat"):
@@ -149,12 +149,12 @@ class Watch:
                 who, status = (json_values.text(name, found[name]) for name in ("who", "status"))
         except CorruptionError:
             return "another process"
-        # It is shown on terminals, which control characters command.
+        # The text goes to terminals, which obey control characters.
         return "".join(each for each in f"{who}, {status}"[:_SHOWN] if each.isprintable())
 
 
 def _has_ended(beat: bytes) -> bool:
-    """Whether the process of a beat ran on this host and is seen to have ended."""
+    """Return whether a beat came from a process of this host that has ended."""
     try:
         process = Process.from_json(json.loads(beat)["process"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -164,11 +164,11 @@ def _has_ended(beat: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn that was taken.
+    """A turn to build a version.
 
     Args:
-        number: 1 for the first; 0 where none was taken.
-        attempt: who took it, where that is known.
+        number: 1 for the first; 0 if nobody has taken one.
+        attempt: the attempt that took it, if that is known.
     """
 
     number: int
@@ -176,11 +176,11 @@ class Turn:
 
 
 class Turns:
-    """Who builds a version: one attempt after another, each when the one before is dead.
+    """The turns to build a version: one attempt after another, each after the one before is dead.
 
     Args:
-        store: where they are kept.
-        dataset_id, version: what is built.
+        store: the store.
+        dataset_id, version: the version.
     """
 
     def __init__(self, store: ObjectStore, dataset_id: str, version: str) -> None:
@@ -188,7 +188,7 @@ class Turns:
         self._folder = paths.version_lease(dataset_id, version)
 
     def last(self) -> Turn:
-        """The turn that was taken last."""
+        """Return the turn that was taken last."""
         turn = Turn(0, None)
         while (raw := self._store.read(self._name(turn.number + 1))) is not None:
             turn = Turn(turn.number + 1, _attempt_of(raw))
@@ -196,7 +196,7 @@ class Turns:
 
     @contextmanager
     def take(self, last: Turn, attempt: str) -> Iterator[bool]:
-        """Have the turn after the last one, and leave none behind; False where another attempt has it."""
+        """Take the turn after the last, and delete it at the end; yield False if another attempt has taken it."""
         number, builder = last.number + 1, os.getpid()
         entry = json.dumps({"attempt": attempt, "token": uuid.uuid4().hex}).encode()
         taken = self._store.put_if_absent(self._name(number), entry)
@@ -204,7 +204,7 @@ class Turns:
             yield taken
         finally:
             with suppress(StorageError):
-                # Who has been taken for dead leaves the turns to who came after it.
+                # An attempt that counts as dead leaves the turns to its successor.
                 if taken and os.getpid() == builder and not self._store.exists(self._name(number + 1)):
                     self._forget(number)
 

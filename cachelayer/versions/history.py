@@ -1,4 +1,4 @@
-"""The history of a dataset: the log, read for people."""
+"""The history of a dataset: its log as events, for people."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class LogEvent:
-    """An entry of a dataset's log: who changed what, and when.
+    """One change of a dataset: who changed what, and when.
 
     Args:
         sequence: number of the entry, from 1.
         kind: ``publish``, ``tag``, ``untag``, ``delete``, ``copy``, ``revoke``, or another.
         time: when, in ISO 8601, UTC, by the clock of the host.
-        user, host, pid: who; what an entry does not say is ``"unknown"``, and 0 for the process.
+        user, host, pid: who; ``"unknown"``, or 0 for the process, if the entry does not say.
         details: what, by name: the version, the tag, the build attempts.
     """
 
@@ -39,7 +39,7 @@ class LogEvent:
 
     @classmethod
     def of(cls, entry: Snapshot) -> Self:
-        """The event of an entry."""
+        """Return the event of an entry."""
         details = dict(entry.event)
         kind, time, user, host = (str(details.pop(name, _UNKNOWN)) for name in ("kind", "time", "user", "host"))
         pid = details.pop("pid", 0)
@@ -54,10 +54,10 @@ class LogEvent:
 
 
 def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
-    """The events of the first ``last`` entries of a log, oldest first.
+    """Return the events of the first ``last`` entries of a log, oldest first.
 
     Raises:
-        CorruptionError: where an entry is missing or damaged.
+        CorruptionError: if an entry is missing or damaged.
     """
 
     def event(sequence: int) -> LogEvent:
@@ -69,7 +69,7 @@ def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
 
     found: list[LogEvent] = []
     with ThreadPoolExecutor(_AT_ONCE, "cachelayer-history") as threads:
-        # A log may claim any number of entries: one that is missing ends it before the others are asked for.
+        # A log may claim any number of entries: stop at the first that is missing, before asking for the rest.
         while len(found) < last:
             found += threads.map(event, range(len(found) + 1, min(last, len(found) + _AT_A_TIME) + 1))
     return found
