@@ -49,7 +49,7 @@ class TestTorch(ValuesAcross):
     row = Row("torch", out=to_torch, read=read, options=spec)
 
 
-class Each(data.Dataset[Any]):
+class Each(data.Dataset[Any]):  # type: ignore[misc]
     def __init__(self, items: list[Any]) -> None:
         self.items = items
 
