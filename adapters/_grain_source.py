@@ -7,12 +7,15 @@ from copy import copy
 from typing import Any
 
 import grain
+import numpy as np
 
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.unbatch import BatchesSource
 from cachelayer.errors import InvalidArgumentError, SourceError
+from cachelayer.records import tree
 from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
 
 # Grain has no other sign of a dataset that repeats itself for ever: it says that it has sys.maxsize elements, and its
 # batches that they are so many times fewer.
@@ -57,7 +60,7 @@ class GrainSource:
             )
         found = _elements(self._dataset, self._first, leaves_out=self.length is None)
         if self._unbatch:
-            return BatchesSource(found, self.kind).batches(limit)
+            return BatchesSource(_cautioned(found), self.kind).batches(limit)
         return IterableSource(found, self.kind, None, self._first).batches(limit)
 
 
@@ -96,6 +99,20 @@ def _elements(dataset: Any, first: int, *, leaves_out: bool) -> Iterator[Any]:
         yield from iterator
     finally:
         iterator.close()
+
+
+def _cautioned(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches; warn once of each leaf that Grain may have changed when it made an array of it."""
+    warned: set[str] = set()
+    for batch in batches:
+        for path, leaf in tree.leaf_values(batch):
+            if path not in warned and isinstance(leaf, np.ndarray) and leaf.dtype.kind in "SU" and leaf.ndim == 1:
+                warned.add(path)
+                warn(
+                    f"leaf {path} comes in batches of {leaf.dtype}: Grain's own batch() takes zero bytes at their end "
+                    "from text and bytes; leave out unbatch=True and batch(), or make the batches with batches()"
+                )
+        yield batch
 
 
 def _is_filtered(dataset: Any) -> bool:

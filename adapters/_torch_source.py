@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -123,20 +123,51 @@ def source_of_loader(loader: Any, *, unbatch: bool) -> Source:
 
 
 class _Counted(NamedTuple):
-    """What a collate function made, and the number of samples that it was given."""
+    """What a collate function made, and the number of samples that it was given.
+
+    Args:
+        samples: the number.
+        batch: what it made.
+        in_columns: False if it makes a list of the samples, or the like.
+    """
 
     samples: int
     batch: Any
+    in_columns: bool
 
 
 class _CountingCollate:
-    """A collate function that also tells the number of its samples."""
+    """A collate function that also tells the number of its samples, and whether it makes columns of them."""
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate
+        self._in_columns: bool | None = None
 
     def __call__(self, samples: Any) -> _Counted:
-        return _Counted(len(samples), self._collate(samples))
+        batch = self._collate(samples)
+        if self._in_columns is None and _has_items(batch, len(samples)):
+            self._in_columns = self._keeps_structure(samples, batch)
+        return _Counted(len(samples), batch, self._in_columns is not False)
+
+    def _keeps_structure(self, samples: Any, batch: Any) -> bool:
+        """Return whether one sample more makes longer columns, and no other structure."""
+        try:
+            return _structure(self._collate([*samples, samples[0]])) == _structure(batch)
+        except Exception:  # noqa: BLE001 - it takes no such batch, so that this tells nothing
+            return True
+
+
+def _has_items(batch: Any, samples: int) -> bool:
+    """Return whether a list or a tuple in a batch could be one of the samples."""
+    if isinstance(batch, Mapping):
+        return any(_has_items(child, samples) for child in batch.values())
+    if not isinstance(batch, (list, tuple)) or tree.is_namedtuple(batch):
+        return False
+    return len(batch) == samples or any(_has_items(child, samples) for child in batch)
+
+
+def _structure(batch: Any) -> list[str]:
+    return [path for path, leaf in tree.leaf_values(batch) if not isinstance(leaf, (str, bytes))]
 
 
 def _counting(loader: Any) -> Any:
@@ -162,6 +193,12 @@ def _checked_batch(loaded: Any) -> Tree:
     """
     if not isinstance(loaded, _Counted):
         return arrays(loaded)
+    if not loaded.in_columns:
+        raise ElementError(
+            f"a row for each of the {loaded.samples} samples of a batch",
+            "a list with an item for each of them",
+            hint="Collate with the samples on the first axis, or pass a function that yields the elements.",
+        )
     batch = arrays(loaded.batch)
     rows = stacked_columns(batch)[1]
     if rows != loaded.samples:

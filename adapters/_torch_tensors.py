@@ -42,6 +42,8 @@ def arrays(value: Any, path: str = "") -> Tree:
 def _array_leaf(path: str, leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return array_of(path, leaf)
+    if isinstance(leaf, Nullable):
+        return Nullable(arrays(leaf.values, path), np.asarray(leaf.valid))
     if dataclasses.is_dataclass(leaf) and not isinstance(leaf, (type, Ragged, Sparse)):
         names = tuple(field.name for field in dataclasses.fields(leaf))
         values = [arrays(getattr(leaf, name), f"{path}.{name}") for name in names]

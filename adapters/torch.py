@@ -21,7 +21,7 @@ from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.source import Source
-from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records import tree
 from cachelayer.records.record_numbers import record_numbers
@@ -49,6 +49,8 @@ _HUGGING_FACE = {"datasets.arrow_dataset", "datasets.iterable_dataset"}
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
     """The source that a tensor, ``Dataset``, ``IterableDataset`` or ``DataLoader`` is; None for anything else."""
+    if unbatch:
+        _check_columns(obj)
     if isinstance(obj, torch.Tensor) and obj.ndim and not unbatch:
         return ArraySource(array_of("", obj))
     # A subclass may make other elements of its tensors.
@@ -59,6 +61,22 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     if isinstance(obj, data.Dataset) and not _is_hugging_face(obj):
         return source_of_dataset(obj, unbatch=unbatch)
     return None
+
+
+def _check_columns(obj: Any) -> None:
+    """Raise if batches of ours come back, in which a list may be the rows of a leaf.
+
+    Raises:
+        InvalidTypeError: with what to pass.
+    """
+    whole = isinstance(obj, data.DataLoader) and obj.batch_size is None and obj.batch_sampler is None
+    dataset = obj.dataset if whole else obj
+    lists = dataset.lists if isinstance(dataset, _RefDataset) else ["its leaves"] if isinstance(obj, Loader) else []
+    if lists:
+        raise InvalidTypeError(
+            f"unbatch=True: batches of tensors have lists for {lists[0]}, which may be rows or columns: pass the "
+            "DataRef or the stream itself"
+        )
 
 
 def _is_hugging_face(dataset: Any) -> bool:
@@ -99,6 +117,8 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         self._ref = ref
         self._spec = ref.element_spec
         self._stacks = all(_stacks(leaf) for _, leaf in tree.leaves(self._spec))
+        # Leaves that are lists in batches, but for lists of text, whose rows are told by their number.
+        self.lists = [f"leaf {path}" for path, leaf in tree.leaves(self._spec) if not _has_columns(leaf)]
 
     def __len__(self) -> int:
         return len(self._ref)
@@ -127,6 +147,12 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
 def _stacks(leaf: LeafSpec) -> bool:
     """Whether row i of a batch's leaf is the leaf of element i."""
     return isinstance(leaf, ArraySpec) and None not in leaf.shape and not leaf.nullable
+
+
+def _has_columns(leaf: LeafSpec) -> bool:
+    """Return whether a batch's leaf is a tensor, or a list of one str or bytes a row."""
+    is_text = not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU"
+    return isinstance(leaf, ArraySpec) and None not in leaf.shape and not (is_text and leaf.shape)
 
 
 # Streams.

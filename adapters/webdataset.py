@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import io
-import tarfile
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from cachelayer.adapters._files import File, Paths, are_local, facts_of_all, find, listed
+from cachelayer.adapters._tar import files_of
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.iterable_source import IterableSource
 from cachelayer.builds.source_identity import FileFacts, identity_of_files
-from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, MissingDependencyError, SourceError
+from cachelayer.errors import (
+    CacheLayerError,
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    MissingDependencyError,
+    SourceError,
+)
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.infer import from_elements
@@ -23,15 +31,16 @@ from cachelayer.records.tree import Tree
 
 try:
     from webdataset.shardlists import expand_urls
-    from webdataset.tariterators import group_by_keys, tar_file_expander
+    from webdataset.tariterators import group_by_keys
 except ImportError as error:
     raise MissingDependencyError("this needs webdataset: pip install 'cachelayer[webdataset]'") from error
 
 KEY = "__key__"
 _LOOK_AHEAD = 1000
 _SHOWN = 80
-_MAGIC = slice(257, 262)
-_CHUNK = 1 << 20
+# What webdataset keeps for itself.
+_META = re.compile(r"__[^/]*__($|/)")
+_INTEGER = re.compile(r"[+-]?\d+")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _SPECS: dict[str, LeafSpec] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "webp", "bmp", "gif", "tif", "tiff"), ImageSpec()),
@@ -71,7 +80,7 @@ class WebDatasetSource:
         declared: Tree | None = None,
     ) -> None:
         self._urls = listed(urls)
-        self._suffixes = suffixes
+        self._suffixes = None if suffixes is None else _checked(suffixes)
         self._storage_options = storage_options
         self._declared = declared
 
@@ -156,50 +165,40 @@ class WebDatasetSource:
         for file in self._files:
             try:
                 with file.open() as opened:
-                    stream = _Watched(opened)
-                    for sample in group_by_keys(tar_file_expander([{"url": file.name, "stream": stream}])):
+                    for sample in group_by_keys(_named(files_of(opened), file.name)):
                         yield sample
                         record += 1
-                    # tarfile takes a file that ends before its end mark for a whole one.
-                    if stream.ran_out:
-                        raise SourceError(f"{file.name} is cut short, at record {record - 1} or after it: make it anew")
-                    if stream.goes_on():
-                        raise SourceError(
-                            f"{file.name} goes on after its end mark, at record {record}: split it in two files"
-                        )
-            except CacheLayerError:
-                raise
             except Exception as error:
-                # webdataset hangs streams on the arguments of what was raised.
+                # webdataset hangs more on the arguments of what it raises.
                 reason = error.args[0] if error.args else ""
-                raise SourceError(
-                    f"{file.name} failed at record {record} or the next: {type(error).__name__}: {reason}"
-                ) from error
+                if not isinstance(error, CacheLayerError):
+                    reason = f"{type(error).__name__}: {reason}"
+                raise SourceError(f"{file.name} failed at record {record} or the next: {reason}") from error
 
 
-class _Watched:
-    """A tar file that tells whether more was read of it than it has, or less."""
+def _named(files: Iterator[tuple[str, bytes]], url: str) -> Iterator[dict[str, Any]]:
+    """Yield the files as webdataset has them, without those that it keeps for itself; the end of an archive ends a
+    sample.
+    """
+    for name, data in files:
+        if not _META.match(name):
+            yield {"fname": name, "data": data, "__url__": url}
+    yield {}
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.ran_out = False
-        self._start = b""
 
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        self.ran_out |= not data
-        if len(self._start) < tarfile.BLOCKSIZE:
-            self._start += data[: tarfile.BLOCKSIZE]
-        return data
+def _checked(suffixes: Any) -> list[str]:
+    """Return suffixes as they stand in samples.
 
-    def goes_on(self) -> bool:
-        """Whether anything but zeros follows the end of the archive. Of compressed files that is not known."""
-        if self._start[_MAGIC] != b"ustar":
-            return False
-        return any(data.strip(b"\0") for data in iter(lambda: self._file.read(_CHUNK), b""))
-
-    def __repr__(self) -> str:
-        return "the file"
+    Raises:
+        InvalidTypeError, InvalidArgumentError: for what can be none.
+    """
+    found = [suffixes] if isinstance(suffixes, str) else list(suffixes)
+    if isinstance(suffixes, str) or not all(isinstance(suffix, str) for suffix in found):
+        raise InvalidTypeError(f"suffixes {suffixes!r}: pass a list of str, such as ['jpg', 'cls']")
+    for suffix in found:
+        if suffix.startswith(".") or suffix != suffix.lower():
+            raise InvalidArgumentError(f"suffix {suffix!r}: samples have it as {suffix.lstrip('.').lower()!r}")
+    return found
 
 
 def _kind(name: str) -> str:
@@ -211,7 +210,7 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
         return data
     try:
         if _kind(name) == "npy":
-            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+            return _array(data)
         if leaf is None:
             return data
         return data.decode() if leaf.dtype is str else _number(data.decode().strip(), np.dtype(leaf.dtype))
@@ -219,6 +218,19 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
         expected = "an array of numpy" if leaf is None else leaf.describe()
         got = repr(data) if len(data) < _SHOWN else tree.describe(data)
         raise ElementError(expected, got, path=f"[{name!r}]") from error
+
+
+def _array(data: bytes) -> Any:
+    """Return the array that the bytes of a .npy file are.
+
+    Raises:
+        ValueError: for anything else, such as one array after another.
+    """
+    file = io.BytesIO(data)
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    if file.tell() != len(data):
+        raise ValueError(f"{len(data) - file.tell()} bytes follow the array")
+    return array
 
 
 def _number(text: str, dtype: np.dtype[Any]) -> Any:
@@ -231,10 +243,25 @@ def _number(text: str, dtype: np.dtype[Any]) -> Any:
         return np.bool_(_BOOLEANS[text.lower()]) if text.lower() in _BOOLEANS else _not_told(text)
     if dtype.kind in "iu" and str(int(text)) != text:
         _not_told(text)
-    number = dtype.type(text)
-    if dtype.kind == "f" and np.isinf(number) and "inf" not in text.lower():
+    if dtype.kind == "M":
+        told = np.datetime64(text)
+        moment = told.astype(dtype)
+        # Compared in the unit of the text: in the finer one of both, either may overflow.
+        return moment if np.isnat(told) or moment.astype(told.dtype) == told else _not_told(text)
+    with np.errstate(all="ignore"):
+        number = dtype.type(text)
+    if dtype.kind not in "miu" and ("_" in text or not _holds(number, text)):
         _not_told(text)
     return number
+
+
+def _holds(number: Any, text: str) -> bool:
+    """Return whether a float is what a text says, but for the digits that floats round."""
+    if _INTEGER.fullmatch(text):
+        return bool(np.isfinite(number)) and int(number.real) == int(text)
+    said = text.lower()
+    finite = "inf" not in said and "nan" not in said
+    return not finite or (bool(np.isfinite(number)) and (number != 0 or not re.search("[1-9]", said.partition("e")[0])))
 
 
 def _not_told(text: str) -> NoReturn:

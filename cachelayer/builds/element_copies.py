@@ -43,7 +43,8 @@ def snapshot(value: Any) -> Any:
 
 def _leaf(value: Any) -> Any:
     if isinstance(value, Ragged):
-        return Ragged(snapshot(value.values), value.row_splits.copy())
+        shapes = None if value.row_shapes is None else value.row_shapes.copy()
+        return Ragged(snapshot(value.values), value.row_splits.copy(), shapes)
     if isinstance(value, Sparse):
         return Sparse(value.indices.copy(), value.values.copy(), value.dense_shape.copy())
     if not hasattr(value, "__array__"):

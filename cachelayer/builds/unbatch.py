@@ -14,7 +14,7 @@ from cachelayer.builds.element_copies import snapshot
 from cachelayer.errors import CacheLayerError, ElementError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.records.values import Nullable
+from cachelayer.records.values import Nullable, Ragged
 
 
 class BatchesSource:
@@ -66,15 +66,15 @@ class BatchesSource:
                 raise error.at(record=first) from error.__cause__
             left_out = min(rows, self._start - first) if first < self._start else 0
             end = rows if stop is None else min(rows, stop - first)
-            taken = end - left_out
-            stacked = tree.map_structure(columns, partial(_at, slice(left_out, end)))
             # The spec is that of the first elements.
-            if taken and first + left_out == self._start:
+            stacks = first + left_out != self._start and _are_arrays(columns)
+            if end > left_out and stacks:
+                rows_taken = partial(_at, slice(left_out, end))
+                yield Stacked(tree.map_structure(columns, rows_taken), end - left_out)
+            elif end > left_out:
+                taken = [tree.map_structure(columns, partial(_row, row)) for row in range(left_out, end)]
                 # They may be kept while later batches come, which a source may write into the same arrays.
-                stacked = snapshot(stacked)
-                yield Elements([tree.map_structure(stacked, partial(_at, row)) for row in range(taken)])
-            elif taken:
-                yield Stacked(stacked, taken)
+                yield Elements(list(map(snapshot, taken)))
             first += end
 
 
@@ -93,8 +93,8 @@ def unbatched(batches: Iterator[Any], length: int | None) -> Iterator[Any]:
     for number, batch in enumerate(batches, 1):
         if length is not None and number > length:
             raise wrong_length(length, f"goes on after {length}")
-        columns = _with_string_columns(batch)
         try:
+            columns = _with_string_columns(batch)
             rows = _rows_of(tree.map_structure(columns, _row_count))
         except ElementError as error:
             raise error.at(record=done) from error.__cause__
@@ -114,10 +114,13 @@ def _row_count(path: str, leaf: Any) -> int:
 
 def _rows_of(counts: Tree) -> int:
     lengths = dict(tree.leaf_values(counts))
+    if not lengths:
+        hint = "Give elements unbatched: nothing in this batch tells how many there are."
+        raise ElementError("a leaf with a row for each record", tree.describe(counts), hint=hint)
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{path or 'the batch'}: {length}" for path, length in lengths.items())
         raise ElementError("as many rows in every leaf of a batch", found)
-    return int(next(iter(lengths.values()), 0))
+    return int(next(iter(lengths.values())))
 
 
 def _row(row: int, _path: str, leaf: Any) -> Any:
@@ -136,21 +139,32 @@ def stacked_columns(batch: Tree) -> tuple[Tree, int]:
     return columns, _rows_of(tree.map_structure(columns, _row_count))
 
 
-def _with_string_columns(value: Tree) -> Tree:
+def _with_string_columns(value: Tree, path: str = "") -> Tree:
     if isinstance(value, Mapping):
-        return {key: _with_string_columns(child) for key, child in value.items()}
+        return {key: _with_string_columns(child, f"{path}[{key!r}]") for key, child in value.items()}
+    if not isinstance(value, (list, tuple)):
+        return value
+    if value and {type(item) for item in value} in ({str}, {bytes}):
+        return np.fromiter(value, dtype=object, count=len(value))
+    if isinstance(value, list) and value and all(map(_is_text_list, value)):
+        raise ElementError(
+            "columns of a row for each record",
+            f"a list of {len(value)} lists of text, which may be rows or columns",
+            path=path,
+            hint="Make each of them a tuple if they are columns; give elements unbatched if they are rows.",
+        )
+    children = [_with_string_columns(child, path + step) for step, child in tree.children(value)]
     if tree.is_namedtuple(value):
-        return type(value)(*map(_with_string_columns, value))
-    if isinstance(value, (list, tuple)):
-        if value and {type(item) for item in value} in ({str}, {bytes}):
-            return np.fromiter(value, dtype=object, count=len(value))
-        children = [_with_string_columns(child) for child in value]
-        return children if isinstance(value, list) else tuple(children)
-    return value
+        return type(value)(*children)
+    return children if isinstance(value, list) else tuple(children)
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, (str, bytes)) for item in value)
 
 
 def _checked(path: str, leaf: Any) -> Any:
-    if isinstance(leaf, np.ndarray) and leaf.ndim:
+    if isinstance(leaf, (Nullable, Ragged)) or (isinstance(leaf, np.ndarray) and leaf.ndim):
         return leaf
     raise _no_rows(path, leaf)
 
@@ -164,5 +178,9 @@ def _no_rows(path: str, leaf: Any) -> ElementError:
     )
 
 
-def _at(rows: slice | int, _path: str, column: Any) -> Any:
+def _are_arrays(columns: Tree) -> bool:
+    return all(isinstance(column, np.ndarray) for _, column in tree.leaf_values(columns))
+
+
+def _at(rows: slice, _path: str, column: Any) -> Any:
     return column[rows]
