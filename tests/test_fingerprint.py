@@ -292,6 +292,11 @@ def test_the_decorator_that_makes_versions_is_no_part_of_the_code(load: Load) ->
     ] * 2
 
 
+def test_a_call_named_like_the_decorator_is_code_as_any_other(load: Load) -> None:
+    digests = {known(load(f"def rows(o): return o.cacheable({size})")["rows"]).digest for size in (1, 2)}
+    assert len(digests) == 2
+
+
 def test_wrappers_methods_and_callable_objects_are_looked_into(load: Load) -> None:
     source = """
 import functools

@@ -129,18 +129,19 @@ def _walk(root: _Definition) -> Iterator[ast.AST | str]:
         if isinstance(item, ast.AST):
             pending.append(")")
             for name, value in reversed(list(ast.iter_fields(item))):
-                parts = [part for part in (value if isinstance(value, list) else [value]) if _matters(part)]
+                parts = [part for part in (value if isinstance(value, list) else [value]) if _matters(part, name)]
                 if name not in _NO_MEANING and parts != [None] * len(parts):
                     pending += [part if isinstance(part, ast.AST) else ascii(part) for part in reversed(parts)]
                     pending.append(f".{name}")
 
 
-def _matters(node: object) -> bool:
-    """Whether a node is more than a docstring or the decorator that makes versions."""
+def _matters(node: object, field: str) -> bool:
+    """Return whether a node in a field of another is more than a docstring, or the decorator that makes versions."""
     if isinstance(node, ast.Expr):
         return not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))
-    called = node.func if isinstance(node, ast.Call) else None
-    return not (isinstance(called, ast.Attribute) and called.attr == _MAKES_VERSIONS)
+    if field != "decorator_list" or not isinstance(node, ast.Call):
+        return True
+    return not (isinstance(node.func, ast.Attribute) and node.func.attr == _MAKES_VERSIONS)
 
 
 def _hash(root: _Definition) -> str:
