@@ -155,12 +155,13 @@ def _names_of(root: _Definition, scopes: Mapping[tuple[int, str], set[str]]) -> 
     """The names of the module that a definition uses: in its scope, and in its decorators, defaults and bases."""
     name = "lambda" if isinstance(root, ast.Lambda) else root.name
     parts: list[ast.AST | None] = []
+    if not isinstance(root, ast.Lambda):
+        parts += [each for each in root.decorator_list if _matters(each, "decorator_list")]
     if isinstance(root, ast.ClassDef):
-        parts += [*root.bases, *root.keywords, *root.decorator_list]
+        parts += [*root.bases, *root.keywords]
     else:
-        parts.append(root.args)
-        parts += [] if isinstance(root, ast.Lambda) else [root.returns, *root.decorator_list]
-    outside = [node for part in parts if part is not None and _matters(part) for node in ast.walk(part)]
+        parts += [root.args] if isinstance(root, ast.Lambda) else [root.args, root.returns]
+    outside = [node for part in parts if part is not None for node in ast.walk(part)]
     used = scopes.get((root.lineno, name), set()).union(node.id for node in outside if isinstance(node, ast.Name))
     return {name for name in used if not (name.startswith("__") and name.endswith("__"))}
 
