@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import StorageError
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
+from cachelayer.records.shard_digest import ShardDigest
 
 # Defaults have moved between releases of array_record, so every option is given.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
@@ -67,7 +67,7 @@ class ShardWriter:
         self.path = path
         self.index_path = index_path
         self._compression = compression
-        self._sha256 = hashlib.sha256()
+        self._digest = ShardDigest()
         self._lengths: list[Ints] = []
         self._checksums: list[Ints] = []
         self._closed = False
@@ -78,7 +78,7 @@ class ShardWriter:
 
     def hash(self, frames: Frames) -> None:
         """Take the records into the digest of the shard."""
-        self._sha256.update(frames.memory())
+        self._digest.add(frames)
 
     def write(self, frames: Frames) -> None:
         """Append records.
@@ -145,7 +145,7 @@ class ShardWriter:
             records=len(lengths),
             nbytes=mapped.nbytes,
             crc32c=file_checksum(self.path),
-            sha256=self._sha256.hexdigest(),
+            sha256=self._digest.hexdigest(),
             index_nbytes=len(encoded),
             index_crc32c=index.header_checksum(encoded),
             record_nbytes=header.record_nbytes,

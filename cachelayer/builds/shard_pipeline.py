@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.objects import paths
 from cachelayer.progress.meter import Progress
 from cachelayer.records.record_buffers import Frames
+from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.versions.shard_table import ShardFile
 
 _BATCHES_IN_FLIGHT = 4
@@ -183,11 +183,11 @@ class _ShardChecker:
         self.shard = shard
         self._first = first
         self._records = 0
-        self._sha256 = hashlib.sha256()
+        self._digest = ShardDigest()
 
     def hash(self, frames: Frames) -> None:
         """Take the records into the digest."""
-        self._sha256.update(frames.memory())
+        self._digest.add(frames)
 
     def write(self, frames: Frames) -> None:
         """Count the records."""
@@ -200,6 +200,6 @@ class _ShardChecker:
             SourceError: where they differ.
         """
         stats = self.shard.stats
-        if self._records != stats.records or self._sha256.hexdigest() != stats.sha256:
+        if self._records != stats.records or self._digest.hexdigest() != stats.sha256:
             last = self._first + max(self._records, stats.records) - 1
             raise SourceError(f"records {self._first} to {last} of the source are not what they were: {_OTHERWISE}")

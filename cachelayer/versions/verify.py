@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 import google_crc32c
@@ -22,6 +20,7 @@ from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress.meter import Progress
 from cachelayer.records.record_buffers import Records
+from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.versions.stored_version import StoredVersion
 
 _BATCH_NBYTES = 4 << 20
@@ -105,22 +104,22 @@ def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
         for start in range(0, stats.records, _FEW_RECORDS):
             checked.records(np.arange(start, min(start + _FEW_RECORDS, stats.records)))
         raise CorruptionError(f"{path}: the file does not match its CRC32C")
-    plain, sha256 = ShardReader(path, index_path, stats, "never"), hashlib.sha256()
+    plain, digest = ShardReader(path, index_path, stats, "never"), ShardDigest()
     with closing(StockReader(path)) as stock, ThreadPoolExecutor(1) as beside:
         if len(stock) != stats.records:
             raise CorruptionError(f"{path}: array_record finds {len(stock)} records, expected {stats.records}")
-        start, count, hashed = 0, 1, beside.submit(sha256.update, b"")
+        start, count, hashed = 0, 1, beside.submit(digest.add_records, [])
         while start < stats.records:
             stop = min(start + count, stats.records)
             records = stock.read(start, stop)
             nbytes = _compare(path, start, records, plain.records(np.arange(start, stop)))
             _check(path, start, records, checked.checksums(start, stop))
             hashed.result()
-            hashed = beside.submit(sha256.update, _after_their_lengths(records))
+            hashed = beside.submit(digest.add_records, records)
             yield len(records), nbytes
             start, count = stop, _next_count(len(records), nbytes)
         hashed.result()
-    if sha256.hexdigest() != stats.sha256:
+    if digest.hexdigest() != stats.sha256:
         raise CorruptionError(f"{path}: the records do not match the SHA-256 of the shard")
 
 
@@ -144,13 +143,6 @@ def _check(path: Path, start: int, records: list[bytes], checksums: NDArray[np.u
     wrong = np.flatnonzero(found != checksums)
     if len(wrong):
         raise CorruptionError(f"{path}: record {start + int(wrong[0])} of the shard does not match its checksum")
-
-
-def _after_their_lengths(records: list[bytes]) -> bytes:
-    """Records as they are hashed: each after its length as a little-endian uint64."""
-    lengths = struct.pack(f"<{len(records)}Q", *map(len, records))
-    prefixes = (lengths[place : place + 8] for place in range(0, len(lengths), 8))
-    return b"".join(chain.from_iterable(zip(prefixes, records, strict=True)))
 
 
 def _next_count(records: int, nbytes: int) -> int:

@@ -1,0 +1,31 @@
+"""The digest of a shard: SHA-256 over its records, each after its length as a little-endian uint64."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from itertools import chain
+
+from cachelayer.records.record_buffers import Frames
+
+
+class ShardDigest:
+    """The digest of the records that were added so far, in order."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+
+    def add(self, frames: Frames) -> None:
+        """Add encoded records; their frames have the form that is hashed."""
+        self._sha256.update(frames.memory())
+
+    def add_records(self, records: Sequence[bytes]) -> None:
+        """Add records without their lengths."""
+        lengths = struct.pack(f"<{len(records)}Q", *map(len, records))
+        prefixes = (lengths[place : place + 8] for place in range(0, len(lengths), 8))
+        self._sha256.update(b"".join(chain.from_iterable(zip(prefixes, records, strict=True))))
+
+    def hexdigest(self) -> str:
+        """Return the digest in hexadecimal."""
+        return self._sha256.hexdigest()
