@@ -21,7 +21,20 @@ import cachelayer
 
 LEFT_OUT = left_out()
 # Files that take longest, the longest first: several processes then end at about the same time.
-LONGEST = ("docs", "grain", "jax", "torch", "train", "resume", "parts", "keras", "huggingface", "ray", "orbax")
+LONGEST = [
+    "docs",
+    "grain",
+    "jax",
+    "torch",
+    "train",
+    "resume",
+    "parts",
+    "tensorflow",
+    "tfds",
+    "orbax",
+    "huggingface",
+    "crash",
+]
 # Who runs tests in several processes may set the width of a terminal, which tables would keep to.
 os.environ.pop("COLUMNS", None)
 

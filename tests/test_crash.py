@@ -23,7 +23,7 @@ from cachelayer.versions.log import Log
 
 CHILD = Path(__file__).with_name("crash_child.py")
 RECORDS = 4000
-ROUNDS, ROUNDS_OF_A_SOAK = 12, 100
+ROUNDS, ROUNDS_OF_A_SOAK = 6, 100
 
 
 def start(folder: Path, version: str, records: int = RECORDS) -> subprocess.Popen[str]:
