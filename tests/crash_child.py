@@ -1,7 +1,4 @@
-"""A child process that builds a version, for tests that kill it.
-
-Arguments: folder, version, records, and optionally the number of the step in the folder before which it dies.
-"""
+"""A child process that builds a version, for tests that kill it; as a program, with folder, version and records."""
 
 from __future__ import annotations
 
@@ -41,17 +38,18 @@ def die_before(folder: str, step: int) -> None:
     sys.addaudithook(watch)
 
 
-def main(folder: str, version: str, records: str, step: str = "0") -> None:
-    if int(step):
-        die_before(folder, int(step))
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+def main(folder: str, version: str, records: int, step: int | None = None) -> None:
+    """Build a version, or die before that step in the folder."""
+    if step is not None:
+        die_before(folder, step)
     try:
-        cachelayer.Storage(folder).cache(rows(int(records)), "rows", version, shard_bytes=200_000)
+        cachelayer.Storage(folder).cache(rows(records), "rows", version, shard_bytes=200_000)
     except cachelayer.BuildRevokedError:
         sys.exit(REVOKED)
     Path(folder, f"done-{version}").touch()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -13,7 +13,16 @@ from pathlib import Path
 FORKS = multiprocessing.get_context("forkserver")
 # One process of this kind serves all tests, so that all that they need stands here.
 FORKS.set_forkserver_preload(
-    ["building_child", "resume_child", "cachelayer.cli.app", "s3fs", "gcsfs", "obstore", "fsspec.implementations.local"]
+    [
+        "building_child",
+        "crash_child",
+        "resume_child",
+        "cachelayer.cli.app",
+        "s3fs",
+        "gcsfs",
+        "obstore",
+        "fsspec.implementations.local",
+    ]
 )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
@@ -138,10 +136,6 @@ def records_of(source: Source, spec: Tree, limit: int | None) -> list[bytes]:
 class SourceConformance:
     """Values, types, order and length of a source survive its cache."""
 
-    module: ClassVar[str]
-    """The adapter, such as ``cachelayer.adapters.torch``."""
-    framework: ClassVar[str]
-    """The package that it adapts, which nothing else may import."""
     options: ClassVar[dict[str, Any]] = {}
     """Options of ``submit`` that the source needs."""
     seeks: ClassVar[bool] = True
@@ -155,7 +149,7 @@ class SourceConformance:
         """Element ``number`` of every source, as it is to be read: numpy arrays and scalars, str, bytes, None."""
         raise NotImplementedError
 
-    @pytest.mark.parametrize("count", [1, 37, 2500])
+    @pytest.mark.parametrize("count", [1, 37, 1100])
     def test_values_types_order_and_length_are_those_of_the_source(self, tmp_path: Path, count: int) -> None:
         ref = Storage(tmp_path / "cache").cache(self.source(count, tmp_path), "d", "v1", **self.options)
         assert len(ref) == count
@@ -190,17 +184,3 @@ class SourceConformance:
     def test_progress_is_shown(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         Storage(tmp_path / "cache").cache(self.source(30, tmp_path), "d", "v1", progress=True, **self.options)
         assert "d@v1" in capfd.readouterr().err
-
-    def test_nothing_imports_the_framework_but_its_adapter(self) -> None:
-        code = f"import sys, cachelayer; print({self.framework!r} in sys.modules)"
-        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert found.stdout.strip() == "False"
-
-    def test_a_missing_framework_is_an_import_error_that_names_the_extra(self) -> None:
-        code = (
-            f"import sys; sys.modules[{self.framework!r}] = None\n"
-            f"try:\n    import {self.module}\n"
-            "except ImportError as error:\n    print(error)"
-        )
-        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert "cachelayer[" in found.stdout

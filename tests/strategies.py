@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -75,41 +76,46 @@ def random_leaf(rng: np.random.Generator, spec: LeafSpec) -> Any:
     return array.item() if spec.dtype in (bytes, str) and shape == () else array
 
 
-def dtypes_of_leaves() -> st.SearchStrategy[Any]:
-    return st.sampled_from([*DTYPES, bytes, str])
-
-
-def dims() -> st.SearchStrategy[int]:
-    return st.integers(0, 3)
+# Made once: most of an example's time would else go into making strategies and validating them.
+LEAF_DTYPES = st.sampled_from([*DTYPES, bytes, str])
+DIMS = st.integers(0, 3)
+MAYBE = st.one_of(DIMS, st.none())
+SHAPES = st.lists(DIMS, max_size=3)
+OPEN_SHAPES = st.lists(MAYBE, max_size=3)
+SPARSE_SHAPES = st.lists(MAYBE, min_size=1, max_size=3)
+INNER_SHAPES = st.lists(MAYBE, max_size=2)
+RANKS = st.integers(1, 3)
+SPLITS = st.sampled_from([np.int32, np.int64])
+KINDS = st.integers(0, 4)
+SEEDS = st.integers(0, 2**32)
 
 
 @st.composite
 def leaf_specs(draw: st.DrawFn, *, nullable: bool = True) -> LeafSpec:
     """Any leaf spec."""
-    dtype = draw(dtypes_of_leaves())
+    dtype = draw(LEAF_DTYPES)
     options = {"nullable": draw(st.booleans())} if nullable else {}
-    maybe = st.one_of(dims(), st.none())
-    match draw(st.integers(0, 4)):
+    match draw(KINDS):
         case 0:
-            rank = draw(st.integers(1, 3))
-            shape = (draw(maybe), *[None] * rank, *draw(st.lists(maybe, max_size=2)))
-            splits = draw(st.sampled_from([np.int32, np.int64]))
-            return RaggedSpec(dtype, shape, ragged_rank=rank, splits_dtype=np.dtype(splits), **options)
+            rank = draw(RANKS)
+            shape = (draw(MAYBE), *[None] * rank, *draw(INNER_SHAPES))
+            return RaggedSpec(dtype, shape, ragged_rank=rank, splits_dtype=np.dtype(draw(SPLITS)), **options)
         case 1:
-            return SparseSpec(dtype, tuple(draw(st.lists(maybe, min_size=1, max_size=3))), **options)
+            return SparseSpec(dtype, tuple(draw(SPARSE_SHAPES)), **options)
         case 2:
-            return ArraySpec(dtype, tuple(draw(st.lists(maybe, max_size=3))), **options)
+            return ArraySpec(dtype, tuple(draw(OPEN_SHAPES)), **options)
         case _:
-            return ArraySpec(dtype, tuple(draw(st.lists(dims(), max_size=3))), **options)
+            return ArraySpec(dtype, tuple(draw(SHAPES)), **options)
 
 
 KEYS = st.one_of(st.text(max_size=4), st.sampled_from(["image", "label", "", "a b", "0", "\ud800", "self", "'"]))
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,5}x", fullmatch=True)
+FIELDS = st.lists(NAMES, unique=True, max_size=3)
 
 
 @st.composite
 def namedtuples(draw: st.DrawFn, children: st.SearchStrategy[Any]) -> Any:
-    fields = draw(st.lists(NAMES, unique=True, max_size=3))
+    fields = draw(FIELDS)
     return namedtuple(draw(NAMES), fields)(*[draw(children) for _ in fields])
 
 
@@ -123,6 +129,7 @@ def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.recursive(leaves, extend, max_leaves=6)
 
 
+@cache
 def specs(*, nullable: bool = True) -> st.SearchStrategy[Any]:
     """Any element spec."""
     return trees(st.one_of(leaf_specs(nullable=nullable), leaf_specs(nullable=nullable), st.none()))
@@ -132,7 +139,7 @@ def specs(*, nullable: bool = True) -> st.SearchStrategy[Any]:
 def versions(draw: st.DrawFn, max_rows: int = 4) -> tuple[Any, list[Any]]:
     """An element spec, and elements that fit it, with None in some leaves that are nullable."""
     spec = draw(specs())
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rng = np.random.default_rng(draw(SEEDS))
 
     def leaf(_path: str, leaf_spec: LeafSpec | None) -> Any:
         if leaf_spec is None or (leaf_spec.nullable and rng.random() < 0.4):

@@ -64,6 +64,7 @@ def test_a_shell_is_told_how_to_complete(tmp_path: Path) -> None:
     assert script(cwd=tmp_path, environment=completing).stdout.split() == ["verify"]
 
 
+@pytest.mark.needs("tensorflow")
 def test_the_script_works_from_build_to_removal(here: Path) -> None:
     built = script("build", "pipeline:rows", "cache", "--id", "rows", "--version", "v1", cwd=here)
     assert "rows@v1 published: 10 records" in built.stdout
@@ -104,6 +105,7 @@ def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> 
     assert json.loads(shown)[0]["element"] == "näïve"
 
 
+@pytest.mark.needs("tensorflow", "sklearn")
 def test_the_demo_proves_its_claim(tmp_path: Path) -> None:
     ended = script("demo", "digits", "--json", cwd=tmp_path)
     assert json.loads(ended.stdout) == {"proved": True}

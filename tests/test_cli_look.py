@@ -78,6 +78,7 @@ def test_sample_draws_what_a_shuffled_stream_begins_with(ref: cachelayer.DataRef
     )
 
 
+@pytest.mark.needs("PIL")
 def test_images_of_records_are_saved(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
     from PIL import Image
 
@@ -88,6 +89,7 @@ def test_images_of_records_are_saved(ref: cachelayer.DataRef[Any], tmp_path: Pat
     assert [path.name for path in (tmp_path / "sampled").iterdir()] == [f"{drawn['record']:06d}-image.png"]
 
 
+@pytest.mark.needs("PIL")
 def test_encoded_images_are_shown_decoded_and_saved_as_they_are(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -129,6 +131,7 @@ def test_a_version_without_records_is_looked_at_too(tmp_path: Path) -> None:
     assert "has no records to read" in refused("bench", place)
 
 
+@pytest.mark.needs("PIL")
 def test_what_is_not_there_is_a_mistake_in_what_was_asked(ref: cachelayer.DataRef[Any], tmp_path: Path) -> None:
     for name in ("head", "sample", "stats", "bench"):
         assert "v7" in refused(name, tmp_path / "cache/rows@v7", code=2)

@@ -266,12 +266,14 @@ def write_samples(folder: Path) -> None:
         ("mixed", "files"),
     ],
 )
+@pytest.mark.needs("PIL", "pyarrow", "soundfile", "webdataset")
 def test_files_are_imported_by_what_their_names_tell(here: Path, place: str, kind: str) -> None:
     write_samples(here)
     assert document("import", place, "cache", *BUILD)["records"] == 3
     assert fetched().provenance["arguments"] == {"kind": kind, "files": [place]}
 
 
+@pytest.mark.needs("tensorflow")
 def test_tfrecords_are_imported_as_their_bytes(here: Path) -> None:
     import google_crc32c
 
@@ -302,6 +304,7 @@ def test_names_tell_the_format(names: list[str], kind: str) -> None:
     assert import_files.format_of(names, None) == kind
 
 
+@pytest.mark.needs("pyarrow")
 def test_files_that_cannot_be_imported_are_refused(here: Path) -> None:
     write_samples(here)
     assert "do not tell one format" in refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)
@@ -312,6 +315,7 @@ def test_files_that_cannot_be_imported_are_refused(here: Path) -> None:
     assert "nowhere" in refused("import", "nowhere", "cache", *BUILD)
 
 
+@pytest.mark.needs("pyarrow")
 def test_other_files_under_the_same_version_are_refused(here: Path) -> None:
     write_samples(here)
     invoke("import", "rows.csv", "cache", *BUILD)

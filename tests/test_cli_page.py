@@ -22,6 +22,7 @@ def pattern(shown: str) -> re.Pattern[str]:
     return re.compile(r"\s*" + r"[\s\S]*?".join(rf"\s*{part}\s*" for part in parts) + r"\s*")
 
 
+@pytest.mark.needs("pyarrow", "PIL")
 def test_the_examples_print_what_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "pipeline.py").write_text(program)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_child import REVOKED, rows
+from crash_child import REVOKED, main, rows
+from forks import FORKS
 
 import cachelayer
 from cachelayer.objects import paths
@@ -22,7 +23,7 @@ from cachelayer.versions.log import Log
 
 CHILD = Path(__file__).with_name("crash_child.py")
 RECORDS = 4000
-ROUNDS, ROUNDS_OF_A_SOAK = 12, 100
+ROUNDS, ROUNDS_OF_A_SOAK = 6, 100
 
 
 def start(folder: Path, version: str, records: int = RECORDS) -> subprocess.Popen[str]:
@@ -87,11 +88,12 @@ def test_a_build_that_is_killed_before_any_step_leaves_a_whole_version_or_none(t
     published = []
     for step in range(1, 200):
         version = f"v{step}"
-        command = [sys.executable, str(CHILD), str(tmp_path), version, "100", str(step)]
-        died = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
-        assert died in {0, -signal.SIGKILL}
+        child = FORKS.Process(target=main, args=(str(tmp_path), version, 100, step))
+        child.start()
+        child.join()
+        assert child.exitcode in {0, -signal.SIGKILL}
         published.append(whole(storage, version, 100))
-        if died == 0:
+        if child.exitcode == 0:
             break
         assert storage.cache(rows(100), "rows", version).read([99])["number"].tolist() == [99]
         assert whole(storage, version, 100)

@@ -246,9 +246,3 @@ def test_without_its_package_the_error_names_the_extra_and_raw_still_reads(
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("b'x' ArraySpec(")
     assert f"cachelayer[{extra}]" in found.stdout
-
-
-def test_nothing_is_imported_to_decode_before_something_is_decoded() -> None:
-    code = "import sys, cachelayer; print([m for m in ('PIL', 'soundfile', 'soxr') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

@@ -8,10 +8,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from page_child import FENCE, GIVEN
@@ -37,7 +35,7 @@ ELSEWHERE = {
     "order": "test_order.py",
     "torch": "test_torch.py",
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HERE = [page for page in PAGES if page.stem not in ELSEWHERE and FENCE.search(page.read_text())]
 SHOWN = re.compile(r"`((?:test_|jax_|orbax_)\w+\.py)(?:::(\w+))?`")
 
@@ -65,27 +63,10 @@ def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.Com
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
-Runs = dict[Path, "Future[subprocess.CompletedProcess[str]]"]
-
-
-@pytest.fixture(scope="module")
-def runs(
-    request: pytest.FixtureRequest, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Runs]:
-    """The pages that were asked for, two at a time; from the last, since the tutorial takes longest."""
-    items: list[Any] = request.session.items
-    asked = {item.callspec.params["page"] for item in items if "runs" in getattr(item, "fixturenames", ())}
-    with ThreadPoolExecutor(2) as pool:
-        yield {
-            page: pool.submit(run, page, tmp_path_factory.mktemp(page.stem), environment)
-            for page in reversed(HERE)
-            if page in asked
-        }
-
-
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)
-def test_the_code_of_a_page_does_what_stands_there(page: Path, runs: Runs) -> None:
-    done = runs[page].result()
+@pytest.mark.needs("gcsfs", "jax", "tensorflow")
+def test_the_code_of_a_page_does_what_stands_there(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    done = run(page, tmp_path, environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -47,7 +47,7 @@ class TestBeam(EngineConformance):
             list(Beam(PipelineOptions(options)).run(task, [0]))
 
 
-@pytest.mark.parametrize("engine", ["processes", "beam"])
+@pytest.mark.parametrize("engine", ["processes", pytest.param("beam", marks=pytest.mark.needs("apache_beam"))])
 def test_a_build_is_the_same_with_any_engine(tmp_path: Path, engine: str) -> None:
     def build(name: str, engine: str | None) -> str:
         source = cachelayer.sharded(rows, PARTS)
@@ -68,6 +68,7 @@ cachelayer.Storage(Path(sys.argv[1], "storage")).submit(source, "d", "v1", shard
 """
 
 
+@pytest.mark.needs("apache_beam")
 def test_a_pipeline_whose_program_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "3").touch()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -25,13 +25,6 @@ DOCS = Path(__file__).parents[1] / "docs" / "files.md"
 CLASSES = ["cat", "dog"]
 
 
-class WithoutFramework(SourceConformance):
-    """A source that needs no package of its own."""
-
-    test_nothing_imports_the_framework_but_its_adapter = None  # type: ignore[assignment]
-    test_a_missing_framework_is_an_import_error_that_names_the_extra = None  # type: ignore[assignment]
-
-
 def pixels(number: int) -> Any:
     return np.full((2 + number % 2, 3, 3), number % 256, np.uint8)
 
@@ -44,7 +37,7 @@ def write_images(folder: Path, count: int) -> Path:
     return folder
 
 
-class TestFiles(WithoutFramework):
+class TestFiles(SourceConformance):
     def source(self, count: int, folder: Path) -> Any:
         for number in range(count):
             (folder / "files" / f"{number // 100:03d}").mkdir(parents=True, exist_ok=True)
@@ -56,7 +49,7 @@ class TestFiles(WithoutFramework):
         return {"path": f"{number // 100:03d}/{number:05d}.bin", "data": b"x" * (number % 50)}
 
 
-class TestNpy(WithoutFramework):
+class TestNpy(SourceConformance):
     def source(self, count: int, folder: Path) -> Any:
         np.save(folder / "x.npy", np.arange(6 * count, dtype=">i4").reshape(count, 2, 3))
         np.save(folder / "y.npy", np.asfortranarray(np.arange(2 * count, dtype=np.float32).reshape(count, 2)))
@@ -69,7 +62,7 @@ class TestNpy(WithoutFramework):
         }
 
 
-class TestNpz(WithoutFramework):
+class TestNpz(SourceConformance):
     def source(self, count: int, folder: Path) -> Any:
         x = np.arange(6 * count, dtype=np.uint16).reshape(count, 2, 3)
         np.savez_compressed(folder / "a.npz", x_train=x, y_train=np.arange(count, dtype=">i8"), x_test=x[:0])

@@ -27,9 +27,6 @@ def element(number: int) -> dict[str, Any]:
 
 
 class MapConformance(SourceConformance):
-    module = "cachelayer.adapters.grain"
-    framework = "grain"
-
     def element(self, number: int) -> Any:
         return element(number)
 

@@ -86,9 +86,6 @@ def in_memory(count: int) -> datasets.Dataset:
 
 
 class TestDataset(SourceConformance):
-    module = "cachelayer.adapters.huggingface"
-    framework = "datasets"
-
     def source(self, count: int, folder: Path) -> Any:
         return in_memory(count)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from jax_process import assert_tests_pass
 
 
+@pytest.mark.needs("jax")
 def test_global_batches_keep_their_promises_on_eight_devices() -> None:
     assert_tests_pass("jax_cases.py", devices=8)

@@ -87,8 +87,6 @@ class Epochs(Batches):
 
 class OfKeras(SourceConformance):
     seeks = False
-    module = "cachelayer.adapters.keras"
-    framework = "keras"
     workers: ClassVar[dict[str, Any]] = {}
 
     def source(self, count: int, folder: Path) -> Any:

@@ -40,8 +40,14 @@ def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() ->
 
 def test_a_pickle_of_a_held_lock_is_free() -> None:
     lock = ProcessLock()
-    with lock, pickle.loads(pickle.dumps(lock)):
-        pass
+
+    def take(another: ProcessLock) -> bool:
+        with another:
+            return True
+
+    # In another thread: this one may take a lock that it holds.
+    with lock, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(take, pickle.loads(pickle.dumps(lock))).result(60)
 
 
 class Slow:

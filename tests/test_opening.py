@@ -111,6 +111,7 @@ def test_a_local_disk_takes_no_options(tmp_path: Path) -> None:
         open_store(tmp_path, {"key": "x"})
 
 
+@pytest.mark.needs("s3fs")
 def test_options_that_the_client_does_not_know_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"storage_options of s3://.*no_such_option"):
         open_store("s3://bucket", {"no_such_option": 1}).read("a")

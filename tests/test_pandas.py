@@ -40,9 +40,6 @@ def numbers(count: int) -> pd.DataFrame:
 
 
 class TestConformance(SourceConformance):
-    module = "cachelayer.adapters.pandas"
-    framework = "pandas"
-
     def source(self, count: int, folder: Path) -> Any:
         return numbers(count)
 

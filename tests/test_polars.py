@@ -42,9 +42,6 @@ def numbers(count: int) -> pl.DataFrame:
 
 
 class TestConformance(SourceConformance):
-    module = "cachelayer.adapters.polars"
-    framework = "polars"
-
     def source(self, count: int, folder: Path) -> Any:
         return numbers(count)
 

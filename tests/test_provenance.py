@@ -136,6 +136,7 @@ def test_the_environment_names_the_libraries_that_wrote_it() -> None:
     assert "unknown" not in found["libraries"].values()
 
 
+@pytest.mark.needs("pyarrow")
 def test_the_frameworks_that_are_loaded_are_named() -> None:
     code = (
         "from cachelayer.provenance.environment import environment as e; before = e()['libraries']; import pyarrow;"
@@ -211,6 +212,7 @@ def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none
         assert commit_of(source) == {"git_commit": head, "git_dirty": False}
 
 
+@pytest.mark.needs("pyarrow")
 def test_an_import_by_the_command_line_records_no_commit_of_the_library(repository: Path) -> None:
     (repository / "rows.jsonl").write_text('{"a": 1}\n')
     line = [sys.executable, "-m", "cachelayer.cli", "import", "rows.jsonl", "cache", "--id", "d", "--version", "v1"]

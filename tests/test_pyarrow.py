@@ -66,9 +66,6 @@ def table(start: int, stop: int) -> pa.Table:
 
 
 class Conformance(SourceConformance):
-    module = "cachelayer.adapters.pyarrow"
-    framework = "pyarrow"
-
     def element(self, number: int) -> Any:
         return element(number)
 
@@ -112,8 +109,6 @@ class TestIpc(Conformance):
 
 class TestCsv(SourceConformance):
     seeks = False
-    module = "cachelayer.adapters.pyarrow"
-    framework = "pyarrow"
 
     def source(self, count: int, folder: Path) -> Any:
         rows = "".join(f"{n},w{n},{n / 4},{'' if n % 3 == 1 else n}\n" for n in range(count))
@@ -128,8 +123,6 @@ class TestCsv(SourceConformance):
 
 class TestJsonLines(SourceConformance):
     seeks = False
-    module = "cachelayer.adapters.pyarrow"
-    framework = "pyarrow"
 
     def source(self, count: int, folder: Path) -> Any:
         lines = [f'{{"n": {n}, "tags": {list(range(n % 3))}, "who": {{"name": "w{n}"}}}}\n' for n in range(count)]

@@ -21,6 +21,7 @@ from cachelayer import DataRef, Storage, sharded
 from cachelayer.engines import Engine, Ray
 from cachelayer.records.infer import from_elements
 
+pytestmark = pytest.mark.needs("ray")
 SMALL = 80 * 2**20
 SPEC = from_elements([row(0)])
 

@@ -272,6 +272,7 @@ cachelayer.Storage("gs://bucket", storage_options={"timeout": 0.5}).fetch("d", "
 """
 
 
+@pytest.mark.needs("gcsfs")
 def test_who_keeps_a_search_for_credentials_waiting_is_not_waited_for(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"127.0.0.1:{silent.getsockname()[1]}"

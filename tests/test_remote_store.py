@@ -111,12 +111,14 @@ def served(handler: type[BaseHTTPRequestHandler], **options: object) -> Iterator
         server.shutdown()
 
 
+@pytest.mark.needs("gcsfs")
 def test_an_answer_that_is_longer_than_its_range_is_an_error_and_not_written(tmp_path: Path) -> None:
     with served(Lavish, timeout=2) as store, pytest.raises(StorageError, match=r"bytes came for a range of"):
         store.download("a", tmp_path / "file", Lavish.nbytes)
     assert (tmp_path / "file").stat().st_size <= Lavish.nbytes
 
 
+@pytest.mark.needs("gcsfs")
 def test_an_upload_that_arrives_otherwise_is_sent_again_or_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     counts: list[int] = []

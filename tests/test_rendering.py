@@ -172,6 +172,7 @@ def test_what_looks_like_an_image(shape: tuple[int, ...], dtype: str, expected: 
     assert is_picture(np.zeros(shape, dtype)) is expected
 
 
+@pytest.mark.needs("PIL")
 def test_images_are_saved_as_files(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -187,6 +188,7 @@ def test_images_are_saved_as_files(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(Image.open(written[1])), element["grey"][:, :, 0])
 
 
+@pytest.mark.needs("PIL")
 def test_leaves_with_like_names_have_files_of_their_own(tmp_path: Path) -> None:
     image = np.zeros((8, 8), np.uint8)
     element = {"a": {"b": image}, "a b": image, "ä": image}
@@ -200,6 +202,7 @@ def test_without_pillow_nothing_is_saved(tmp_path: Path, monkeypatch: pytest.Mon
         save_images(ImageSpec(), 0, b"?", tmp_path)
 
 
+@pytest.mark.needs("PIL")
 def test_encoded_images_are_saved_as_they_are(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -213,6 +216,7 @@ def test_encoded_images_are_saved_as_they_are(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.needs("PIL")
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot write .*file/000000"):

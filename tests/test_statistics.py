@@ -232,6 +232,7 @@ def image(mode: str, size: tuple[int, int], form: str) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.needs("PIL")
 def test_encoded_images_are_told_of_by_their_headers(tmp_path: Path) -> None:
     files = [image("RGB", (4, 6), "PNG"), image("L", (10, 6), "JPEG"), image("RGB", (5, 6), "PNG")]
     damaged = image("RGB", (64, 64), "PNG")[:-40]
@@ -246,6 +247,7 @@ def test_encoded_images_are_told_of_by_their_headers(tmp_path: Path) -> None:
     assert leaf.lengths[0].numbers.minimum == len(b"nothing")
 
 
+@pytest.mark.needs("PIL")
 def test_without_pillow_encoded_images_have_their_sizes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = built(tmp_path, [image("L", (4, 6), "PNG")], element_spec=ImageSpec())
     monkeypatch.setitem(sys.modules, "PIL", None)

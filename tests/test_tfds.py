@@ -105,9 +105,6 @@ def builder(folder: Path, form: str = "array_record", features: Any = None, **co
 
 
 class TestDataSource(SourceConformance):
-    module = "cachelayer.adapters.tfds"
-    framework = "tensorflow_datasets"
-
     def source(self, count: int, folder: Path) -> Any:
         return builder(folder, train=count, test=1).as_data_source("train")
 

@@ -62,8 +62,6 @@ def labelled(number: int) -> bytes:
 
 class TestExamples(SourceConformance):
     seeks = False
-    module = "cachelayer.adapters.tfrecord"
-    framework = "tensorflow"
 
     def source(self, count: int, folder: Path) -> Any:
         write(folder / "train-0.tfrecord", map(labelled, range(count // 3)))
@@ -80,8 +78,6 @@ class TestExamples(SourceConformance):
 
 class TestRawRecords(SourceConformance):
     seeks = False
-    module = "cachelayer.adapters.tfrecord"
-    framework = "tensorflow"
 
     def source(self, count: int, folder: Path) -> Any:
         write(folder / "a.tfrecord.gz", map(self.element, range(count)), "GZIP")

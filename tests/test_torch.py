@@ -164,9 +164,6 @@ class Sample:
 
 
 class OfTorch(SourceConformance):
-    module = "cachelayer.adapters.torch"
-    framework = "torch"
-
     def element(self, number: int) -> Any:
         return stored(number)
 

@@ -18,6 +18,7 @@ from reference import Case
 
 import cachelayer
 
+pytestmark = pytest.mark.needs("jax", "orbax", "optax")
 CHILD = Path(__file__).with_name("train_child.py")
 CASE = Case(RECORDS, BATCH, EPOCHS, remainder="drop", seed=SEED)
 DEVICES = {"train": 1, "meshes": 2}

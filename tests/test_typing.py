@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.needs("mypy")
 GOOD = """
 from collections.abc import Iterator
 from typing import Any, assert_type

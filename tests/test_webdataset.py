@@ -47,8 +47,6 @@ def sample(number: int) -> dict[str, Any]:
 
 class TestWebDataset(SourceConformance):
     seeks = False
-    module = "cachelayer.adapters.webdataset"
-    framework = "webdataset"
 
     def source(self, count: int, folder: Path) -> Any:
         for shard in range(3):

@@ -198,6 +198,7 @@ def test_an_error_of_an_item_stays_what_it_is_and_says_which_item() -> None:
     assert "item 4 of the Odd wrapped as 'odd'" in caught.value.__notes__[0]
 
 
+@pytest.mark.needs("torch")
 def test_items_in_memory_that_is_used_again_are_kept_apart() -> None:
     import torch
 
