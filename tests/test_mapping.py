@@ -179,14 +179,14 @@ def test_no_record_is_read_that_the_shards_do_not_have(
 )
 def test_a_selection_outside_of_its_shards_is_found_out(shards: dict[str, Shard], kept: tuple[int, int, int]) -> None:
     ref = shards["uniform"].ref
-    base = replace(ref._base)
+    version = replace(ref._base.version)
     start, step, count = kept
     numbers = range(start, start + step * count, step) if step else range(0)
     digest = Selection(numbers).digest(ref._base.digest, N) if step and step < 2**60 else "0" * 64
     wild = Kept(start=start, step=step, records=count, digest=digest, file=None)
-    base.__dict__["manifest"] = replace(ref._base.version.manifest, kept=wild)
+    version.__dict__["manifest"] = replace(ref._base.version.manifest, kept=wild)
     with pytest.raises(CorruptionError, match=r"manifest\.json"):
-        _ = base.kept
+        _ = version.kept
 
 
 @pytest.mark.parametrize("numbers", [[-1] + [N] * 2, [2**62, 2**62, 2**62], [3, -3, 3]])
@@ -288,7 +288,7 @@ from cachelayer.arrayrecord.reader import ShardReader
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 base = cachelayer.open(sys.argv[1])._base
 path = next(Path(sys.argv[1].rsplit("/", 1)[0]).rglob("*.array_record"))
-stats = base.manifest.shards[0].stats
+stats = base.version.manifest.shards[0].stats
 index = path.with_suffix(".index")
 opened = ShardSet([stats.records] * 600, lambda _, since: ShardReader(path, index, stats, "never", since))
 numbers = np.arange(600) * stats.records + np.arange(600) % stats.records
@@ -336,7 +336,7 @@ from cachelayer.access.shard_set import ShardSet
 from cachelayer.arrayrecord.reader import ShardReader
 base = cachelayer.open(sys.argv[1])._base
 path = next(Path(sys.argv[1].rsplit("/", 1)[0]).rglob("*.array_record"))
-stats = base.manifest.shards[0].stats
+stats = base.version.manifest.shards[0].stats
 index = path.with_suffix(".index")
 shards = ShardSet([stats.records] * 400, lambda _, since: ShardReader(path, index, stats, "never", since))
 others = []
