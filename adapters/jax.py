@@ -52,7 +52,7 @@ def cache(
     storage: Storage,
     source: Any,
     dataset_id: str,
-    dataset_version: str,
+    version: str | None = None,
     *,
     hosts: tuple[int, int] | None = None,
     **submit_options: Any,
@@ -61,14 +61,14 @@ def cache(
 
     Args:
         storage: where it is kept; all processes can reach it.
-        source, dataset_id, dataset_version, submit_options: as in :meth:`cachelayer.Storage.cache`.
+        source, dataset_id, version, submit_options: as in :meth:`cachelayer.Storage.cache`.
         hosts: index and count of the processes; by default JAX's.
 
     Raises:
         CacheLayerError: as in :meth:`cachelayer.Storage.cache`.
     """
     together = shard_by_process() if hosts is None else hosts
-    ref: DataRef[Any] = storage.cache(source, dataset_id, dataset_version, hosts=together, **submit_options)
+    ref: DataRef[Any] = storage.cache(source, dataset_id, version, hosts=together, **submit_options)
     return ref
 
 

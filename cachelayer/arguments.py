@@ -7,10 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError
 
 # Python does not write longer integers.
 _MOST_BITS = 4096
+
+
+def given(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
+    """Return an argument that a call needs, though its signature has a default since ``"id@version"`` may precede it.
+
+    Raises:
+        CacheLayerError: if it is None, as the error of this type.
+    """
+    if value is None:
+        raise error(f"missing argument: pass {name}=")
+    return value
 
 
 def boolean(name: str, value: Any) -> bool:

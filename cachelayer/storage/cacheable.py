@@ -36,10 +36,10 @@ class Cacheable(Protocol):
 
 
 def cacheable(
-    cache: Cache, dataset_version: str | Callable[..., str], submit_options: Mapping[str, Any], record: frozenset[str]
+    cache: Cache, version: str | Callable[..., str], submit_options: Mapping[str, Any], record: frozenset[str]
 ) -> Cacheable:
     """The decorator; see :meth:`cachelayer.Storage.cacheable`."""
-    check_naming(dataset_version)
+    check_naming(version)
     decides = {
         name: spec_json.to_json(declared(value)) if name == "element_spec" and value is not None else value
         for name, value in submit_options.items()
@@ -48,13 +48,13 @@ def cacheable(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
         keep_source(function)
-        version_of = naming(dataset_version, function, decides)
+        version_of = naming(version, function, decides)
         check_parameters(record, function)
 
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call, code = Call.of(function, args, kwargs), fingerprint(function)
-            version = version_of(call, code)
+            name = version_of(call, code)
             if call.unrecorded:
                 _warn_unrecorded(call)
 
@@ -62,7 +62,7 @@ def cacheable(
             def source() -> Any:
                 return function(*args, **kwargs)
 
-            return cache(source, version, Origin.of_call(call, code, record))
+            return cache(source, name, Origin.of_call(call, code, record))
 
         return cached
 

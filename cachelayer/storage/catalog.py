@@ -9,11 +9,13 @@ from typing import Any
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.version_records import VersionRecords
+from cachelayer.arguments import given
 from cachelayer.arrayrecord.reader import Verify
 from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
     FormatError,
+    InvalidNameError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
@@ -24,7 +26,7 @@ from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, datasets
-from cachelayer.versions.reference import Reference
+from cachelayer.versions.reference import Reference, plain
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import Report, check
@@ -54,19 +56,22 @@ class Catalog:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    def fetch(self, dataset_id: str, dataset_version: str | None = None) -> DataRef[Any]:
-        """A published version.
+    def fetch(self, dataset_id: str, version: str | None = None) -> DataRef[Any]:
+        """Open a published version.
 
         Args:
-            dataset_id: the dataset, or the whole reference such as ``"cifar10@v2"``.
-            dataset_version: a version, a tag, ``"latest"`` (the newest published, the default) or
+            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. So it is in
+                every call that takes both: arguments that follow the version are passed by keyword then.
+            version: a version, a tag, ``"latest"`` (the newest published, the default) or
                 ``"sha256:<digest prefix>"``.
 
         Raises:
-            DatasetNotFoundError, VersionNotFoundError: where there is none; the message names what exists.
-            CorruptionError: where a pinned digest is not the version's.
+            DatasetNotFoundError, VersionNotFoundError: if there is none; the message names what exists.
+            CorruptionError: if a pinned digest is not the version's.
         """
-        reference = Reference.parse(dataset_id, dataset_version)
+        return self._fetch(Reference.parse(dataset_id, version))
+
+    def _fetch(self, reference: Reference) -> DataRef[Any]:
         snapshot = self._snapshot(reference.dataset_id)
         return self._open(reference.dataset_id, reference.resolve(snapshot))
 
@@ -128,35 +133,44 @@ class Catalog:
         paths.check_name("dataset id", dataset_id)
         return dict(self._snapshot(dataset_id).tags)
 
-    def tag(self, dataset_id: str, version: str, tag: str) -> None:
+    def tag(self, dataset_id: str, version: str | None = None, tag: str | None = None) -> None:
         """Let a tag name a version; a tag that named another before is moved.
 
-        Raises:
-            VersionNotFoundError: where there is no such version.
-            AlreadyExistsError: where a version has the name of the tag.
-        """
-        paths.check_name("tag", tag)
-        self._commit(dataset_id, version, lambda head: head.with_tag(version, tag, event("tag", tag=tag)))
+        Args:
+            dataset_id, version: what is tagged, such as ``"cifar10@v2"``, not by another tag.
+            tag: the tag.
 
-    def untag(self, dataset_id: str, tag: str) -> None:
+        Raises:
+            VersionNotFoundError: if there is no such version.
+            AlreadyExistsError: if a version has the name of the tag.
+        """
+        dataset_id, name = plain(dataset_id, version)
+        chosen = paths.check_name("tag", given("tag", tag, InvalidNameError))
+        self._commit(dataset_id, name, lambda head: head.with_tag(name, chosen, event("tag", tag=chosen)))
+
+    def untag(self, dataset_id: str, tag: str | None = None) -> None:
         """Remove a tag; the version that it names stays.
 
-        Raises:
-            VersionNotFoundError: where there is no such tag.
-        """
-        paths.check_name("dataset id", dataset_id)
-        paths.check_name("tag", tag)
-        self._snapshot(dataset_id)
-        Log(self._store, dataset_id).commit(lambda head: head.without_tag(tag, event("untag", tag=tag)))
+        Args:
+            dataset_id, tag: the tag, such as ``"cifar10@best"``.
 
-    def delete(self, dataset_id: str, version: str, *, force: bool = False, grace: float = gc.GRACE_SECONDS) -> None:
+        Raises:
+            VersionNotFoundError: if there is no such tag.
+        """
+        dataset_id, name = plain(dataset_id, tag, "tag")
+        self._snapshot(dataset_id)
+        Log(self._store, dataset_id).commit(lambda head: head.without_tag(name, event("untag", tag=name)))
+
+    def delete(
+        self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
+    ) -> None:
         """Delete a version. Nobody can open it from then on; those who read it already go on for the grace.
 
         The disk space is freed by :meth:`gc` once the grace is over; with ``grace=0`` it is freed at once, also that of
         a version that was deleted before. Files that another version needs stay.
 
         Args:
-            dataset_id, version: what is deleted; a tag does not do.
+            dataset_id, version: what is deleted, such as ``"cifar10@v2"``; a tag does not do.
             force: delete the version's tags too.
             grace: seconds for which the files stay, for those who read them; a day by default.
 
@@ -164,16 +178,17 @@ class Catalog:
             VersionNotFoundError: if there is no such version, and none that was deleted and has a longer grace.
             InvalidArgumentError: if a tag names it, without ``force``, or the grace is no number of seconds.
         """
+        dataset_id, name = plain(dataset_id, version)
         grace = gc.checked_grace(grace)
 
         def change(head: Snapshot) -> Snapshot:
-            return head.without_version(version, event("delete", version=version), force=force, grace=grace)
+            return head.without_version(name, event("delete", version=name), force=force, grace=grace)
 
         def is_there(head: Snapshot) -> bool:
-            waiting = (each for each in head.deleted if each.info.version == version)
-            return version in head.versions or any(each.grace > grace for each in waiting)
+            waiting = (each for each in head.deleted if each.info.version == name)
+            return name in head.versions or any(each.grace > grace for each in waiting)
 
-        self._commit(dataset_id, version, change, is_there)
+        self._commit(dataset_id, name, change, is_there)
         if grace == 0:
             gc.collect_deleted(self._store, dataset_id)
 
@@ -184,8 +199,6 @@ class Catalog:
         change: Callable[[Snapshot], Snapshot],
         is_there: Callable[[Snapshot], bool] | None = None,
     ) -> None:
-        paths.check_name("dataset id", dataset_id)
-        paths.check_name("version", version)
         self._snapshot(dataset_id)
 
         def decide(head: Snapshot) -> Snapshot:
@@ -199,26 +212,32 @@ class Catalog:
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> Report:
         """Read every record of a version and compare with every checksum.
 
+        Args:
+            dataset_id, version: as in :meth:`fetch`.
+            progress: as in :meth:`submit`.
+
         Returns:
-            A report that is true where all is well, and names each problem with its file.
+            A report that is true if all is well, and names each problem with its file.
 
         Raises:
-            NotFoundError: where there is no such version.
+            NotFoundError: if there is no such version.
         """
         reference = Reference.parse(dataset_id, version)
         info = reference.resolve(self._snapshot(reference.dataset_id))
         return check(StoredVersion(self._store, reference.dataset_id, info), progress=progress)
 
-    def diff(self, dataset_id: str, version: str, other: str) -> Diff:
-        """How two versions of a dataset differ; :meth:`DataRef.diff` compares any two.
+    def diff(self, dataset_id: str, version: str | None = None, other: str | None = None) -> Diff:
+        """Tell how two versions differ; :meth:`DataRef.diff` compares versions of two storages.
 
         Args:
-            dataset_id, version, other: as in :meth:`fetch`.
+            dataset_id, version: as in :meth:`fetch`.
+            other: a version of the same dataset, or the version of any dataset as ``"<dataset id>@<version>"``.
 
         Raises:
-            NotFoundError: where there is no such version.
+            NotFoundError: if there is no such version.
         """
-        return self.fetch(dataset_id, version).diff(self.fetch(dataset_id, other))
+        one = Reference.parse(dataset_id, version)
+        return self._fetch(one).diff(self._fetch(one.beside(given("other", other))))
 
     def gc(self, grace: float = gc.GRACE_SECONDS, *, progress: bool | None = None) -> list[str]:
         """Delete what failed or killed builds left behind, and what deleted versions had to themselves.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, overload
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.arguments import integer
+from cachelayer.arguments import given, integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_parts import Hosts
@@ -23,10 +23,10 @@ from cachelayer.provenance.origin import Origin, checked_record
 from cachelayer.storage.cacheable import Cacheable, cacheable
 from cachelayer.storage.staleness import OnChange, check_source, checked_on_change
 from cachelayer.storage.submit import Submitting, origin_of
-from cachelayer.storage.version_names import check_version
+from cachelayer.storage.version_names import check_version, new_name
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
-from cachelayer.versions.reference import Reference
+from cachelayer.versions.reference import Reference, needed
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -74,7 +74,7 @@ class Storage(Submitting):
         self,
         source: Mapping[Any, Any],
         dataset_id: str,
-        dataset_version: str,
+        version: str | None = None,
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
@@ -87,7 +87,7 @@ class Storage(Submitting):
         self,
         source: Iterable[T] | Callable[[], Iterable[T]],
         dataset_id: str,
-        dataset_version: str,
+        version: str | None = None,
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
@@ -100,7 +100,7 @@ class Storage(Submitting):
         self,
         source: Any,
         dataset_id: str,
-        dataset_version: str,
+        version: str | None = None,
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
@@ -112,7 +112,7 @@ class Storage(Submitting):
         self,
         source: Any,
         dataset_id: str,
-        dataset_version: str,
+        version: str | None = None,
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
@@ -123,7 +123,7 @@ class Storage(Submitting):
 
         Args:
             source: as in :meth:`submit`; a function is called only where the version has to be built.
-            dataset_id, dataset_version: as in :meth:`submit`.
+            dataset_id, version: as in :meth:`submit`.
             hosts: ``(index, count)`` where so many processes, each with an index of its own, make this call to build
                 the version together: each builds its share of the parts, and what a process that died leaves is
                 built by the others.
@@ -145,10 +145,11 @@ class Storage(Submitting):
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
         """
         options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
+        dataset_id, name = new_name(dataset_id, version)
         how = checked_on_change(on_change)
 
-        def cache(part: Any, name: str) -> DataRef[Any]:
-            return self._cache(part, name, dataset_version, origin_of(part, record), options, how, hosts)
+        def cache(part: Any, part_id: str) -> DataRef[Any]:
+            return self._cache(part, part_id, name, origin_of(part, record), options, how, hosts)
 
         return each_split(source, dataset_id, cache)
 
@@ -191,7 +192,7 @@ class Storage(Submitting):
     def cacheable(
         self,
         dataset_id: str,
-        dataset_version: str | Callable[..., str],
+        version: str | Callable[..., str] | None = None,
         *,
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
@@ -204,8 +205,8 @@ class Storage(Submitting):
         a warning: a fingerprint is recorded of the function and of all that it uses of its own module.
 
         Args:
-            dataset_id: as in :meth:`submit`.
-            dataset_version: a name; a format string such as ``"size-{size}"`` with the function's parameters as fields;
+            dataset_id: as in :meth:`submit`; also ``"cifar10@v2"``, with any text below behind the @.
+            version: a name; a format string such as ``"size-{size}"`` with the function's parameters as fields;
                 a function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 made from the code and the arguments.
             hosts, on_change: as in :meth:`cache`; other arguments are an error whatever ``on_change`` is.
@@ -219,20 +220,20 @@ class Storage(Submitting):
         Warns:
             StaleVersionWarning: (by the decorated function) if the version was built by other code or other options.
         """
-        paths.check_name("dataset id", dataset_id)
+        dataset_id, naming = needed(dataset_id, version)
         options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
         how, names = checked_on_change(on_change), checked_record(record)
 
-        def cache(source: Callable[[], Any], version: str, origin: Origin) -> DataRef[Any]:
-            return self._cache(source, dataset_id, version, origin, options, how, hosts)
+        def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:
+            return self._cache(source, dataset_id, name, origin, options, how, hosts)
 
-        return cacheable(cache, dataset_version, submit_options, names)
+        return cacheable(cache, naming, submit_options, names)
 
     def copy(
         self,
         dataset_id: str,
-        dataset_version: str | None,
-        to: Storage | str | os.PathLike[str],
+        version: str | None = None,
+        to: Storage | str | os.PathLike[str] | None = None,
         *,
         new_id: str | None = None,
         new_version: str | None = None,
@@ -244,7 +245,7 @@ class Storage(Submitting):
         already with the same digest is the copy. The provenance stays that of the build.
 
         Args:
-            dataset_id, dataset_version: as in :meth:`fetch`.
+            dataset_id, version: as in :meth:`fetch`.
             to: a storage, or the URL of one that needs no options.
             new_id, new_version: the names there; by default those here.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
@@ -259,10 +260,10 @@ class Storage(Submitting):
             CorruptionError: where a file is not what was published.
             StorageError: where one of the storages fails.
         """
-        reference = Reference.parse(dataset_id, dataset_version)
-        target = to if isinstance(to, Storage) else Storage(to)
+        reference = Reference.parse(dataset_id, version)
+        target = to if isinstance(to, Storage) else Storage(given("to", to))
         info = reference.resolve(self._snapshot(reference.dataset_id))
         there = reference.dataset_id if new_id is None else paths.check_name("dataset id", new_id)
-        version = info.version if new_version is None else check_version(new_version)
+        name = info.version if new_version is None else check_version(new_version)
         source = StoredVersion(self._store, reference.dataset_id, info)
-        return target._open(there, VersionCopy(source, target._store, there, version, progress).copy())
+        return target._open(there, VersionCopy(source, target._store, there, name, progress).copy())

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.arguments import boolean
+from cachelayer.arguments import boolean, given
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions
 from cachelayer.builds.encode import OnError
 from cachelayer.builds.publish import ALLOW_EMPTY, Publisher
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import each_split
 from cachelayer.engines import Engine
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.provenance.origin import Origin
 from cachelayer.records.tree import Tree
 from cachelayer.storage.catalog import Catalog
-from cachelayer.storage.version_names import check_version
+from cachelayer.storage.version_names import check_version, new_name
 from cachelayer.versions.derive import derive
 from cachelayer.versions.log import Log
+from cachelayer.versions.reference import Reference, needed
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -32,7 +34,7 @@ class Submitting(Catalog):
         self,
         source: Any,
         dataset_id: str,
-        dataset_version: str,
+        version: str | None = None,
         *,
         element_spec: Tree | None = None,
         compression: str | None = None,
@@ -54,7 +56,8 @@ class Submitting(Catalog):
         Args:
             source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, an array, or a dict or
                 tuple of arrays, whose rows are the elements.
-            dataset_id, dataset_version: 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``.
+            dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; also one text,
+                ``"cifar10@v2"``.
             element_spec: the structure of an element with leaf specs, dtypes or objects with shape and dtype; by
                 default the source's own schema, else that of the first element.
             compression: None, ``"zstd"`` or ``"zstd:<level>"``, of each record by itself.
@@ -93,6 +96,7 @@ class Submitting(Catalog):
             InvalidTypeError: where the source is none.
             StorageError: where the disk is full or fails.
         """
+        dataset_id, name = new_name(dataset_id, version)
         options = BuildOptions.checked(
             element_spec=element_spec,
             compression=compression,
@@ -110,9 +114,7 @@ class Submitting(Catalog):
         )
 
         def submit(part: Any, part_id: str) -> DataRef[Any]:
-            publisher = self._publisher(
-                part, Log(self._store, part_id), dataset_version, origin_of(part, record), options
-            )
+            publisher = self._publisher(part, Log(self._store, part_id), name, origin_of(part, record), options)
             return self._open(part_id, publisher.submit())
 
         return each_split(source, dataset_id, submit)
@@ -120,9 +122,9 @@ class Submitting(Catalog):
     def append(
         self,
         dataset_id: str,
-        base_version: str,
-        new_version: str,
-        source: Any,
+        base_version: str | None = None,
+        new_version: str | None = None,
+        source: Any = None,
         *,
         record: Iterable[str] = (),
         **submit_options: Any,
@@ -132,7 +134,7 @@ class Submitting(Catalog):
         The shards of the base are shared, not copied. They stay until the last version that names them is deleted.
 
         Args:
-            dataset_id, base_version: the version to begin with; a tag or ``latest`` will do.
+            dataset_id, base_version: the version to begin with, such as ``"cifar10@v2"``; a tag or ``latest`` will do.
             new_version: the name of the new one.
             source, record, submit_options: as in :meth:`submit`; elements have the element spec of the base.
 
@@ -142,21 +144,23 @@ class Submitting(Catalog):
             NotFoundError: where there is no such base.
             CacheLayerError: as in :meth:`submit`.
         """
+        reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
+        name = check_version(given("new_version", new_version, InvalidNameError))
         options = BuildOptions.of(submit_options, "record")
 
         def append(part: Any, part_id: str) -> DataRef[Any]:
-            base = self.fetch(part_id, base_version)._base.version
+            base = self._fetch(replace(reference, dataset_id=part_id))._base.version
             origin = origin_of(part, record)
-            publisher = self._publisher(part, Log(self._store, part_id), new_version, origin, options, base)
+            publisher = self._publisher(part, Log(self._store, part_id), name, origin, options, base)
             return self._open(part_id, publisher.submit())
 
-        return each_split(source, dataset_id, append)
+        return each_split(given("source", source), reference.dataset_id, append)
 
     def derive(
         self,
         dataset_id: str,
-        base_version: str,
-        new_version: str,
+        base_version: str | None = None,
+        new_version: str | None = None,
         *,
         keep: Any,
         allow_empty: bool = False,
@@ -166,7 +170,8 @@ class Submitting(Catalog):
         """Publish a version of some of the records of another. No record is copied.
 
         Args:
-            dataset_id, base_version: the version to choose from; a tag or ``latest`` will do.
+            dataset_id, base_version: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` will
+                do.
             new_version: the name of the new one.
             keep: the records in their new order: integers, a slice, or one bool for each record of the base.
             allow_empty: publish a version without records if ``keep`` keeps none, instead of an error.
@@ -182,16 +187,17 @@ class Submitting(Catalog):
             InvalidArgumentError: if ``keep`` keeps no record.
             InvalidTypeError: where ``keep`` is nothing of that.
         """
-        check_version(new_version)
-        base = self.fetch(dataset_id, base_version)
+        reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
+        name = check_version(given("new_version", new_version, InvalidNameError))
+        base = self._fetch(reference)
         kept = base._selection.select(keep)
         if not len(kept) and not boolean("allow_empty", allow_empty):
             raise InvalidArgumentError(
-                f"{dataset_id}@{new_version}: keep= keeps none of the {len(base)} records of {base_version}; "
+                f"{base.dataset_id}@{name}: keep= keeps none of the {len(base)} records of {base.dataset_version}; "
                 f"{ALLOW_EMPTY}"
             )
         stored = checked_metadata(metadata)
-        info = derive(base._base.version, new_version, kept, description=description, metadata=stored)
+        info = derive(base._base.version, name, kept, description=description, metadata=stored)
         return self._open(base.dataset_id, info)
 
     def _publisher(

@@ -15,6 +15,7 @@ from cachelayer.objects import paths
 from cachelayer.provenance.fingerprint import Fingerprint
 from cachelayer.provenance.function_call import Call, name_of
 from cachelayer.provenance.secrecy import is_secret, without_secrets
+from cachelayer.versions.reference import plain
 
 AUTO = "auto"
 Naming = Callable[[Call, Fingerprint | None], str]
@@ -32,6 +33,17 @@ def check_version(name: object) -> str:
             f'returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
         )
     return paths.check_name("version", name)
+
+
+def new_name(dataset_id: str, version: str | None) -> tuple[str, str]:
+    """Return the dataset and the name of a version that is built, from a pair or from ``"id@version"``.
+
+    Raises:
+        InvalidNameError: if one of them is invalid, or no version is named.
+        InvalidArgumentError: if two versions are named.
+    """
+    dataset_id, name = plain(dataset_id, version)
+    return dataset_id, check_version(name)
 
 
 def check_naming(version: object) -> None:
@@ -74,12 +86,12 @@ def _automatic(call: Call, code: Fingerprint | None, decides: Mapping[str, Any])
     function = name_of(call.function)
     if code is None:
         raise InvalidArgumentError(
-            f'dataset_version="{AUTO}": the source of {function} is not known, so neither is when it changes: '
+            f'version="{AUTO}": the source of {function} is not known, so neither is when it changes: '
             "define it in a file, or name the version"
         )
     if call.unrecorded:
         raise InvalidArgumentError(
-            f'dataset_version="{AUTO}": of {function}, argument {", ".join(call.unrecorded)} cannot be told from '
+            f'version="{AUTO}": of {function}, argument {", ".join(call.unrecorded)} cannot be told from '
             "others: pass what JSON can hold, or name the version"
         )
     # The hash of all of it together is no help in guessing one of the values.
@@ -96,12 +108,12 @@ def _formatted(text: str, call: Call) -> str:
     values = _fields_of(call)
     for field in _fields(text):
         if is_secret(field) and isinstance(values.get(field), str):
-            raise InvalidArgumentError(f"dataset_version {text!r}: {field!r} is named like a secret, versions are not")
+            raise InvalidArgumentError(f"version {text!r}: {field!r} is named like a secret, versions are not")
     try:
         name = Formatter().vformat(text, (), values)
     except (KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"dataset_version {text!r} cannot be formatted with the arguments of {name_of(call.function)}: {error!r}"
+            f"version {text!r} cannot be formatted with the arguments of {name_of(call.function)}: {error!r}"
         ) from error
     return _checked(name, f"that {text!r} gives")
 
@@ -122,12 +134,12 @@ def _check_fields(text: str, function: Callable[..., Any]) -> None:
     try:
         fields = list(_fields(text))
     except ValueError as error:
-        raise InvalidArgumentError(f"dataset_version {text!r} is no format string: {error}") from error
+        raise InvalidArgumentError(f"version {text!r} is no format string: {error}") from error
     known = list(inspect.signature(function).parameters)
     unknown = [field for field in fields if field not in known]
     if unknown and _keywords(function) is None:
         raise InvalidArgumentError(
-            f"dataset_version {text!r}: no parameter {', '.join(map(repr, unknown))} of {name_of(function)}: "
+            f"version {text!r}: no parameter {', '.join(map(repr, unknown))} of {name_of(function)}: "
             + (f"it has {', '.join(known)}" if known else "it has none")
         )
 

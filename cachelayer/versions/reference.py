@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from cachelayer.errors import CorruptionError, InvalidArgumentError, InvalidNameError, VersionNotFoundError
 from cachelayer.objects import paths
@@ -30,27 +31,34 @@ class Reference:
     digest: str | None = None
 
     @classmethod
-    def parse(cls, text: str, default: str | None = None) -> Reference:
-        """The reference that a text such as ``cifar10@v2`` is.
+    def parse(cls, dataset_id: str, version: str | None = None) -> Reference:
+        """Return the reference that a dataset and a version are, or a text such as ``cifar10@v2``.
 
         Args:
-            default: the version where the text names none.
+            dataset_id: the dataset; ``@`` and the version may follow it.
+            version: a version, a tag, ``latest`` (the default), or a digest.
 
         Raises:
-            InvalidNameError: where it is none.
-            InvalidArgumentError: where it names a version and there is a default too.
+            InvalidNameError: if one of them is invalid.
+            InvalidArgumentError: if both name a version.
         """
-        dataset_id, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
-        paths.check_name("dataset id", dataset_id)
-        if at and default is not None:
-            raise InvalidArgumentError(f"{text!r} names a version, and so does {default!r}: pass one")
-        wanted = rest if at else paths.LATEST if default is None else default
+        dataset_id, found = _parted(dataset_id, version)
+        wanted = paths.LATEST if found is None else found
         name, separator, digest = wanted.partition("@") if isinstance(wanted, str) else (wanted, "", "")
         if not separator and str(name).startswith("sha256"):
             return cls(dataset_id, None, _digest(name))
         if name != paths.LATEST:
             paths.check_name("version or tag", name)
         return cls(dataset_id, name, _digest(digest) if separator else None)
+
+    def beside(self, text: str) -> Reference:
+        """Return the reference that a text is beside this one: a version of its dataset, or a whole reference.
+
+        ``v2@sha256:<digest>`` is a version of this dataset, unless the dataset itself has that name.
+        """
+        name, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
+        is_whole = bool(at) and (name == self.dataset_id or not rest.startswith("sha256"))
+        return Reference.parse(text) if is_whole else Reference.parse(self.dataset_id, text)
 
     def resolve(self, snapshot: Snapshot) -> VersionInfo:
         """The version that is meant.
@@ -94,6 +102,52 @@ class Reference:
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         shown = ", ".join(known[-10:])
         return VersionNotFoundError(f"{self.dataset_id}: no version or tag {self.name!r}: {hint}there are {shown}")
+
+
+def needed(dataset_id: str, version: Any, argument: str = "version") -> tuple[str, Any]:
+    """Return the dataset and what was passed as its version, unchecked.
+
+    Args:
+        dataset_id: the dataset; ``@`` and the version may follow it.
+        version: what the caller passed beside it.
+        argument: the name of that argument, for messages.
+
+    Raises:
+        InvalidNameError: if the id is invalid, or no version is named.
+        InvalidArgumentError: if two versions are named.
+    """
+    name, found = _parted(dataset_id, version, argument)
+    if found is None:
+        raise InvalidNameError(f"{name!r} alone will not do: write '{name}@<{argument}>', or pass {argument}=")
+    return name, found
+
+
+def plain(dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
+    """Return the dataset and the name of its version, if ``latest`` or a digest will not do; see :func:`needed`.
+
+    Raises:
+        InvalidNameError: if the id or the name is invalid, or no version is named.
+        InvalidArgumentError: if two versions are named.
+    """
+    dataset_id, name = needed(dataset_id, version, argument)
+    if isinstance(name, str) and "@" in name:
+        raise InvalidNameError(f"{argument} {name!r}: pass the plain name of a {argument}, without @ and a digest")
+    return dataset_id, paths.check_name(argument, name)
+
+
+def _parted(text: str, version: Any, argument: str = "version") -> tuple[str, Any]:
+    """Return the dataset, and the version that stands behind an @ or was passed beside it.
+
+    This alone decides what ``"id@version"`` means, for every call that takes a dataset and a version.
+    """
+    dataset_id, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
+    paths.check_name("dataset id", dataset_id)
+    if at and version is not None:
+        kind = argument.rpartition("_")[2]
+        raise InvalidArgumentError(
+            f"{text!r} names a {kind}, and so does {version!r}: pass one of them, and what follows by keyword"
+        )
+    return dataset_id, rest if at else version
 
 
 def split_slice(text: str) -> tuple[str, slice | None]:
