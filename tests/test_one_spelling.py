@@ -1,0 +1,155 @@
+"""A dataset and its version are passed as a pair, or as one text, in every call."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachelayer
+from cachelayer import InvalidArgumentError, InvalidNameError, InvalidTypeError, Storage
+
+ROWS = list(range(10))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage that is copied for each test."""
+    folder = tmp_path_factory.mktemp("storage")
+    Storage(folder).submit(ROWS, "a", "v1")
+    Storage(folder).submit(ROWS[:5], "a", "v2")
+    return folder
+
+
+@pytest.fixture
+def storage(folder: Path, tmp_path: Path) -> Storage:
+    return Storage(shutil.copytree(folder, tmp_path / "storage"))
+
+
+def others(storage: Storage) -> Storage:
+    return Storage(f"{storage.url}-other")
+
+
+CALLS: dict[str, Callable[[Storage, tuple[str, ...]], Any]] = {
+    "fetch": lambda storage, name: storage.fetch(*name).dataset_version,
+    "verify": lambda storage, name: storage.verify(*name).reference,
+    "tag": lambda storage, name: [storage.tag(*name, tag="best"), storage.tags("a")],
+    "delete": lambda storage, name: [storage.delete(*name), list(storage.versions("a"))],
+    "diff": lambda storage, name: storage.diff(*name, other="v2").same_data,
+    "copy": lambda storage, name: storage.copy(*name, to=others(storage)).digest,
+    "cache": lambda storage, name: len(storage.cache(ROWS, *name)),
+    "append": lambda storage, name: storage.append(*name, new_version="v3", source=ROWS)[:].digest,
+    "derive": lambda storage, name: storage.derive(*name, new_version="v3", keep=[1, 2]).digest,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_takes_the_dataset_and_its_version_as_one_text(folder: Path, tmp_path: Path, call: str) -> None:
+    one = CALLS[call](Storage(shutil.copytree(folder, tmp_path / "one")), ("a@v1",))
+    assert one == CALLS[call](Storage(shutil.copytree(folder, tmp_path / "pair")), ("a", "v1"))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_version_named_twice_is_refused(storage: Storage, call: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'a@v1' names a version, and so does 'v2'"):
+        CALLS[call](storage, ("a@v1", "v2"))
+    assert (list(storage.versions("a")), storage.tags("a")) == (["v1", "v2"], {})
+
+
+@pytest.mark.parametrize("call", ["tag", "delete", "cache", "append", "derive"])
+def test_a_version_that_is_needed_is_asked_for_with_its_spelling(storage: Storage, call: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'a' .*write 'a@<.*version>', or pass .*version="):
+        CALLS[call](storage, ("a",))
+    assert (list(storage.versions("a")), storage.tags("a")) == (["v1", "v2"], {})
+
+
+@pytest.mark.parametrize("call", ["tag", "delete", "cache"])
+@pytest.mark.parametrize("version", ["latest", "sha256:00", "v1@sha256:00", "v1@v2", ""])
+def test_only_a_plain_name_does_for_what_is_made_tagged_or_deleted(storage: Storage, call: str, version: str) -> None:
+    for name in ((f"a@{version}",), ("a", version)):
+        with pytest.raises(InvalidNameError, match=f"version {version!r}"):
+            CALLS[call](storage, name)
+
+
+def test_submit_and_cacheable_take_one_text(storage: Storage) -> None:
+    assert storage.submit(ROWS, "b@v1").dataset_version == "v1"
+    assert storage.submit(ROWS, "b", version="v2").dataset_version == "v2"
+
+    @storage.cacheable("b@size-{size}")
+    def rows(size: int) -> list[int]:
+        return list(range(size))
+
+    assert rows(3).reference.startswith(f"{storage.url}/b@size-3@")
+    assert len(storage.cacheable("b@v1")(lambda: ROWS)()) == 10
+    for wrong in ("b", "b@latest", "b@v1@sha256:00"):
+        with pytest.raises(InvalidArgumentError):
+            storage.submit(ROWS, wrong)
+        with pytest.raises(InvalidArgumentError):
+            storage.cacheable(wrong)
+    with pytest.raises(InvalidArgumentError, match="names a version"):
+        storage.cacheable("b@v1", "v1")
+
+
+def test_by_position_a_version_comes_before_what_follows_it(storage: Storage) -> None:
+    storage.tag("a", "v1", "best")
+    assert storage.tags("a") == {"best": "v1"}
+    assert storage.diff("a", "v1", "v2").records == (10, 5)
+    assert storage.copy("a", "v1", others(storage)).dataset_version == "v1"
+    assert len(storage.append("a", "v1", "v3", ROWS)) == 20
+    assert len(storage.derive("a", "v1", "v4", keep=[1])) == 1
+    with pytest.raises(InvalidArgumentError, match=r"names a version, and so does 'other'.*by keyword"):
+        storage.tag("a@v1", "other")
+
+
+def test_what_follows_a_version_is_asked_for_by_name(storage: Storage, tmp_path: Path) -> None:
+    missing: dict[str, Callable[[], Any]] = {
+        "tag": lambda: storage.tag("a@v1"),
+        "other": lambda: storage.diff("a@v1"),
+        "to": lambda: storage.copy("a@v1"),
+        "source": lambda: storage.append("a@v1", new_version="v3"),
+        "new_version": lambda: storage.derive("a@v1", keep=[1]),
+    }
+    for name, call in missing.items():
+        with pytest.raises((InvalidTypeError, InvalidNameError), match=f"pass {name}="):
+            call()
+    with pytest.raises(InvalidNameError, match="pass new_version="):
+        storage.append("a@v1", source=ROWS)
+
+
+def test_a_tag_is_removed_as_one_text_too(storage: Storage) -> None:
+    for name in (("a@best",), ("a", "best")):
+        storage.tag("a@v1", tag="best")
+        storage.untag(*name)
+        assert storage.tags("a") == {}
+    with pytest.raises(InvalidArgumentError, match=r"'a' .*write 'a@<tag>', or pass tag="):
+        storage.untag("a")
+    with pytest.raises(InvalidArgumentError, match="names a tag, and so does 'best'"):
+        storage.untag("a@best", "best")
+
+
+def test_the_other_of_a_diff_is_a_version_or_a_whole_reference(storage: Storage) -> None:
+    digest = storage.fetch("a@v2").digest
+    storage.submit(ROWS[:4], "b@v1")
+    for other in ("v2", "a@v2", f"v2@sha256:{digest}", f"a@sha256:{digest}", f"a@v2@sha256:{digest}", "latest"):
+        assert storage.diff("a@v1", other=other).records == (10, 5)
+    assert storage.diff("a@v1", other="b@v1").records == (10, 4)
+
+
+def test_what_is_appended_to_may_be_a_tag_or_a_digest(storage: Storage) -> None:
+    storage.tag("a@v1", tag="best")
+    digest = storage.fetch("a@v1").digest
+    for number, base in enumerate(("best", f"sha256:{digest}", f"v1@sha256:{digest}")):
+        assert len(storage.append(f"a@{base}", new_version=f"w{number}", source=ROWS)) == 20
+        assert len(storage.derive(f"a@{base}", new_version=f"x{number}", keep=[1])) == 1
+
+
+def test_each_call_spells_it_version() -> None:
+    modules = [Storage, cachelayer.open, cachelayer.DataRef, cachelayer.concat]
+    for owner in modules:
+        functions = dict(inspect.getmembers(owner, inspect.isfunction)) if inspect.isclass(owner) else {"": owner}
+        for name, function in functions.items():
+            assert "dataset_version" not in inspect.signature(function).parameters, name
