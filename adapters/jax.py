@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._handed import check_stream
 from cachelayer.arguments import integer
+from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records.values import Nullable, Ragged, Sparse
+from cachelayer.storage.staleness import OnChange
 from cachelayer.storage.storage import Storage
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import END
@@ -55,20 +57,24 @@ def cache(
     version: str | None = None,
     *,
     hosts: tuple[int, int] | None = None,
-    **submit_options: Any,
+    on_change: OnChange = "warn",
+    record: Iterable[str] = (),
+    **options: Unpack[SubmitOptions],
 ) -> DataRef[Any]:
     """The version, built by all JAX processes together; each of them makes this call.
 
     Args:
         storage: where it is kept; all processes can reach it.
-        source, dataset_id, version, submit_options: as in :meth:`cachelayer.Storage.cache`.
+        source, dataset_id, version, on_change, record, options: as in :meth:`cachelayer.Storage.cache`.
         hosts: index and count of the processes; by default JAX's.
 
     Raises:
         CacheLayerError: as in :meth:`cachelayer.Storage.cache`.
     """
     together = shard_by_process() if hosts is None else hosts
-    ref: DataRef[Any] = storage.cache(source, dataset_id, version, hosts=together, **submit_options)
+    ref: DataRef[Any] = storage.cache(
+        source, dataset_id, version, hosts=together, on_change=on_change, record=record, **options
+    )
     return ref
 
 

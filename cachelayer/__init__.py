@@ -6,6 +6,7 @@ from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mixed import Mixture, mix
 from cachelayer.access.wrapped import WrappedRef, wrap
+from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.builds.sharded_source import sharded
 from cachelayer.errors import (
     AlreadyExistsError,
@@ -40,7 +41,7 @@ from cachelayer.streams.stream import Stream
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent
 from cachelayer.versions.snapshot import VersionInfo
-from cachelayer.versions.verify import Report
+from cachelayer.versions.verify import VerifyReport
 
 __version__ = "0.1.0"
 
@@ -73,7 +74,6 @@ __all__ = [
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
-    "Report",
     "SourceError",
     "Sparse",
     "SparseSpec",
@@ -84,7 +84,9 @@ __all__ = [
     "StorageError",
     "Stream",
     "StreamIterator",
+    "SubmitOptions",
     "UnknownOptionError",
+    "VerifyReport",
     "VersionInfo",
     "VersionNotFoundError",
     "WrappedRef",

@@ -63,6 +63,12 @@ assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
 assert_type(storage.cache(lambda: (n for n in "abc"), "letters", "v1"), DataRef[str])
 assert_type(storage.cache({"x": np.zeros(3)}, "arrays", "v1"), DataRef[Any])
 assert_type(cachelayer.wrap(["a", "b"], identity="letters")[0], str)
+options: cachelayer.SubmitOptions = {"shard_bytes": 1000, "compression": "zstd"}
+storage.cache([1, 2, 3], "numbers@v1", **options)[0]
+assert_type(storage.cache([1, 2, 3], "numbers@v1", compression="zstd"), DataRef[int])
+storage.append("numbers@v1", new_version="v2", source=[4], metadata={"from": "here"})
+storage.verify("numbers@v1").problems
+ref.stream(8, shuffle=True, seed=1, reshuffle=False, num_epochs=None, shard=(0, 2), start=3, prefetch=0)
 assert_type(storage.history("rows"), list[cachelayer.LogEvent])
 assert_type(ref.select([1, 2]), DataRef[Row])
 assert_type(ref.split({"train": 0.9, "val": 0.1}, seed=0), dict[str, DataRef[Row]])
@@ -101,6 +107,14 @@ rows(count=None)
 assert_type(rows(3), cachelayer.DataRef[str])
 for number in rows(3).stream():
     number.upper()
+storage.cache([1], "a", "v", shard_byte=1)
+storage.cache([1], "a", "v", shard_bytes="1")
+storage.cacheable("a", "v", shard_byte=1)
+storage.append("a@v", new_version="w", source=[1], shard_byte=1)
+storage.submit([1], "a", dataset_version="v")
+rows(3).stream(8, shufle=True)
+rows(3).stream(seed="1")
+cachelayer.mix([(rows(3), 1)]).stream(num_epochs=2)
 """
 
 
@@ -133,4 +147,4 @@ def test_refs_streams_and_decorated_functions_keep_their_types(tmp_path: Path, c
 def test_wrong_uses_are_errors(tmp_path: Path, cache: Path) -> None:
     found = errors_of(tmp_path, cache, BAD)
     lines = {int(line.split(":")[1]) for line in found}
-    assert lines == {14, 15, 16, 17, 18, 19, 20, 22}
+    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 31)}

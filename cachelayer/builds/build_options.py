@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import signature
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from cachelayer.arguments import boolean, integer
 from cachelayer.arrayrecord.compression import Compression
@@ -18,6 +18,28 @@ from cachelayer.records.infer import declared
 from cachelayer.records.tree import Tree
 
 DEFAULT_SHARD_BYTES = 256 << 20
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The options of a build, as a type; :meth:`cachelayer.Storage.submit` explains each.
+
+    ``cache``, ``cacheable`` and ``append`` take them too. Annotate a dict of options that you keep with it, and a type
+    checker finds what is mistyped: ``options: cachelayer.SubmitOptions = {"compression": "zstd"}``.
+    """
+
+    element_spec: Tree | None
+    compression: str | None
+    shard_bytes: int
+    max_records: int | None
+    unbatch: bool
+    on_error: OnError
+    allow_empty: bool
+    workers: int
+    engine: str | Engine | None
+    resume: bool
+    progress: bool | None
+    description: str | None
+    metadata: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)

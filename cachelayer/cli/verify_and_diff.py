@@ -11,7 +11,7 @@ from cachelayer.cli.addresses import Address, Options, ReferenceArgument, ToOpti
 from cachelayer.cli.command import command
 from cachelayer.cli.output import FINDING, WELL, Answer, count
 from cachelayer.storage.storage import Storage
-from cachelayer.versions.verify import Report
+from cachelayer.versions.verify import VerifyReport
 
 
 @command(
@@ -29,7 +29,7 @@ def verify(reference: ReferenceArgument, option: Options = None) -> Answer:
     return Answer(document, [*report.problems, summary], WELL if report.ok else FINDING)
 
 
-def _reference(storage: Storage, report: Report) -> str:
+def _reference(storage: Storage, report: VerifyReport) -> str:
     """Return the whole reference of a version, which may be too damaged to be opened."""
     dataset_id, _, version = report.reference.partition("@")
     return f"{storage.url}/{report.reference}@sha256:{storage.versions(dataset_id)[version].digest}"

@@ -36,13 +36,13 @@ class Cacheable(Protocol):
 
 
 def cacheable(
-    cache: Cache, version: str | Callable[..., str], submit_options: Mapping[str, Any], record: frozenset[str]
+    cache: Cache, version: str | Callable[..., str], options: Mapping[str, Any], record: frozenset[str]
 ) -> Cacheable:
     """The decorator; see :meth:`cachelayer.Storage.cacheable`."""
     check_naming(version)
     decides = {
         name: spec_json.to_json(declared(value)) if name == "element_spec" and value is not None else value
-        for name, value in submit_options.items()
+        for name, value in options.items()
         if name in _DECIDE
     }
 

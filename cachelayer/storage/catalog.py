@@ -29,7 +29,7 @@ from cachelayer.versions.log import Log, datasets
 from cachelayer.versions.reference import Reference, plain
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
-from cachelayer.versions.verify import Report, check
+from cachelayer.versions.verify import VerifyReport, check
 
 _AT_ONCE = 16
 
@@ -209,7 +209,7 @@ class Catalog:
 
         Log(self._store, dataset_id).commit(decide)
 
-    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> Report:
+    def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
         """Read every record of a version and compare with every checksum.
 
         Args:

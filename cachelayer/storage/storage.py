@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import given, integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
-from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_options import BuildOptions, SubmitOptions
 from cachelayer.builds.build_parts import Hosts
 from cachelayer.builds.source import each_split
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
@@ -79,7 +79,7 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
-        **submit_options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]: ...
 
     @overload
@@ -92,7 +92,7 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
-        **submit_options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> DataRef[T]: ...
 
     @overload
@@ -105,7 +105,7 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
-        **submit_options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]: ...
 
     def cache(
@@ -117,7 +117,7 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
-        **submit_options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """The version, built once among all threads and processes that ask for it.
 
@@ -133,7 +133,7 @@ class Storage(Submitting):
                 compared. ``"warn"``: it is used, and a warning says what is different, once; ``"error"``: it is not
                 used; ``"ignore"``: nothing is compared.
             record: as in :meth:`submit`.
-            submit_options: as in :meth:`submit`, but ``resume`` is on. They are checked on each call.
+            options: as in :meth:`submit`, but ``resume`` is on. They are checked on each call.
 
         Raises:
             StaleVersionError: if the version was built from something else, with ``on_change="error"``.
@@ -144,12 +144,12 @@ class Storage(Submitting):
         Warns:
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
         """
-        options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
+        checked = BuildOptions.of({"resume": True, **options}, "hosts", "on_change", "record")
         dataset_id, name = new_name(dataset_id, version)
         how = checked_on_change(on_change)
 
         def cache(part: Any, part_id: str) -> DataRef[Any]:
-            return self._cache(part, part_id, name, origin_of(part, record), options, how, hosts)
+            return self._cache(part, part_id, name, origin_of(part, record), checked, how, hosts)
 
         return each_split(source, dataset_id, cache)
 
@@ -197,7 +197,7 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
-        **submit_options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> Cacheable:
         """Decorate a function that returns a source: calling it gives the version, built at the first call.
 
@@ -210,7 +210,7 @@ class Storage(Submitting):
                 a function that takes the same arguments and returns a name; or ``"auto"`` for ``auto-<12 hex digits>``,
                 made from the code and the arguments.
             hosts, on_change: as in :meth:`cache`; other arguments are an error whatever ``on_change`` is.
-            record, submit_options: as in :meth:`cache`.
+            record, options: as in :meth:`cache`.
 
         Raises:
             InvalidArgumentError: where a field of the format string is no parameter.
@@ -221,13 +221,13 @@ class Storage(Submitting):
             StaleVersionWarning: (by the decorated function) if the version was built by other code or other options.
         """
         dataset_id, naming = needed(dataset_id, version)
-        options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
+        checked = BuildOptions.of({"resume": True, **options}, "hosts", "on_change", "record")
         how, names = checked_on_change(on_change), checked_record(record)
 
         def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:
-            return self._cache(source, dataset_id, name, origin, options, how, hosts)
+            return self._cache(source, dataset_id, name, origin, checked, how, hosts)
 
-        return cacheable(cache, naming, submit_options, names)
+        return cacheable(cache, naming, options, names)
 
     def copy(
         self,

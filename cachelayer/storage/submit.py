@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, given
-from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions
+from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, SubmitOptions
 from cachelayer.builds.encode import OnError
 from cachelayer.builds.publish import ALLOW_EMPTY, Publisher
 from cachelayer.builds.sharded_source import Sharded
@@ -127,7 +127,7 @@ class Submitting(Catalog):
         source: Any = None,
         *,
         record: Iterable[str] = (),
-        **submit_options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """Publish a version that has the records of another, and those of a source behind them.
 
@@ -136,7 +136,7 @@ class Submitting(Catalog):
         Args:
             dataset_id, base_version: the version to begin with, such as ``"cifar10@v2"``; a tag or ``latest`` will do.
             new_version: the name of the new one.
-            source, record, submit_options: as in :meth:`submit`; elements have the element spec of the base.
+            source, record, options: as in :meth:`submit`; elements have the element spec of the base.
 
         Raises:
             AlreadyExistsError: where the new version is there, as after losing a race against another.
@@ -146,12 +146,12 @@ class Submitting(Catalog):
         """
         reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
         name = check_version(given("new_version", new_version, InvalidNameError))
-        options = BuildOptions.of(submit_options, "record")
+        checked = BuildOptions.of(options, "record")
 
         def append(part: Any, part_id: str) -> DataRef[Any]:
             base = self._fetch(replace(reference, dataset_id=part_id))._base.version
             origin = origin_of(part, record)
-            publisher = self._publisher(part, Log(self._store, part_id), name, origin, options, base)
+            publisher = self._publisher(part, Log(self._store, part_id), name, origin, checked, base)
             return self._open(part_id, publisher.submit())
 
         return each_split(given("source", source), reference.dataset_id, append)

@@ -29,7 +29,7 @@ _FEW_RECORDS = 64
 
 
 @dataclass(frozen=True)
-class Report:
+class VerifyReport:
     """What a check found.
 
     Args:
@@ -62,7 +62,7 @@ class Report:
             raise CorruptionError(f"{self.reference}: " + "; ".join(self.problems))
 
 
-def check(version: StoredVersion, *, progress: bool | None = None) -> Report:
+def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyReport:
     """Read every record of a version, and compare with every checksum there is."""
     reference = version.name
     problems: list[str] = []
@@ -70,7 +70,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> Report:
     try:
         shards = version.manifest.shards
     except (CorruptionError, FormatError) as error:
-        return Report(reference, 0, 0, (str(error),))
+        return VerifyReport(reference, 0, 0, (str(error),))
     try:
         version.kept  # noqa: B018 - which numbers the version keeps is checked when they are read
     except CorruptionError as error:
@@ -83,7 +83,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> Report:
                     shown.update(batch, nbytes)
             except (CacheLayerError, OSError) as error:
                 problems.append(str(error))
-    return Report(reference, len(shards), records, tuple(problems))
+    return VerifyReport(reference, len(shards), records, tuple(problems))
 
 
 def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int, int]]:
