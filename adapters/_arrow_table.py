@@ -11,6 +11,7 @@ from cachelayer.access.view import View
 from cachelayer.adapters._arrow_columns import arrow_array, arrow_type
 from cachelayer.adapters._handed import check_ref
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
+from cachelayer.protocols import records_of
 from cachelayer.records import tree
 from cachelayer.records.record_numbers import record_numbers
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
@@ -35,8 +36,8 @@ def read_columns(
         RecordIndexError: if there is no such record.
     """
     check_ref(ref)
-    stored = ref.stored()
-    raw = ref if stored is None else stored
+    stored = records_of(ref).stored()
+    raw = records_of(ref if stored is None else stored)
     spec = raw.element_spec
     if not isinstance(spec, dict) or not spec:
         described = tree.describe(spec) if spec else "dicts without keys"

@@ -14,7 +14,7 @@ from cachelayer.adapters._huggingface_rows import ROWS_AT_ONCE, rows_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.tree import Tree
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, iteration
 
 
 class StreamDataset(datasets.IterableDataset):  # type: ignore[misc]
@@ -59,7 +59,7 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
 
     def shift_rngs(self, value: int) -> Examples:
         """Return the rows of an epoch, after ``set_epoch()``."""
-        return Examples(self._stream.iteration(value), self._spec, self._features)
+        return Examples(iteration(self._stream, value), self._spec, self._features)
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> Examples:  # noqa: ARG002
         if num_shards == 1:

@@ -15,7 +15,8 @@ from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.epochs import Iterations
+from cachelayer.streams.stream import Stream, iteration, reader_of
 from cachelayer.user_warnings import warn
 
 # In the metadata: the leaves that are ragged tensors of one dimension, which an element spec has no other name for than
@@ -50,8 +51,9 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         InvalidArgumentError: for a stream of what functions return, unless the last ``map()`` declares an element spec.
     """
     check_stream(stream)
+    reader = reader_of(stream)
     spec = stream.element_spec
-    if stream.is_mapped and spec is None:
+    if reader.is_mapped and spec is None:
         raise InvalidArgumentError(
             "to_tf() of a mapped stream needs to know what the function returns: pass element_spec= to map(), or call "
             "to_tf() on the stream as it was, and map() the tf.data.Dataset"
@@ -61,11 +63,11 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     numbers = itertools.count()
 
     def following() -> Stream[Any]:
-        return stream.iteration(next(numbers))
+        return iteration(stream, next(numbers))
 
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     outward = _Outward(spec)
-    if stream.options.batched:
+    if reader.options.batched:
         signature = _signature_of_batches(stream, leaves)
         items = _generated(lambda: _batches(following(), outward), signature, ())
     elif all(map(_unbatches, leaves)):
@@ -93,17 +95,18 @@ def _unbatches(leaf: LeafSpec) -> bool:
 
 def _finished(leaves: Any, stream: Stream[Any], *, positions: bool) -> tf.data.Dataset:
     """Return the dataset of what the stream hands out, from one of its leaves and positions."""
+    options = reader_of(stream).options
     pack = tree.packer(_without_lists(stream.element_spec))
-    padded = stream.options.batched and stream.options.steps.remainder == "pad"
+    padded = options.batched and options.steps.remainder == "pad"
 
     def packed(leaves: tuple[Any, ...], position: Any) -> Any:
         item = (pack(iter(leaves[:-1])), leaves[-1]) if padded else pack(iter(leaves))
         return (item, position) if positions else item
 
-    ragged = {} if stream.options.batched else _ragged_leaves(stream)
+    ragged = {} if options.batched else _ragged_leaves(stream)
     dataset = leaves.flat_map(_as_rows(packed, ragged)) if ragged else leaves.map(packed)
-    steps, start = stream.options.steps, stream.options.start
-    if not stream.iterations_differ or start % steps.records == 0:
+    steps, start = options.steps, options.start
+    if not Iterations(options).differ or start % steps.records == 0:
         length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
     return dataset.prefetch(tf.data.AUTOTUNE)
@@ -120,10 +123,11 @@ def _without_lists(spec: Tree) -> Tree:
 
 def _ragged_leaves(stream: Stream[Any]) -> dict[int, Any]:
     """Return the leaves that went in as ragged tensors of one dimension, each with the dtype of its splits."""
-    if stream.is_mapped:
+    reader = reader_of(stream)
+    if reader.is_mapped:
         return {}
-    kept = getattr(stream.source, "metadata", {}).get(RAGGED, {})
-    paths = [path for path, _ in tree.leaves(stream.source.element_spec)]
+    kept = reader.records.metadata.get(RAGGED, {})
+    paths = [path for path, _ in tree.leaves(reader.records.element_spec)]
     return {number: tf.as_dtype(kept[path]) for number, path in enumerate(paths) if path in kept}
 
 
@@ -160,7 +164,8 @@ def _one_row(leaf: Any, splits_dtype: Any) -> Any:
 
 
 def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[Any]:
-    steps, start = stream.options.steps, stream.options.start
+    options = reader_of(stream).options
+    steps, start = options.steps, options.start
     share = steps.global_batch // steps.shard_count
     even = steps.remainder != "keep" or steps.records % steps.global_batch == start % steps.global_batch == 0
     signature = [_batch_signature(leaf, share if even else None) for leaf in leaves]
@@ -169,7 +174,7 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
 
 def _batches(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
     """Yield the leaves of each batch of a stream, the mask among them, with the position after it."""
-    padded = stream.options.steps.remainder == "pad"
+    padded = reader_of(stream).options.steps.remainder == "pad"
     iterator = iter(stream)
     for item in iterator:
         leaves = (*outward(item[0]), item[1]) if padded else outward(item)

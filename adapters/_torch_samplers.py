@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
-from cachelayer.protocols import RandomAccess
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Steps
 from cachelayer.streams.stream_options import make_options
@@ -29,7 +29,7 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
 
     def __init__(
         self,
-        ref: RandomAccess[Any],
+        ref: View[Any],
         global_batch_size: int | None,
         num_replicas: int | None,
         rank: int | None,
@@ -158,7 +158,7 @@ class Sampler(_ElasticSampler):
 
     def __init__(
         self,
-        ref: RandomAccess[Any],
+        ref: View[Any],
         num_replicas: int | None = None,
         rank: int | None = None,
         *,
@@ -203,7 +203,7 @@ class BatchSampler(_ElasticSampler):
 
     def __init__(
         self,
-        ref: RandomAccess[Any],
+        ref: View[Any],
         global_batch_size: int,
         num_replicas: int | None = None,
         rank: int | None = None,

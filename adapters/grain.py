@@ -26,13 +26,12 @@ from cachelayer.errors import (
     RecordIndexError,
     StateError,
 )
-from cachelayer.protocols import RandomAccess
 from cachelayer.records.tree import Tree
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.order import ORDER_VERSION
 from cachelayer.streams.steps import Step
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, reader_of, with_options
 from cachelayer.streams.stream_options import make_options
 
 try:
@@ -111,7 +110,7 @@ class _Batches(grain.MapDataset[Any]):  # type: ignore[misc]
         super().__init__()
         self._stream = stream
         self._length = len(stream)
-        self._endless = stream.with_options(steps=replace(stream.options.steps, num_epochs=None))
+        self._endless = with_options(stream, steps=replace(reader_of(stream).options.steps, num_epochs=None))
 
     def __len__(self) -> int:
         return self._length
@@ -150,7 +149,7 @@ class Sampler:
 
     def __init__(
         self,
-        ref: RandomAccess[Any],
+        ref: View[Any],
         *,
         shuffle: bool = False,
         seed: int | None = None,
@@ -302,7 +301,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model: Orbax calls this. The first shard writes it, the same for all of them."""
-        return save_state(self.get_state(), directory, writes=self._stream.options.shard_index == 0)
+        return save_state(self.get_state(), directory, writes=reader_of(self._stream).options.shard_index == 0)
 
     def load(self, directory: Any) -> Awaited:
         """Go on from a saved state, on any number of shards: Orbax calls this."""
@@ -329,14 +328,14 @@ class _WorkerIterator(_StreamedIterator):
         turns = list(islice(self._turns(state["position"]), self._workers + 1))
         if len(turns) <= self._worker:
             raise StopIteration
-        item = self._stream.with_options(start=turns[self._worker].begin)[0]
-        after = turns[-1].begin if len(turns) > self._workers else self._stream.options.steps.end
+        item = with_options(self._stream, start=turns[self._worker].begin)[0]
+        after = turns[-1].begin if len(turns) > self._workers else reader_of(self._stream).options.steps.end
         self._iterator.set_state({**state, "position": after})
         return item
 
     def _turns(self, position: int) -> Iterator[Step]:
         """The steps from a position in which the stream hands out something."""
-        options = self._stream.options
+        options = reader_of(self._stream).options
         while (step := options.steps.at(position)) is not None:
             if options.batched or step.end - step.begin > options.shard_index:
                 yield step

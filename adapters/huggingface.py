@@ -13,13 +13,13 @@ import os
 import uuid
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.builds.batches import Batch, batch_records
@@ -32,12 +32,12 @@ from cachelayer.errors import (
     MissingDependencyError,
     SourceError,
 )
+from cachelayer.protocols import RandomAccess, records_of
 from cachelayer.records import tree
 from cachelayer.records.column import Column
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
-from cachelayer.streams.step_reader import StepReader
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, reader_of
 
 try:
     import datasets
@@ -257,7 +257,8 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
     """
     check_ref(ref)
-    records, features = _stored(ref), _features_of(ref)
+    records = _stored(records_of(ref))
+    features = _features_of(records)
     schema = features.arrow_schema
     folder = Path(datasets.config.HF_DATASETS_CACHE if cache_dir is None else cache_dir) / "cachelayer"
     key = hashlib.sha256(f"{ref.digest} {json.dumps(features.to_dict(), sort_keys=True)}".encode()).hexdigest()
@@ -292,19 +293,17 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
         InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
     """
     check_stream(stream)
-    if stream.options.batched:
+    reader = reader_of(stream)
+    if reader.options.batched:
         raise InvalidArgumentError("to_iterable_dataset() of batches: leave global_batch_size out, and call .batch()")
-    source: Any = stream.source
-    if stream.is_mapped:
+    if reader.is_mapped:
         spec = _spec_of_mapped(stream)
         features = _features_of_spec(spec)
-        # One of its own, which knows by itself whether it was iterated over.
-        examples = Examples(stream.with_options(), spec, features)
     else:
-        features = _features_of(source)
-        stored = _stored(source)
-        examples = Examples(Stream(StepReader(stored, stream.options)), stored.element_spec, features)
-    return StreamDataset(examples, info=datasets.DatasetInfo(features=features))
+        reader = replace(reader, records=_stored(reader.records))
+        spec, features = reader.records.element_spec, _features_of(reader.records)
+    # A stream of its own, which knows by itself whether it was iterated over.
+    return StreamDataset(Examples(Stream(reader), spec, features), info=datasets.DatasetInfo(features=features))
 
 
 def _spec_of_mapped(stream: Stream[Any]) -> Tree:
@@ -320,15 +319,15 @@ def _spec_of_mapped(stream: Stream[Any]) -> Tree:
     return spec
 
 
-def _stored(ref: Any) -> Any:
-    """The records with images and sounds as the bytes of their files."""
-    return ref.raw() if isinstance(ref, DataRef) else ref
+def _stored(records: RandomAccess[Any]) -> RandomAccess[Any]:
+    """Return the records with images and sounds as the bytes of their files."""
+    stored = records.stored()
+    return records if stored is None else records_of(stored)
 
 
-def _features_of(ref: Any) -> datasets.Features:
-    """The features that went in, else those that the element spec has."""
-    spec = _stored(ref).element_spec
-    kept = ref.metadata.get(METADATA) if isinstance(ref, DataRef) else None
+def _features_of(records: RandomAccess[Any]) -> datasets.Features:
+    """Return the features that went in, else those that the element spec has."""
+    spec, kept = records.element_spec, records.metadata.get(METADATA)
     if kept is not None:
         return datasets.Features.from_dict(kept)
     return _features_of_spec(spec)

@@ -23,7 +23,7 @@ from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import END
 from cachelayer.streams.reads import Block
 from cachelayer.streams.steps import Steps
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.user_warnings import warn
 
 try:
@@ -106,7 +106,7 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
             f"sharding {sharding!r}: pass a jax.sharding.NamedSharding, such as NamedSharding(mesh, P('data'))"
         )
     check_stream(stream)
-    options = stream.options
+    options = reader_of(stream).options
     if not options.batched:
         raise InvalidArgumentError("global_batches() needs batches: pass a global_batch_size to stream()")
     if options.steps.shard_count > 1:
@@ -126,7 +126,7 @@ class GlobalBatches(Generic[T]):
         self.depth = depth
         # Leaves of which was warned.
         self.changed: set[str] = set()
-        self.check_steps(stream.options.start)
+        self.check_steps(reader_of(stream).options.start)
 
     def __iter__(self) -> GlobalBatchIterator[T]:
         """An iterator from the stream's start on, independent of others."""
@@ -142,7 +142,7 @@ class GlobalBatches(Generic[T]):
 
     def rows_at(self, position: int) -> int:
         """Rows of the global batch from a position on, with padding."""
-        steps = self.stream.options.steps
+        steps = reader_of(self.stream).options.steps
         step = steps.at(position) if steps.remainder == "keep" else None
         return steps.global_batch if step is None else step.end - step.begin
 
@@ -153,11 +153,11 @@ class GlobalBatches(Generic[T]):
             InvalidArgumentError: where it does not.
         """
         rows, over = _of_rank(self.sharding, 1), f"{self.sharding.spec} over the mesh {dict(self.sharding.mesh.shape)}"
-        for size in _step_sizes(self.stream.options.steps, position):
+        for size in _step_sizes(reader_of(self.stream).options.steps, position):
             try:
                 rows.shard_shape((size,))
             except ValueError:
-                whole = size == self.stream.options.steps.global_batch
+                whole = size == reader_of(self.stream).options.steps.global_batch
                 what = f"global_batch_size {size}" if whole else f"the last step of an epoch, {size} rows,"
                 fix = "pass a multiple" if whole else "pass remainder='drop' or 'pad' to stream()"
                 raise InvalidArgumentError(f"{what} is not divisible by {over}: {fix}") from None
@@ -168,8 +168,9 @@ class GlobalBatchIterator(Iterator[T]):
 
     def __init__(self, batches: GlobalBatches[T]) -> None:
         self._batches = batches
-        self._identity = batches.stream.identity
-        self._local = iter(batches.stream.of_rows(lambda size: _local_rows(batches.sharding, size)))
+        reader = reader_of(batches.stream)
+        self._identity = reader.identity
+        self._local = iter(Stream[T](reader.of_rows(lambda size: _local_rows(batches.sharding, size))))
         # Batches on their way; replaced as a whole, by one assignment.
         self._flight: Block[T] = Block(self._local.position)
 

@@ -31,7 +31,7 @@ from cachelayer.errors import (
 from cachelayer.locks import ProcessLock
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, reader_of, with_options
 
 try:
     import keras
@@ -170,7 +170,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         InvalidTypeError: for anything but a stream.
     """
     check_stream(stream)
-    options = stream.options
+    options = reader_of(stream).options
     steps = options.steps
     if not options.batched:
         raise InvalidArgumentError("fit() takes batches: pass a global_batch_size to stream()")
@@ -193,8 +193,8 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
-        steps = replace(stream.options.steps, num_epochs=None)
-        self._stream = stream.with_options(steps=steps)
+        steps = replace(reader_of(stream).options.steps, num_epochs=None)
+        self._stream = with_options(stream, steps=steps)
         self._length = steps.per_epoch()
         self._epoch = 0
         self._begun = False
@@ -218,7 +218,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         number %= self._length
         with self._lock:
             item = self._read(self._epoch * self._length + number, begins=number == 0)
-        return _for_fit(item, padded=self._stream.options.steps.remainder == "pad")
+        return _for_fit(item, padded=reader_of(self._stream).options.steps.remainder == "pad")
 
     def _read(self, step: int, *, begins: bool) -> Any:
         """The batch of a step; those that come one after another are read ahead."""
@@ -226,13 +226,13 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         if following is None or following[0] != step:
             if not begins:
                 return self._stream[step]
-            following = step, iter(self._stream.with_options(start=self._begin(step)))
+            following = step, iter(with_options(self._stream, start=self._begin(step)))
         item = next(following[1])
         self._ahead = step + 1, following[1]
         return item
 
     def _begin(self, step: int) -> int:
-        found = self._stream.options.steps.nth(0, step)
+        found = reader_of(self._stream).options.steps.nth(0, step)
         return 0 if found is None else found.begin
 
     @property

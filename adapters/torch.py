@@ -27,9 +27,10 @@ from cachelayer.records import tree
 from cachelayer.records.record_numbers import record_numbers
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reads import Block
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
 
 try:
     import torch
@@ -175,7 +176,7 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     """
     check_stream(stream)
     workers = integer("num_workers", num_workers, 0)
-    if workers and not stream.options.batched:
+    if workers and not reader_of(stream).options.batched:
         raise InvalidArgumentError("num_workers needs batches: pass a global_batch_size to stream()")
     return Loader(stream, workers, multiprocessing_context)
 
@@ -207,9 +208,9 @@ class Loader(Generic[T]):
         return iterator
 
     def _iterator(self, begin: _Begin) -> StreamIterator[T]:
-        stream = self._stream.iteration(begin.iteration)
+        stream = iteration(self._stream, begin.iteration)
         if begin.position is not None:
-            stream = stream.with_options(start=begin.position)
+            stream = with_options(stream, start=begin.position)
         if self._workers:
             return StreamIterator(stream, _WorkerBlocks(stream, self._workers, self._context))
         return _TensorIterator(stream)
@@ -236,7 +237,8 @@ class Loader(Generic[T]):
         Raises:
             StateError: if it belongs to other records or another order, or lies past the end.
         """
-        number = self._stream.iteration_at(self._stream.identity.position(state_dict))
+        reader = reader_of(self._stream)
+        number = Iterations(reader.options).number_at(reader.identity.position(state_dict))
         iterator = self._iterator(_Begin(number, None))
         iterator.set_state(state_dict)
         self._next, self._last = _Begin(number, iterator.position), None
@@ -275,11 +277,11 @@ class _WorkerBlocks:
         self._context = context
         self._loading: Iterator[Any] | None = None
         # Where what is loaded next begins.
-        self._position = stream.options.start
+        self._position = reader_of(stream).options.start
 
     def block(self, position: int) -> Block[Any] | None:
         """The step at a position; None at the end. After an error the processes begin there anew."""
-        steps = self._stream.options.steps
+        steps = reader_of(self._stream).options.steps
         step = steps.at(position)
         if step is None:
             return None
@@ -297,8 +299,8 @@ class _WorkerBlocks:
         self._loading = None
 
     def _from(self, position: int) -> Iterator[Any]:
-        stream = _unread(self._stream.with_options(start=position))
-        endless = stream.options.steps.end is None
+        stream = with_options(self._stream, start=position, prefetch=0)
+        endless = reader_of(stream).options.steps.end is None
         numbers: Iterable[int] = itertools.count() if endless else range(len(stream))
         loader = data.DataLoader(
             _Steps(stream),
@@ -319,10 +321,6 @@ class _Steps(data.Dataset):  # type: ignore[misc]
 
     def __getitem__(self, step: int) -> Any:
         return tensors(self._stream[step])
-
-
-def _unread(stream: Stream[T]) -> Stream[T]:
-    return stream.with_options(prefetch=0)
 
 
 def _same(item: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,14 @@ class RandomAccess(Protocol[T_co]):
         """The structure of an element, with leaf specs in it."""
 
     @property
+    def declared_spec(self) -> Any:
+        """The element spec that all records are known to have; None if only the first of them tells."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What is kept with the records beside them."""
+
+    @property
     def record_nbytes(self) -> int:
         """About the bytes of a record."""
 
@@ -73,3 +81,23 @@ class RandomAccess(Protocol[T_co]):
 
     def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
         """What ``read`` gives for each of some batches, at once; batches may keep each other's memory."""
+
+    def stored(self) -> HasRecords[Any] | None:
+        """Return the records as they are stored, images and sounds as their files; None if they are not stored."""
+
+
+class HasRecords(Protocol[T_co]):
+    """An object for users whose records streams, builds and adapters read: a ref, or a view of one."""
+
+    def __records__(self) -> RandomAccess[T_co]:
+        """Return the records."""
+
+
+def has_records(obj: object) -> TypeGuard[HasRecords[Any]]:
+    """Return whether an object hands out records: one of ours, for nobody else has that method."""
+    return hasattr(type(obj), "__records__")
+
+
+def records_of(obj: HasRecords[T]) -> RandomAccess[T]:
+    """Return the records of a ref or a view."""
+    return obj.__records__()

@@ -26,6 +26,7 @@ from reference import Case, cases
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stream
 from cachelayer.adapters.jax import GlobalBatchIterator, _step_sizes, global_batches, shard_by_process
+from cachelayer.streams.stream import reader_of
 
 AXES = ("a", "b", "c")
 Point = namedtuple("Point", ["x", "y"])
@@ -106,7 +107,7 @@ def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case,
 @settings(max_examples=200, deadline=None)
 @given(cases())
 def test_the_sizes_of_steps_are_known_before_they_come(case: Case) -> None:
-    steps = ref(case.n).stream(case.batch, **case.arguments()).options.steps
+    steps = reader_of(ref(case.n).stream(case.batch, **case.arguments())).options.steps
     expected = {case.batch if case.remainder == "pad" else len(records) for _, records in case.steps()}
     assert _step_sizes(steps, case.start) == expected | {case.batch}
 

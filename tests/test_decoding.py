@@ -17,6 +17,7 @@ from PIL import Image
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, FormatError, ImageSpec, Nullable, Ragged
+from cachelayer.protocols import records_of
 from cachelayer.records import spec_json
 
 PIXELS = [np.random.default_rng(i).integers(0, 256, (4 + i % 3, 6 + i % 2, 3), np.uint8) for i in range(20)]
@@ -90,14 +91,16 @@ def test_joined_datasets_decode_as_their_parts_do(images: cachelayer.DataRef[Any
 
 def test_joined_records_stay_as_stored_if_they_are_joined_again(images: cachelayer.DataRef[Any]) -> None:
     joined = cachelayer.concat([images, images])
-    for again in (joined.stored(), cachelayer.concat([joined.stored()]), cachelayer.concat([joined[1:].stored()])):
+    stored: Any = records_of(joined).stored()
+    part: Any = records_of(joined[1:]).stored()
+    for again in (stored, cachelayer.concat([stored]), cachelayer.concat([part])):
         assert again[len(again) - 1] == images.raw()[-1]
         assert pickle.loads(pickle.dumps(again)).element_spec == images.raw().element_spec
-    more = cachelayer.concat([joined.stored(), images.raw()])
+    more = cachelayer.concat([stored, images.raw()])
     assert more[0] == images.raw()[0]
     assert more.digest == cachelayer.concat([joined, images]).digest
     with pytest.raises(ValueError, match=r"leaf \['image'\] is ImageSpec.*and ArraySpec"):
-        cachelayer.concat([joined.stored(), images])
+        cachelayer.concat([stored, images])
     assert cachelayer.concat([joined])[0]["image"].shape == images[0]["image"].shape
 
 

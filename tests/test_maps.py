@@ -25,6 +25,7 @@ from cachelayer import (
     Sparse,
     SparseSpec,
 )
+from cachelayer.streams.stream import Stream, reader_of
 
 THREADS = pytest.mark.parametrize("threads", [0, 3])
 
@@ -237,7 +238,7 @@ def test_mapping_leaves_the_stream_as_it_was() -> None:
 @settings(deadline=None)
 def test_any_rows_of_a_global_batch_can_be_read(rows: list[int], remainder: Any) -> None:
     plain = numbers(31).stream(12, shuffle=True, seed=4, remainder=remainder, num_epochs=2).map(drawn, rng=True)
-    some = plain.of_rows(lambda size: np.array([row for row in rows if row < size], np.int64))
+    some: Any = Stream(reader_of(plain).of_rows(lambda size: np.array([row for row in rows if row < size], np.int64)))
     for whole, part in zip(plain, some, strict=True):
         whole_mask = part_mask = None
         if remainder == "pad":
@@ -253,7 +254,7 @@ def test_any_rows_of_a_global_batch_can_be_read(rows: list[int], remainder: Any)
 @pytest.mark.parametrize("make", [lambda s: s(), lambda s: s(4, shard=(0, 2), remainder="drop")])
 def test_rows_are_those_of_a_global_batch(make: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="pass a global_batch_size and no shard"):
-        make(numbers(10).stream).of_rows(np.arange)
+        reader_of(make(numbers(10).stream)).of_rows(np.arange)
 
 
 @pytest.mark.parametrize("batch", [None, 2])

@@ -12,6 +12,7 @@ import pytest
 
 import cachelayer
 from cachelayer import CacheLayerError, InvalidArgumentError, InvalidTypeError
+from cachelayer.streams.stream import reader_of
 
 REF: Any = cachelayer.wrap(list(range(10)), identity="numbers")
 
@@ -113,7 +114,7 @@ def test_shards_come_as_pairs_or_as_objects() -> None:
 def test_a_shorter_last_step_is_kept_whatever_the_length() -> None:
     for arguments in ((4,), (4, (0, 2)), (10, (0, 5)), (None, (0, 3)), (None, (0, 5))):
         stream = REF.stream(arguments[0], shard=arguments[1] if len(arguments) > 1 else (0, 1))
-        assert stream.options.steps.remainder == "keep"
+        assert reader_of(stream).options.steps.remainder == "keep"
     assert [batch.tolist() for batch in REF.stream(4, shard=(1, 2))] == [[2, 3], [6, 7], [9]]
 
 
@@ -156,8 +157,8 @@ def test_options_that_drop_the_remainder_are_heeded() -> None:
     class Dropping(ShardOptions):
         drop_remainder: bool = True
 
-    assert REF.stream(4, shard=Dropping(0, 2)).options.steps.remainder == "drop"
-    assert REF.stream(4, shard=Dropping(0, 2), remainder="pad").options.steps.remainder == "pad"
+    assert reader_of(REF.stream(4, shard=Dropping(0, 2))).options.steps.remainder == "drop"
+    assert reader_of(REF.stream(4, shard=Dropping(0, 2), remainder="pad")).options.steps.remainder == "pad"
 
 
 def test_a_stream_has_no_reverse() -> None:

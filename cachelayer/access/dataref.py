@@ -105,8 +105,7 @@ class DataRef(View[T], Generic[T]):
         """Return the same records without decode hints: encoded images and sounds as their bytes."""
         return DataRef(self._base.stored(), self._selection)
 
-    def stored(self) -> DataRef[Any]:
-        """Return the records as they are stored: :meth:`raw`."""
+    def _stored(self) -> DataRef[Any]:
         return self.raw()
 
     def __repr__(self) -> str:

@@ -135,8 +135,7 @@ class JoinedRef(View[T], Generic[T]):
     def _with_selection(self, selection: Selection) -> Self:
         return type(self)(self._base, selection)
 
-    def stored(self) -> JoinedRef[Any]:
-        """Return the records as they are stored: encoded images and sounds as their bytes."""
+    def _stored(self) -> JoinedRef[Any]:
         return JoinedRef(self._base.stored(), self._selection)
 
     def __repr__(self) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Generic, overload
 
 import numpy as np
 
-from cachelayer.access.joined import JoinedRef, concat
-from cachelayer.access.view import View
+from cachelayer.access.joined import concat
+from cachelayer.access.view import View, ViewRecords
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
@@ -26,7 +26,7 @@ class Mixture(Generic[T]):
 
     def __init__(self, parts: Sequence[tuple[View[T], int]]) -> None:
         self._parts = tuple(parts)
-        self._records = _MixedRecords(concat([ref for ref, _ in parts]), self._digest())
+        self._records = ViewRecords(concat([ref for ref, _ in parts]), self._digest())
 
     def _digest(self) -> str:
         state = hashlib.sha256(b"mix")
@@ -109,18 +109,6 @@ class Mixture(Generic[T]):
     def __repr__(self) -> str:
         parts = ", ".join(f"({ref!r}, {weight})" for ref, weight in self._parts)
         return f"Mixture([{parts}], digest='sha256:{self.digest}')"
-
-
-class _MixedRecords(JoinedRef[T], Generic[T]):
-    """The records of all parts, under the digest of the mixture."""
-
-    def __init__(self, joined: JoinedRef[T], digest: str) -> None:
-        super().__init__(joined._base)
-        self._digest = digest
-
-    @property
-    def digest(self) -> str:
-        return self._digest
 
 
 def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overload
 
 import numpy as np
@@ -13,7 +14,7 @@ from cachelayer.access.split import split
 from cachelayer.access.stacking import Stacking
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import ReadingCost, T
+from cachelayer.protocols import ReadingCost, T, records_of
 from cachelayer.records.infer import declared
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
@@ -81,33 +82,21 @@ class View(ABC, Generic[T]):
         return self._base.element_spec
 
     @property
-    def declared_spec(self) -> Tree | None:
+    def _declared_spec(self) -> Tree | None:
         """The element spec that all records are known to have; None if only the first of them tells."""
         return self.element_spec
 
-    def stored(self) -> View[Any] | None:
+    def _stored(self) -> View[Any] | None:
         """Return the records as they are stored, images and sounds as their files; None if they are not stored."""
         return None
+
+    def __records__(self) -> ViewRecords:
+        return ViewRecords(self)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their numbers, in hexadecimal."""
         return self._selection.digest(self._base.digest, len(self._base))
-
-    @property
-    def record_nbytes(self) -> int:
-        """About the bytes of a record."""
-        return self._base.record_nbytes
-
-    @property
-    def read_together(self) -> int:
-        """How many records, in batches of fewer, a stream had best read at once."""
-        return self._base.read_together
-
-    @property
-    def reading_cost(self) -> ReadingCost:
-        """What is known beforehand of the cost of a record."""
-        return self._base.reading_cost
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -187,24 +176,6 @@ class View(ABC, Generic[T]):
             InvalidTypeError: where the indices are neither integers nor bools.
         """
         return self._base.batch(self._selection.take(indices), None if fields is None else _names(fields))
-
-    def stacking(self, element_spec: Tree | None = None) -> Stacking:
-        """How elements that functions were applied to become batches: for streams.
-
-        Args:
-            element_spec: that of the elements, as a user wrote it, if it is not that of the records.
-
-        Raises:
-            InvalidArgumentError: if it is no element spec.
-        """
-        return Stacking(self, None if element_spec is None else declared(element_spec))
-
-    def read_batches(self, batches: Sequence[NDArray[Any]]) -> Iterable[Any]:
-        """What :meth:`read` gives for each of some batches of indices, in one go, which small batches gain by.
-
-        What is returned may share memory: who keeps one batch may keep the bytes of all.
-        """
-        return self._base.batches([self._selection.take(indices) for indices in batches])
 
     @overload
     def stream(
@@ -294,7 +265,78 @@ class View(ABC, Generic[T]):
             start=start,
             prefetch=prefetch,
         )
-        return Stream(StepReader(self, options))
+        return Stream(StepReader(records_of(self), options))
+
+
+@dataclass(frozen=True, repr=False)
+class ViewRecords:
+    """The records of a view, as streams, builds and adapters read them: :class:`cachelayer.protocols.RandomAccess`.
+
+    Args:
+        view: the view.
+        named: their digest, if it is not that of the view.
+    """
+
+    view: View[Any]
+    named: str | None = None
+
+    @property
+    def digest(self) -> str:
+        return self.view.digest if self.named is None else self.named
+
+    @property
+    def element_spec(self) -> Tree:
+        return self.view.element_spec
+
+    @property
+    def declared_spec(self) -> Tree | None:
+        return self.view._declared_spec
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return getattr(self.view, "metadata", {})
+
+    @property
+    def record_nbytes(self) -> int:
+        return self.view._base.record_nbytes
+
+    @property
+    def read_together(self) -> int:
+        return self.view._base.read_together
+
+    @property
+    def reading_cost(self) -> ReadingCost:
+        return self.view._base.reading_cost
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __getitems__(self, indices: NDArray[np.int64]) -> list[Any]:
+        return self.view.__getitems__(indices)
+
+    def read(self, indices: NDArray[np.int64]) -> Any:
+        return self.view.read(indices)
+
+    def read_batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
+        selection = self.view._selection
+        return self.view._base.batches([selection.take(indices) for indices in batches])
+
+    def stacking(self, element_spec: Tree | None = None) -> Stacking:
+        """Return how elements that functions were applied to become batches.
+
+        Args:
+            element_spec: that of the elements, as a user wrote it, if it is not that of the records.
+
+        Raises:
+            InvalidArgumentError: if it is no element spec.
+        """
+        return Stacking(self, None if element_spec is None else declared(element_spec))
+
+    def stored(self) -> View[Any] | None:
+        return self.view._stored()
+
+    def __repr__(self) -> str:
+        return repr(self.view)
 
 
 def _names(fields: Any) -> Sequence[str]:

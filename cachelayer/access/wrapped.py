@@ -120,8 +120,7 @@ class WrappedRef(View[T], Generic[T]):
         return type(self)(self._base, selection)
 
     @property
-    def declared_spec(self) -> tree.Tree | None:
-        """The element spec that was declared; None if the items themselves tell."""
+    def _declared_spec(self) -> tree.Tree | None:
         return self._base.declared
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.unbatch import unbatched
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.protocols import HasRecords, has_records, records_of
 from cachelayer.records import tree
 from cachelayer.records.spec import EncodedSpec
 from cachelayer.records.tree import Tree
+from cachelayer.streams.stream import Stream, reader_of
 
 
 class RecordsSource(SequenceSource):
@@ -23,11 +26,11 @@ class RecordsSource(SequenceSource):
         records: the ref; its elements fit its element spec.
     """
 
-    def __init__(self, records: Any) -> None:
-        super().__init__(records, 0, records.element_spec)
+    def __init__(self, records: HasRecords[Any]) -> None:
+        super().__init__(records, 0, records_of(records).element_spec)
 
     def elements(self) -> Iterator[Any]:
-        size = batch_records(self._items.record_nbytes)
+        size = batch_records(records_of(self._items).record_nbytes)
         for start in range(self._first, self._count, size):
             yield from self._items.__getitems__(np.arange(start, min(start + size, self._count)))
 
@@ -35,8 +38,10 @@ class RecordsSource(SequenceSource):
 class StreamSource(IterableSource):
     """What a stream hands out."""
 
-    def __init__(self, stream: Any, elements: Iterator[Any], element_spec: Tree | None, *, unbatch: bool) -> None:
-        self._is_endless = stream.options.steps.end is None
+    def __init__(
+        self, stream: Stream[Any], elements: Iterator[Any], element_spec: Tree | None, *, unbatch: bool
+    ) -> None:
+        self._is_endless = reader_of(stream).options.steps.end is None
         length = None if unbatch or self._is_endless else len(stream)
         super().__init__(elements, type(stream).__name__, length, 0, element_spec)
 
@@ -58,27 +63,30 @@ def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Iterabl
 
     Images and sounds go on as the files that they are, unless ``element_spec`` asks for something else.
     """
-    if hasattr(type(obj), "stored") and hasattr(type(obj), "read_batches") and not unbatch:
-        stored = obj.stored()
+    if has_records(obj) and not unbatch:
+        records = records_of(obj)
+        stored = records.stored()
         if stored is None:
-            return SequenceSource(obj, 0, obj.declared_spec, by_number=True)
-        return RecordsSource(stored if _keeps_files(stored.element_spec, element_spec) else obj)
-    if hasattr(type(obj), "is_mapped") and hasattr(type(obj), "with_records"):
+            return SequenceSource(obj, 0, records.declared_spec, by_number=True)
+        return RecordsSource(stored if _keeps_files(records_of(stored).element_spec, element_spec) else obj)
+    if isinstance(obj, Stream):
         return _of_stream(obj, unbatch=unbatch, element_spec=element_spec)
     return None
 
 
-def _of_stream(stream: Any, *, unbatch: bool, element_spec: Tree | None) -> StreamSource:
+def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None) -> StreamSource:
     if unbatch:
         return StreamSource(stream, unbatched(iter(stream), None), None, unbatch=True)
     # What functions return, and what batches are, is seen from the first.
-    if stream.is_mapped or stream.options.batched:
+    reader = reader_of(stream)
+    if reader.is_mapped or reader.options.batched:
         return StreamSource(stream, iter(stream), None, unbatch=False)
-    records = stream.source
-    stored = records.stored() if hasattr(records, "stored") else None
+    found = reader.records.stored()
+    stored = None if found is None else records_of(found)
     if stored is not None and _keeps_files(stored.element_spec, element_spec):
-        stream, records = stream.with_records(stored), stored
-    return StreamSource(stream, iter(stream), getattr(records, "declared_spec", None), unbatch=False)
+        reader = replace(reader, records=stored)
+    stream = Stream(reader)
+    return StreamSource(stream, iter(stream), reader.records.declared_spec, unbatch=False)
 
 
 def _keeps_files(stored: Tree, declared: Tree | None) -> bool:

@@ -12,6 +12,7 @@ from cachelayer.cli.command import command
 from cachelayer.cli.measurements import Measurement, measure
 from cachelayer.cli.output import Answer, console_of, count, size, table
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.protocols import records_of
 
 _NUMBERS = ("records/s", "per second", "records read")
 
@@ -37,7 +38,7 @@ def bench(
     document = {
         "reference": ref.reference,
         "records": len(ref),
-        "record_nbytes": ref.record_nbytes,
+        "record_nbytes": records_of(ref).record_nbytes,
         "batch_size": batch_size,
         "measurements": [_document(one) for one in found],
     }

@@ -18,6 +18,7 @@ from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.protocols import records_of
 from cachelayer.streams.order import Order
 
 # An iterator that somebody keeps has a thread that does not end.
@@ -116,7 +117,8 @@ class _Bench:
                 iterator = iter(stream)
         elapsed = time.perf_counter() - begin
         records += _records(steps, epoch, self.batch_size)
-        return Measurement("shuffled" if shuffle else "in order", state, records, elapsed, records * ref.record_nbytes)
+        reading = "shuffled" if shuffle else "in order"
+        return Measurement(reading, state, records, elapsed, records * records_of(ref).record_nbytes)
 
     def singly(self, ref: DataRef[Any], state: str) -> Measurement:
         """Elements one by one, in random order."""
@@ -127,7 +129,7 @@ class _Bench:
             ref[drawn[records % len(drawn)]]
             records += 1
             elapsed = time.perf_counter() - begin
-        return Measurement("ref[i]", state, records, elapsed, records * ref.record_nbytes)
+        return Measurement("ref[i]", state, records, elapsed, records * records_of(ref).record_nbytes)
 
 
 def _records(steps: int, epoch: int, batch_size: int) -> int:

@@ -82,9 +82,9 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
     """
 
     def __init__(self, stream: Stream[T]) -> None:
-        options = stream.options
+        options = stream._reader.options
         self._stream = stream
-        self._identity = stream.identity
+        self._identity = stream._reader.identity
         self._records = options.steps.records
         # One epoch is what a stream has if nobody says how many: it is no end of them.
         self._end = None if options.steps.num_epochs == 1 else options.steps.num_epochs
@@ -92,8 +92,9 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
 
     def _turn_at(self, position: int) -> _Turn[T]:
         epoch = position // max(1, self._records)
-        options = replace(epoch_options(self._stream.options, epoch), start=position)
-        iterator = iter(self._stream.with_options(start=options.start, steps=options.steps))
+        reader = self._stream._reader
+        options = replace(epoch_options(reader.options, epoch), start=position)
+        iterator = iter(type(self._stream)(replace(reader, options=options)))
         return _Turn(epoch, iterator)
 
     def __iter__(self) -> Epochs[T]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cachelayer.errors import StateError
 from cachelayer.protocols import T
+from cachelayer.streams.blocks import prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.reads import Block
 
@@ -36,13 +37,14 @@ class StreamIterator(Iterator[T]):
 
     def __init__(self, stream: Stream[Any], blocks: Blocks[Any] | None = None) -> None:
         self._stream = stream
-        self._identity = stream.identity
-        self._steps = stream.options.steps
-        self._writes = stream.options.shard_index == 0
-        self._blocks: Blocks[Any] = stream.prefetcher() if blocks is None else blocks
+        reader = stream._reader
+        self._identity = reader.identity
+        self._steps = reader.options.steps
+        self._writes = reader.options.shard_index == 0
+        self._blocks: Blocks[Any] = prefetcher(reader) if blocks is None else blocks
         self._from_start = True
         # All that changes: replaced as a whole, by one assignment.
-        self._block: Block[T] = Block(self._steps.next_start(stream.options.start))
+        self._block: Block[T] = Block(self._steps.next_start(reader.options.start))
 
     def __iter__(self) -> StreamIterator[T]:
         return self
@@ -77,7 +79,7 @@ class StreamIterator(Iterator[T]):
         if self._block is block:
             self._block = following
         if found is None and self._from_start:
-            self._stream.iterated_through = True
+            self._stream._iterated_through = True
         return found is not None
 
     def _shown(self, block: Block[Any]) -> Block[T]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError
+from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import RandomAccess, Stacking
 from cachelayer.streams.maps import ElementMap, called
 from cachelayer.streams.reads import Reading
+from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
 
@@ -47,6 +48,32 @@ class StepReader:
     @cached_property
     def _stacking(self) -> Stacking:
         return self.records.stacking()
+
+    @property
+    def identity(self) -> StreamIdentity:
+        """What the positions of the stream count in."""
+        return StreamIdentity(self.records.digest, self.options.order)
+
+    @property
+    def is_mapped(self) -> bool:
+        """True if functions change what is handed out, so that the spec of the records is not that of the stream."""
+        return bool(self.maps or self.batch_maps)
+
+    def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
+        """Return the reader of some rows of each global batch: what a process of a sharded array needs.
+
+        Args:
+            rows: the row numbers that are read of a global batch of so many rows, in any order; with remainder "pad"
+                that is ``global_batch_size`` at every step, else the rows of the step.
+
+        Raises:
+            InvalidArgumentError: if the stream has no batches, or is that of one shard of several.
+        """
+        if not self.options.batched or self.options.steps.shard_count > 1:
+            raise InvalidArgumentError(
+                "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
+            )
+        return replace(self, rows=rows)
 
     @property
     def share(self) -> int:

@@ -11,23 +11,16 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
-from cachelayer.protocols import RandomAccess, T
+from cachelayer.protocols import T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
 from cachelayer.streams.maps import ElementMap
-from cachelayer.streams.pace import BLOCK_NBYTES, Pace
-from cachelayer.streams.prefetch import Prefetcher
-from cachelayer.streams.reads import Plan
-from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
 U = TypeVar("U")
-
-# Elements that functions are applied to are read in so many at once at most.
-_MAPPED_RECORDS = 128
 
 
 class Stream(Generic[T]):
@@ -39,30 +32,16 @@ class Stream(Generic[T]):
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
         # Set by an iterator that came from the start to the end.
-        self.iterated_through = False
+        self._iterated_through = False
         self._warned = False
-
-    @property
-    def options(self) -> StreamOptions:
-        """What was asked for, checked."""
-        return self._reader.options
-
-    @property
-    def source(self) -> RandomAccess[Any]:
-        """The records."""
-        return self._reader.records
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether functions change what is handed out, so that the spec of the records is not that of the stream."""
-        return bool(self._reader.maps or self._reader.batch_maps)
 
     @property
     def element_spec(self) -> Any:
         """The element spec of what is handed out; None if functions make that, and the last of them declares none."""
-        if not self.is_mapped:
-            return self.source.element_spec
-        declared = None if self._reader.batch_maps else self._reader.maps[-1].declared
+        reader = self._reader
+        if not reader.is_mapped:
+            return reader.records.element_spec
+        declared = None if reader.batch_maps else reader.maps[-1].declared
         return None if declared is None else declared.spec
 
     @overload
@@ -102,7 +81,7 @@ class Stream(Generic[T]):
         """
         if self._reader.batch_maps:
             raise InvalidArgumentError("map() works on elements, map_batches() on batches of them: call map() first")
-        if rng and self.options.order.seed is None:
+        if rng and self._options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
         drawing = sum(earlier.rng for earlier in self._reader.maps)
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
@@ -118,35 +97,11 @@ class Stream(Generic[T]):
         Raises:
             InvalidArgumentError: where the stream has no batches.
         """
-        if not self.options.batched:
+        if not self._options.batched:
             raise InvalidArgumentError(
                 "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
             )
         return Stream(replace(self._reader, batch_maps=(*self._reader.batch_maps, _function(fn))))
-
-    def of_rows(self, rows: Callable[[int], NDArray[np.int64]]) -> Stream[T]:
-        """The same stream, of some rows of each global batch: what a process of a sharded array needs.
-
-        Args:
-            rows: the row numbers that are read of a global batch of so many rows, in any order; with remainder "pad"
-                that is ``global_batch_size`` at every step, else the rows of the step.
-
-        Raises:
-            InvalidArgumentError: where the stream has no batches, or is that of one shard of several.
-        """
-        if not self.options.batched or self.options.steps.shard_count > 1:
-            raise InvalidArgumentError(
-                "rows are those of a global batch: pass a global_batch_size and no shard to stream()"
-            )
-        return Stream(replace(self._reader, rows=rows))
-
-    def with_records(self, records: RandomAccess[Any]) -> Stream[Any]:
-        """Return the stream of other records in the order of these: for adapters."""
-        return Stream(replace(self._reader, records=records))
-
-    def with_options(self, **changes: Any) -> Stream[T]:
-        """The same stream with other options, which are taken as they are: for adapters."""
-        return Stream(replace(self._reader, options=replace(self.options, **changes)))
 
     def __iter__(self) -> StreamIterator[T]:
         """An iterator from ``start`` on, independent of others: each one has the same order."""
@@ -159,8 +114,8 @@ class Stream(Generic[T]):
         Args:
             epoch: its number, from 0 on.
         """
-        options = epoch_options(self.options, integer("epoch", epoch, 0))
-        return iter(self.with_options(start=options.start, steps=options.steps))
+        options = epoch_options(self._options, integer("epoch", epoch, 0))
+        return iter(Stream[T](replace(self._reader, options=options)))
 
     def epochs(self) -> Epochs[T]:
         """Iterators over one epoch after the other: ``for epoch in stream.epochs(): for batch in epoch: ...``.
@@ -170,27 +125,9 @@ class Stream(Generic[T]):
         """
         return Epochs(self)
 
-    def iteration(self, number: int) -> Stream[T]:
-        """What the iteration of a number hands out, of a dataset that is made of this stream: for adapters.
-
-        Iteration 0 is this stream, the next has as many epochs, those that follow, and so on. If all epochs have one
-        order, or there is no end, each is this stream.
-        """
-        options = Iterations(self.options).options_of(number)
-        return self.with_options(start=options.start, steps=options.steps)
-
-    def iteration_at(self, position: int) -> int:
-        """The number of the iteration that goes on at a position."""
-        return Iterations(self.options).number_at(position)
-
-    @property
-    def iterations_differ(self) -> bool:
-        """True if each iteration has epochs of its own."""
-        return Iterations(self.options).differ
-
     def _warn_once(self) -> None:
-        order, message = self.options.order, None
-        if self.iterated_through and order.shuffle and order.reshuffle and self.options.steps.num_epochs == 1:
+        order, message = self._options.order, None
+        if self._iterated_through and order.shuffle and order.reshuffle and self._options.steps.num_epochs == 1:
             message = (
                 "this stream is iterated over again, and has the same order each time: iterate over stream.epoch(e), "
                 "or over stream.epochs(), for another order in every epoch, or pass reshuffle=False"
@@ -201,6 +138,10 @@ class Stream(Generic[T]):
             self._warned = True
             warn(message)
 
+    @property
+    def _options(self) -> StreamOptions:
+        return self._reader.options
+
     # Steps can be asked for by number, but without batches they are more than what is handed out.
     __reversed__ = None
 
@@ -210,7 +151,7 @@ class Stream(Generic[T]):
         Raises:
             TypeError: where the stream has no end.
         """
-        options = self.options
+        options = self._options
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
         count = options.steps.count(options.start, offset)
@@ -227,11 +168,11 @@ class Stream(Generic[T]):
             RecordIndexError: where there is no such step, or it has no element for this shard.
         """
         found = self._step(step)
-        if self.options.batched:
+        if self._options.batched:
             return cast(T, self._reader.batch(found))
         elements = self._reader.elements(found)
         if len(elements) == 0:
-            raise RecordIndexError(f"step {step} has no element for shard {self.options.shard_index}")
+            raise RecordIndexError(f"step {step} has no element for shard {self._options.shard_index}")
         return cast(T, elements[0])
 
     def records(self, step: int) -> NDArray[np.int64]:
@@ -245,59 +186,38 @@ class Stream(Generic[T]):
 
     def _step(self, number: int) -> Step:
         index = integer("step", number)
-        total = self.options.steps.count(self.options.start)
+        total = self._options.steps.count(self._options.start)
         if index < 0:
             if total is None:
                 raise RecordIndexError(f"step {index}: an endless stream has no last step")
             index += total
-        found = None if index < 0 else self.options.steps.nth(self.options.start, index)
+        found = None if index < 0 else self._options.steps.nth(self._options.start, index)
         if found is None:
             raise RecordIndexError(f"step {number}: the stream has {total} steps")
         return found
 
-    def plan(self, position: int, most: int) -> Plan[T] | None:
-        """What is read next from a position: so many batches, or elements, at most; None at the end."""
-        steps = self.options.steps
-        if not self.options.batched:
-            return self._plan_of_elements(position, most)
-        begin, found, after = position, list[Step](), list[int]()
-        while len(found) < most and (step := steps.at(position)) is not None:
-            position = steps.after(step)
-            found.append(step)
-            after.append(position)
-        return Plan(begin, after, lambda out, reading: self._reader.batches(found, out, reading)) if found else None
-
-    def _plan_of_elements(self, position: int, most: int) -> Plan[T] | None:
-        steps = self.options.steps
-        block = steps.block(position, most)
-        if block is None:
-            return None
-        stride = steps.shard_count
-        after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
-        return Plan(position, after, lambda out, reading: self._reader.block(block, out, reading))
-
-    def prefetcher(self) -> Prefetcher[T]:
-        """Read the stream in blocks.
-
-        One is a batch, or an element. It becomes several where they are known to be small and quick, or turn out to be.
-        """
-        reader, records = self._reader, self._reader.records
-        share = max(1, reader.share) if self.options.batched else 1
-        together = min(records.read_together, _MAPPED_RECORDS if reader.maps else records.read_together)
-        most = -(-max(1, min(together, BLOCK_NBYTES // max(1, records.record_nbytes))) // share)
-        threads = max((function.threads for function in reader.maps), default=1)
-        least = 1 if self.options.prefetch == 0 else -(-max(1, threads) // share)
-        known = records.reading_cost == "stored" and not self.is_mapped
-        pace = Pace(most if known else least, least, max(least, most))
-        return Prefetcher(self.plan, self.options.prefetch, pace, helps=known)
-
-    @property
-    def identity(self) -> StreamIdentity:
-        """What the positions of this stream count in."""
-        return StreamIdentity(self._reader.records.digest, self.options.order)
-
     def __repr__(self) -> str:
-        return f"Stream({self._reader.records!r}, {self.options!r})"
+        return f"Stream({self._reader.records!r}, {self._options!r})"
+
+
+def reader_of(stream: Stream[Any]) -> StepReader:
+    """Return what reads the steps of a stream, and knows its records and options: what adapters see of it."""
+    return stream._reader
+
+
+def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
+    """Return a stream with other :class:`StreamOptions`, which are taken as they are: for adapters."""
+    return Stream(replace(stream._reader, options=replace(stream._reader.options, **changes)))
+
+
+def iteration(stream: Stream[T], number: int) -> Stream[T]:
+    """Return what the iteration of a number hands out, of a dataset that is made of a stream: for adapters.
+
+    Iteration 0 is the stream, the next has as many epochs, those that follow, and so on. If all epochs have one order,
+    or there is no end, each is the stream.
+    """
+    reader = stream._reader
+    return Stream(replace(reader, options=Iterations(reader.options).options_of(number)))
 
 
 def _function(fn: Any) -> Any:
