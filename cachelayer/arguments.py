@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, UnknownOptionError
 
 # Python does not write longer integers.
 _MOST_BITS = 4096
@@ -22,6 +24,19 @@ def given(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError
     if value is None:
         raise error(f"missing argument: pass {name}=")
     return value
+
+
+def check_options(options: Iterable[str], known: Sequence[str]) -> None:
+    """Raise if a keyword is no option of a call that lists its options elsewhere.
+
+    Raises:
+        UnknownOptionError: with the nearest option that there is.
+    """
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise UnknownOptionError(f"there is no option {name!r}: {hint}")
 
 
 def boolean(name: str, value: Any) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ import pytest
 import cachelayer
 from cachelayer import CacheLayerError, InvalidArgumentError, InvalidTypeError
 from cachelayer.streams.stream import reader_of
+from cachelayer.streams.stream_options import MixtureArguments, StreamArguments, make_options
 
 REF: Any = cachelayer.wrap(list(range(10)), identity="numbers")
 
@@ -164,3 +169,49 @@ def test_options_that_drop_the_remainder_are_heeded() -> None:
 def test_a_stream_has_no_reverse() -> None:
     with pytest.raises(TypeError):
         reversed(REF.stream(shard=(0, 4), remainder="keep"))
+
+
+DESIGNED = {
+    "shuffle": False,
+    "seed": None,
+    "reshuffle": True,
+    "num_epochs": 1,
+    "shard": (0, 1),
+    "remainder": None,
+    "start": 0,
+    "prefetch": 2,
+}
+
+
+def keywords(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of the keywords of a function by name."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def test_help_shows_what_a_stream_may_be_asked_for_with_the_defaults() -> None:
+    parameters = inspect.signature(cachelayer.DataRef.stream).parameters
+    assert list(parameters) == ["self", "global_batch_size", *DESIGNED]
+    assert parameters["global_batch_size"].default is None
+    assert keywords(cachelayer.DataRef.stream) == keywords(make_options) == DESIGNED
+    mixture = {name: value for name, value in DESIGNED.items() if name not in ("num_epochs", "remainder")}
+    assert keywords(cachelayer.Mixture.stream) == mixture
+    shown = pydoc.plain(pydoc.render_doc(cachelayer.DataRef.stream))
+    assert "shuffle: 'bool' = False" in shown
+    assert "global_batch_size: records of a step" in shown
+
+
+def test_what_type_checkers_read_is_that_list() -> None:
+    types = get_type_hints(make_options)
+    assert get_type_hints(StreamArguments) == {name: types[name] for name in DESIGNED if name != "remainder"}
+    assert set(get_type_hints(MixtureArguments)) == set(keywords(cachelayer.Mixture.stream))
+
+
+def test_a_keyword_that_there_is_not_is_named_with_the_nearest(tmp_path: Path) -> None:
+    mixture: Any = cachelayer.mix([(cachelayer.Storage(tmp_path).submit([1, 2], "a@v1"), 1)])
+    for records in (REF, mixture):
+        with pytest.raises(cachelayer.UnknownOptionError, match="no option 'shufle': did you mean shuffle"):
+            records.stream(4, shufle=True)
+    for fixed in ({"num_epochs": 2}, {"remainder": "keep"}):
+        with pytest.raises(cachelayer.UnknownOptionError, match="no option"):
+            mixture.stream(**fixed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, overload
+from typing import Any, Generic, Unpack, overload
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from cachelayer.records.tree import Tree
 from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
-from cachelayer.streams.stream_options import make_options
+from cachelayer.streams.stream_options import MixtureArguments, make_options, takes_stream_options
 
 
 class Mixture(Generic[T]):
@@ -45,40 +45,11 @@ class Mixture(Generic[T]):
         return self._records.element_spec
 
     @overload
-    def stream(
-        self,
-        global_batch_size: None = ...,
-        *,
-        shuffle: bool = ...,
-        seed: int | None = ...,
-        reshuffle: bool = ...,
-        shard: Any = ...,
-        start: int = ...,
-        prefetch: int = ...,
-    ) -> Stream[T]: ...
+    def stream(self, global_batch_size: None = ..., **options: Unpack[MixtureArguments]) -> Stream[T]: ...
     @overload
-    def stream(
-        self,
-        global_batch_size: int | None,
-        *,
-        shuffle: bool = ...,
-        seed: int | None = ...,
-        reshuffle: bool = ...,
-        shard: Any = ...,
-        start: int = ...,
-        prefetch: int = ...,
-    ) -> Stream[Any]: ...
-    def stream(
-        self,
-        global_batch_size: int | None = None,
-        *,
-        shuffle: bool = False,
-        seed: int | None = None,
-        reshuffle: bool = True,
-        shard: Any = (0, 1),
-        start: int = 0,
-        prefetch: int = 2,
-    ) -> Stream[Any]:
+    def stream(self, global_batch_size: int | None, **options: Unpack[MixtureArguments]) -> Stream[Any]: ...
+    @takes_stream_options("num_epochs", "remainder")
+    def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """All datasets as an endless sequence, the same for any number of shards, resumable at any place.
 
         Each dataset goes through its own epochs, so that a small one with a large weight comes round more often. The
@@ -89,22 +60,11 @@ class Mixture(Generic[T]):
             InvalidArgumentError: where an argument cannot be; the message names it and the fix.
             InvalidTypeError: where an argument is of the wrong type.
         """
-        options = make_options(
-            ENDLESS,
-            global_batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            reshuffle=reshuffle,
-            num_epochs=None,
-            shard=shard,
-            remainder="drop",
-            start=start,
-            prefetch=prefetch,
-        )
+        checked = make_options(ENDLESS, global_batch_size, num_epochs=None, remainder="drop", **options)
         pattern = Pattern(tuple(weight for _, weight in self._parts))
         sizes = tuple(len(ref) for ref, _ in self._parts)
-        order = MixedOrder(pattern, sizes, options.order.shuffle, options.order.seed, options.order.reshuffle)
-        return Stream(StepReader(self._records, replace(options, order=order)))
+        order = MixedOrder(pattern, sizes, checked.order.shuffle, checked.order.seed, checked.order.reshuffle)
+        return Stream(StepReader(self._records, replace(checked, order=order)))
 
     def __repr__(self) -> str:
         parts = ", ".join(f"({ref!r}, {weight})" for ref, weight in self._parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, overload
+from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
-from cachelayer.streams.stream_options import make_options
+from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 
 
 class Base(Protocol):
@@ -179,59 +179,26 @@ class View(ABC, Generic[T]):
 
     @overload
     def stream(
-        self,
-        global_batch_size: int,
-        *,
-        shuffle: bool = ...,
-        seed: int | None = ...,
-        reshuffle: bool = ...,
-        num_epochs: int | None = ...,
-        shard: Any = ...,
-        remainder: Literal["pad"],
-        start: int = ...,
-        prefetch: int = ...,
+        self, global_batch_size: int, *, remainder: Literal["pad"], **options: Unpack[StreamArguments]
     ) -> Stream[tuple[Any, NDArray[np.bool_]]]: ...
     @overload
     def stream(
         self,
         global_batch_size: None = ...,
         *,
-        shuffle: bool = ...,
-        seed: int | None = ...,
-        reshuffle: bool = ...,
-        num_epochs: int | None = ...,
-        shard: Any = ...,
         remainder: Literal["drop", "keep"] | None = ...,
-        start: int = ...,
-        prefetch: int = ...,
+        **options: Unpack[StreamArguments],
     ) -> Stream[T]: ...
     @overload
     def stream(
         self,
         global_batch_size: int | None,
         *,
-        shuffle: bool = ...,
-        seed: int | None = ...,
-        reshuffle: bool = ...,
-        num_epochs: int | None = ...,
-        shard: Any = ...,
         remainder: Literal["drop", "keep"] | None = ...,
-        start: int = ...,
-        prefetch: int = ...,
+        **options: Unpack[StreamArguments],
     ) -> Stream[Any]: ...
-    def stream(
-        self,
-        global_batch_size: int | None = None,
-        *,
-        shuffle: bool = False,
-        seed: int | None = None,
-        reshuffle: bool = True,
-        num_epochs: int | None = 1,
-        shard: Any = (0, 1),
-        remainder: Literal["drop", "keep", "pad"] | None = None,
-        start: int = 0,
-        prefetch: int = 2,
-    ) -> Stream[Any]:
+    @takes_stream_options()
+    def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """The records as a sequence, the same for any number of shards, resumable at any place.
 
         Args:
@@ -253,19 +220,8 @@ class View(ABC, Generic[T]):
             InvalidArgumentError: where an argument cannot be; the message names it and the fix.
             InvalidTypeError: where an argument is of the wrong type.
         """
-        options = make_options(
-            len(self),
-            global_batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            reshuffle=reshuffle,
-            num_epochs=num_epochs,
-            shard=shard,
-            remainder=remainder,
-            start=start,
-            prefetch=prefetch,
-        )
-        return Stream(StepReader(records_of(self), options))
+        checked = make_options(len(self), global_batch_size, **options)
+        return Stream(StepReader(records_of(self), checked))
 
 
 @dataclass(frozen=True, repr=False)

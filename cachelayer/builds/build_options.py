@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from inspect import signature
 from typing import Any, Self, TypedDict
 
-from cachelayer.arguments import boolean, integer
+from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.encode import ON_ERROR, OnError
 from cachelayer.engines import Engine, engine_of
-from cachelayer.errors import InvalidArgumentError, UnknownOptionError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.records.infer import declared
 from cachelayer.records.tree import Tree
@@ -75,12 +73,7 @@ class BuildOptions:
             UnknownOptionError: if there is no such option, with the nearest name.
             InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
         """
-        known = [*signature(cls.checked).parameters, *beside]
-        for name in options:
-            if name not in known:
-                near = get_close_matches(name, known, 1, 0.5)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise UnknownOptionError(f"there is no option {name!r}: {hint}")
+        check_options(options, [*SubmitOptions.__annotations__, *beside])
         return cls.checked(**options)
 
     @classmethod

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
-from cachelayer.arguments import boolean, integer
+from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.streams.order import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+class MixtureArguments(TypedDict, total=False):
+    """What every stream may be asked for by keyword; :func:`make_options` has the defaults."""
+
+    shuffle: bool
+    seed: int | None
+    reshuffle: bool
+    shard: Any
+    start: int
+    prefetch: int
+
+
+class StreamArguments(MixtureArguments, total=False):
+    """What a stream of records that come to an end may be asked for, beside ``remainder``, which decides its type."""
+
+    num_epochs: int | None
 
 
 @dataclass(frozen=True)
@@ -25,18 +47,20 @@ class StreamOptions:
 
 def make_options(
     records: int,
-    global_batch_size: int | None,
+    global_batch_size: int | None = None,
     *,
-    shuffle: bool,
-    seed: int | None,
-    reshuffle: bool,
-    num_epochs: int | None,
-    shard: Any,
-    remainder: str | None,
-    start: int,
-    prefetch: int,
+    shuffle: bool = False,
+    seed: int | None = None,
+    reshuffle: bool = True,
+    num_epochs: int | None = 1,
+    shard: Any = (0, 1),
+    remainder: Literal["drop", "keep", "pad"] | None = None,
+    start: int = 0,
+    prefetch: int = 2,
 ) -> StreamOptions:
-    """Checked options of a stream over ``records`` records.
+    """Return the checked options of a stream over ``records`` records.
+
+    This is the one list of what a stream is asked for: methods take it over with :func:`takes_stream_options`.
 
     Raises:
         InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
@@ -70,6 +94,30 @@ def make_options(
         start=position,
         prefetch=integer("prefetch", prefetch, 0),
     )
+
+
+def takes_stream_options(*fixed: str) -> Callable[[M], M]:
+    """Give a method the keywords and defaults of :func:`make_options`, for ``help()`` and for what it refuses.
+
+    Args:
+        fixed: those that the method decides itself.
+    """
+    listed = signature(make_options).parameters.values()
+    keywords = [each for each in listed if each.kind is each.KEYWORD_ONLY and each.name not in fixed]
+    names = [each.name for each in keywords]
+
+    def decorate(method: M) -> M:
+        @wraps(method)
+        def checked(self: Any, global_batch_size: int | None = None, **arguments: Any) -> Any:
+            check_options(arguments, names)
+            return method(self, global_batch_size, **arguments)
+
+        own = signature(method)
+        first = [each for each in own.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        checked.__signature__ = own.replace(parameters=[*first, *keywords])  # type: ignore[attr-defined]
+        return cast(M, checked)
+
+    return decorate
 
 
 def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool) -> None:
