@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
 from cachelayer.adapters._handed import check_ref, check_stream
 from cachelayer.builds.batches import Batch, batch_records
@@ -320,9 +321,9 @@ def _spec_of_mapped(stream: Stream[Any]) -> Tree:
 
 
 def _stored(records: RandomAccess[Any]) -> RandomAccess[Any]:
-    """Return the records with images and sounds as the bytes of their files."""
+    """Return the records of a version with images and sounds as the bytes of their files."""
     stored = records.stored()
-    return records if stored is None else records_of(stored)
+    return records_of(stored) if isinstance(stored, DataRef) else records
 
 
 def _features_of(records: RandomAccess[Any]) -> datasets.Features:
