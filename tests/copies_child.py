@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.objects.local_cache import CacheFolder, CopyOutcome
 
 
 def say(text: str) -> None:
@@ -67,7 +67,7 @@ def make_all(folder: CacheFolder, url: str, count: str, nbytes: str) -> None:
             with path.open("rb+") as file:
                 file.write(name.encode().ljust(int(nbytes), b"."))
 
-        if group.make(name, int(nbytes), fill) is None:
+        if group.make(name, int(nbytes), fill) is CopyOutcome.BUSY:
             wanted.append(name)
         most = max(most, total(folder.path))
     say(json.dumps({"made": made, "most": most}))

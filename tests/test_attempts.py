@@ -15,7 +15,7 @@ from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.remote import FsspecStore
 from cachelayer.versions.attempts import BeatingAttempts
-from cachelayer.versions.heartbeat import EXPIRY, Heartbeat, Turn, Turns, Watch, expiry
+from cachelayer.versions.heartbeat import EXPIRY, Heartbeat, Life, Turn, Turns, Watch, expiry
 
 LEASE_SECONDS = 0.3
 
@@ -56,14 +56,14 @@ def test_of_attempts_those_are_running_that_beat(store: FsspecStore) -> None:
 def test_who_begins_to_watch_between_two_beats_takes_nobody_for_dead(store: FsspecStore) -> None:
     beat_once(store, "a")
     watch = Watch(store, "d")
-    assert watch.is_dead("a") is None
+    assert watch.look("a") is Life.UNKNOWN
     assert watch.shown("a") == "process 1 on a, 5 records"
     store.put(paths.build_lease("d", "a"), b"damaged")
-    assert watch.is_dead("a") is False
+    assert watch.look("a") is Life.ALIVE
     assert watch.shown("a") == "another process"
     assert watch.shown("b") == "another process"
     store.delete(paths.build_lease("d", "a"))
-    assert watch.is_dead("a") is True
+    assert watch.look("a") is Life.DEAD
 
 
 class AnswersLate(FsspecStore):
@@ -78,8 +78,8 @@ class AnswersLate(FsspecStore):
 def test_a_late_answer_makes_nobody_dead(root: str, store: FsspecStore) -> None:
     beat_once(store, "a")
     watch = Watch(AnswersLate("memory", root), "d")
-    assert watch.is_dead("a") is None
-    assert watch.is_dead("a") is None
+    assert watch.look("a") is Life.UNKNOWN
+    assert watch.look("a") is Life.UNKNOWN
 
 
 class IsAway(FsspecStore):

@@ -13,7 +13,7 @@ import cachelayer
 from cachelayer.cli.storage_probe import probe
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.objects.local_cache import CacheFolder, CopyOutcome
 
 SHARD_BYTES = 35_000
 
@@ -267,7 +267,7 @@ def test_doctor_measures_local_copies(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
     assert document("doctor")["local_cache"]["exists"] is False
     copies = CacheFolder(tmp_path / "copies")
-    assert copies.group("gs://a").make("shard", 1000, lambda path: None)
+    assert copies.group("gs://a").make("shard", 1000, lambda path: None) is CopyOutcome.HERE
     (tmp_path / "copies" / "thesis").mkdir()
     (tmp_path / "copies" / "thesis" / "chapter").write_bytes(bytes(1000))
     found = document("doctor")["local_cache"]

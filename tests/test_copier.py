@@ -12,6 +12,7 @@ import pytest
 
 from cachelayer import CacheLayerError, CorruptionError, StorageError
 from cachelayer.access.background_jobs import Copier
+from cachelayer.objects.local_cache import CopyOutcome
 
 
 class Doing:
@@ -19,16 +20,16 @@ class Doing:
 
     def __init__(self) -> None:
         self.done: list[int] = []
-        self.answers: dict[int, list[bool | CacheLayerError | None]] = {}
+        self.answers: dict[int, list[CopyOutcome | CacheLayerError]] = {}
         self.gate = threading.Event()
         self.gate.set()
         self._lock = threading.Lock()
 
-    def __call__(self, job: int) -> bool | None:
+    def __call__(self, job: int) -> CopyOutcome:
         assert self.gate.wait(60)
         with self._lock:
             self.done.append(job)
-            answer = self.answers[job].pop(0) if self.answers.get(job) else True
+            answer = self.answers[job].pop(0) if self.answers.get(job) else CopyOutcome.HERE
         if isinstance(answer, CacheLayerError):
             raise answer
         return answer
@@ -102,7 +103,7 @@ def test_each_of_many_jobs_is_ranked_once(doing: Doing, owner: Owner) -> None:
 
 
 def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Owner) -> None:
-    doing.answers = {1: [False], 2: [None, True], 3: [StorageError("full")]}
+    doing.answers = {1: [CopyOutcome.NO_ROOM], 2: [CopyOutcome.BUSY, CopyOutcome.HERE], 3: [StorageError("full")]}
     owner.refuses = {5}
     owner.copier.want(range(1, 6))
     owner.copier.wait()
@@ -114,7 +115,7 @@ def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Own
 
 
 def test_a_job_that_cannot_be_done_is_not_tried_again(doing: Doing, copier: Copier[int]) -> None:
-    doing.answers[1] = [False]
+    doing.answers[1] = [CopyOutcome.NO_ROOM]
     copier.want([1, 2])
     copier.wait()
     copier.want([1, 2])
@@ -123,7 +124,7 @@ def test_a_job_that_cannot_be_done_is_not_tried_again(doing: Doing, copier: Copi
 
 
 def test_a_job_that_somebody_else_is_at_is_looked_at_again(doing: Doing, copier: Copier[int]) -> None:
-    doing.answers[1] = [None, None, True]
+    doing.answers[1] = [CopyOutcome.BUSY, CopyOutcome.BUSY, CopyOutcome.HERE]
     copier.want([1, 2])
     copier.wait()
     assert sorted(doing.done) == [1, 1, 1, 2]

@@ -19,7 +19,7 @@ from copies_child import total
 
 import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
-from cachelayer.objects.local_cache import CacheFolder, CopyGroup, folder_of
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome, folder_of
 
 CHILD = Path(__file__).with_name("copies_child.py")
 
@@ -51,8 +51,9 @@ def never(path: Path) -> None:
     raise AssertionError(f"{path} was filled again")
 
 
-def put(group: CopyGroup, name: str, nbytes: int) -> bool | None:
-    return group.make(name, nbytes, filler(b"x" * nbytes))
+def put(group: CopyGroup, name: str, nbytes: int) -> bool:
+    """Make a copy. True if it is there."""
+    return group.make(name, nbytes, filler(b"x" * nbytes)) is CopyOutcome.HERE
 
 
 def names(folder: CacheFolder) -> set[str]:
@@ -64,10 +65,10 @@ def test_a_copy_is_made_once_and_shared(tmp_path: Path) -> None:
     folder = CacheFolder(tmp_path, 1000)
     group = folder.group("gs://a/b")
     assert not group.has("one", 5)
-    assert group.make("one", 5, filler(b"12345"))
+    assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
     assert group.has("one", 5)
-    assert group.make("one", 5, never)
-    assert folder.group("gs://a/b").make("one", 5, never)
+    assert group.make("one", 5, never) is CopyOutcome.HERE
+    assert folder.group("gs://a/b").make("one", 5, never) is CopyOutcome.HERE
     assert folder.group("gs://a/b").path("one").read_bytes() == b"12345"
     assert not folder.group("gs://a/c").has("one", 5)
 
@@ -80,7 +81,7 @@ def test_while_it_is_made_it_is_not_there(tmp_path: Path) -> None:
         assert path.stat().st_size == 5
         path.write_bytes(b"12345")
 
-    assert group.make("one", 5, fill)
+    assert group.make("one", 5, fill) is CopyOutcome.HERE
 
 
 @pytest.mark.parametrize("error", [CorruptionError("damaged"), StorageError("no answer"), KeyboardInterrupt()])
@@ -95,7 +96,7 @@ def test_a_copy_that_failed_leaves_nothing(tmp_path: Path, error: BaseException)
     with pytest.raises(type(error)):
         group.make("one", 5, fill)
     assert names(folder) == set()
-    assert group.make("one", 5, filler(b"12345"))
+    assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
 
 
 def test_a_copy_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_copy_that_was_cut_is_made_again(tmp_path: Path) -> None:
     put(group, "one", 5)
     os.truncate(group.path("one"), 3)
     assert not group.has("one", 5)
-    assert group.make("one", 5, filler(b"12345"))
+    assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
     assert group.path("one").read_bytes() == b"12345"
 
 
@@ -119,8 +120,8 @@ def test_what_does_not_fit_is_not_made_and_takes_nothing_from_anybody(tmp_path: 
     put(folder.group("gs://other"), "other", 30)
     group = folder.group("gs://a")
     assert put(group, "one", 60)
-    assert group.make("two", 41, never) is False
-    assert group.make("three", 101, never) is False
+    assert group.make("two", 41, never) is CopyOutcome.NO_ROOM
+    assert group.make("three", 101, never) is CopyOutcome.NO_ROOM
     assert names(folder) == {"one", "other"}
 
 
@@ -193,8 +194,8 @@ def test_what_a_killed_process_left_is_not_taken_for_whole_and_the_next_makes_it
         group = folder.group("gs://a")
         assert names(folder) == {"one.part"}
         assert not group.has("one", 60)
-        assert group.make("one", 60, never) is None
-        assert group.make("two", 41, never) is False
+        assert group.make("one", 60, never) is CopyOutcome.BUSY
+        assert group.make("two", 41, never) is CopyOutcome.NO_ROOM
         process.kill()
         process.wait()
         assert names(folder) == {"one.part"}

@@ -231,7 +231,7 @@ def test_beats_and_turns_name_attempts_or_nothing() -> None:
     for _, document in mutated({"who": "process 1", "status": "at 3", "beat": 1}):
         store.put(beat, json.dumps(document).encode())
         watch = Watch(store, "d")
-        watch.is_dead(ATTEMPT)
+        watch.look(ATTEMPT)
         assert watch.shown(ATTEMPT).isprintable()
 
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from cachelayer.errors import CacheLayerError, CorruptionError
 from cachelayer.locks import ProcessLock
+from cachelayer.objects.local_cache import CopyOutcome
 
 Job = TypeVar("Job")
 
@@ -36,8 +37,8 @@ class Copier(Generic[Job]):
     several failures in a row no more jobs are done.
 
     Args:
-        do: does a job: True where it is done, False where it cannot be, None where somebody else is at it: it is tried
-            again. It does not hold on to who owns this object, so that no more is done once that is dropped.
+        do: does a job and says what came of it; one that another process is at is tried again. It does not hold on to
+            who owns this object, so that no more is done once that is dropped.
         done: a method that takes a job that was done; it is not held on to.
         rank: what decides which job is next; the least is.
         threads: how many jobs are done at a time.
@@ -48,7 +49,7 @@ class Copier(Generic[Job]):
 
     def __init__(
         self,
-        do: Callable[[Job], bool | None],
+        do: Callable[[Job], CopyOutcome],
         done: Callable[[Job], None],
         rank: Callable[[Job], object],
         threads: int = _THREADS,
@@ -115,17 +116,17 @@ class Copier(Generic[Job]):
             self._threads.discard(threading.current_thread())
             return None
 
-    def ended(self, job: Job, outcome: bool | CacheLayerError | None) -> None:
+    def ended(self, job: Job, outcome: CopyOutcome | CacheLayerError) -> None:
         """Take note of what ``do`` returned or raised."""
         done = self._done()
-        if outcome is True and done is not None:
+        if outcome is CopyOutcome.HERE and done is not None:
             try:
                 done(job)
             except CacheLayerError as error:
                 outcome = error
         with self._lock:
             self._running.discard(job)
-            if outcome is None:
+            if outcome is CopyOutcome.BUSY:
                 self._wanted.add(job)
             elif isinstance(outcome, CacheLayerError):
                 self._note_failure(job, outcome)
@@ -157,7 +158,7 @@ def _run(copier: weakref.ref[Copier[Job]]) -> None:
         do = owner.do
         del owner
         try:
-            outcome: bool | CacheLayerError | None = do(found.job)
+            outcome: CopyOutcome | CacheLayerError = do(found.job)
         except CacheLayerError as error:
             outcome = error
         except RuntimeError:

@@ -10,7 +10,7 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
-from cachelayer.objects.local_cache import CacheFolder, CopyGroup
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.memory import Bytes
 from cachelayer.versions.shard_table import ShardFile
@@ -83,7 +83,7 @@ class LocalCopies:
         group.drop(name)
         group.drop(index_name)
 
-    def make_index(self, number: int, read: Callable[[], Bytes]) -> bool | None:
+    def make_index(self, number: int, read: Callable[[], Bytes]) -> CopyOutcome:
         """Make a copy of the index of a shard, which ``read`` reads and checks; see :meth:`CopyGroup.make`."""
         group, _, index_name = self._names(number)
 
@@ -94,7 +94,7 @@ class LocalCopies:
 
         return group.make(index_name, self._shards[number].stats.index_nbytes, fill)
 
-    def make(self, number: int) -> bool | None:
+    def make(self, number: int) -> CopyOutcome:
         """Copy a shard, and check it; see :meth:`CopyGroup.make`."""
         group, name, _ = self._names(number)
         shard = self._shards[number]

@@ -23,6 +23,7 @@ from cachelayer.errors import (
     StorageError,
 )
 from cachelayer.locks import ProcessLock
+from cachelayer.objects.local_cache import CopyOutcome
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.user_warnings import warn
@@ -257,7 +258,7 @@ def _rank(count: int) -> Callable[[_Job], tuple[int, int]]:
     return lambda job: (job[0], (job[1] - turn) % max(1, count))
 
 
-def _make(copies: LocalCopies, ranged: RangedShards, job: _Job) -> bool | None:
+def _make(copies: LocalCopies, ranged: RangedShards, job: _Job) -> CopyOutcome:
     what, shard = job
     if what == _INDEX:
         return copies.make_index(shard, lambda: ranged.whole_index(shard))

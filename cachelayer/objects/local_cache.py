@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
 
@@ -101,6 +102,14 @@ class CacheFolder:
         return used + nbytes <= limit
 
 
+class CopyOutcome(Enum):
+    """What came of making a local copy."""
+
+    HERE = "it is there"
+    NO_ROOM = "there is no room for it"
+    BUSY = "another process is making it"
+
+
 class CopyGroup:
     """The local copies of one group; while this object lives, no process removes them.
 
@@ -163,7 +172,7 @@ class CopyGroup:
         except OSError as error:
             raise storage_error("write local copies to", self._path, error) from error
 
-    def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> bool | None:
+    def make(self, name: str, nbytes: int, fill: Callable[[Path], None]) -> CopyOutcome:
         """Make a copy unless it exists.
 
         Args:
@@ -172,7 +181,7 @@ class CopyGroup:
             fill: writes the copy into the existing file at the path that it is given, and checks it.
 
         Returns:
-            True where it is there now, False where there is no room for it, None where another process is making it.
+            Whether it is there now.
 
         Raises:
             StorageError: if the folder cannot be written.
@@ -182,17 +191,17 @@ class CopyGroup:
         part = final.with_name(final.name + _PART)
         try:
             if self.has(name, nbytes):
-                return True
+                return CopyOutcome.HERE
             with _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB) as file:
                 # The last holder of the lock has finished the copy, or removed it.
                 if file is None or not _is_at(file, part):
-                    return True if self.has(name, nbytes) else None
+                    return CopyOutcome.HERE if self.has(name, nbytes) else CopyOutcome.BUSY
                 try:
                     # It was finished between the first look and the lock.
                     if self.has(name, nbytes):
-                        return True
+                        return CopyOutcome.HERE
                     if not self._reserve(file, nbytes):
-                        return False
+                        return CopyOutcome.NO_ROOM
                     fill(part)
                     _bring_to_disk(part, nbytes)
                     # Without the lock, a process that counts sizes now would see neither name.
@@ -205,7 +214,7 @@ class CopyGroup:
             if isinstance(error, CacheLayerError):
                 raise
             raise storage_error("write local copy", final, error) from error
-        return True
+        return CopyOutcome.HERE
 
     def _reserve(self, part: BinaryIO, nbytes: int) -> bool:
         """Give a part its final size if there is room, so that other processes count it; return whether there was."""

@@ -18,7 +18,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions import file_lock
-from cachelayer.versions.heartbeat import Heartbeat, Turns, Watch, expiry
+from cachelayer.versions.heartbeat import Heartbeat, Life, Turns, Watch, expiry
 
 R = TypeVar("R")
 _POLLS_PER_EXPIRY = 15
@@ -195,13 +195,13 @@ class BeatingAttempts:
 
     def are_running(self, attempts: list[str], waiting: Callable[[str], None] | None = None) -> list[bool]:
         # What was watched before need not be watched anew.
-        dead: dict[str, bool | None] = {attempt: self._watch.is_dead(attempt) for attempt in attempts}
-        while unknown := [attempt for attempt in attempts if dead[attempt] is None]:
+        found = {attempt: self._watch.look(attempt) for attempt in attempts}
+        while unknown := [attempt for attempt in attempts if found[attempt] is Life.UNKNOWN]:
             if waiting is not None:
                 waiting(self._shown(unknown[0]))
             pause()
-            dead.update((attempt, self._watch.is_dead(attempt)) for attempt in unknown)
-        return [not dead[attempt] for attempt in attempts]
+            found.update((attempt, self._watch.look(attempt)) for attempt in unknown)
+        return [found[attempt] is Life.ALIVE for attempt in attempts]
 
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
@@ -232,13 +232,13 @@ class BeatingAttempts:
         return f"{self._watch.shown(attempt)} (taken for dead after {expiry():g} s without a sign of life)"
 
     def dead(self, attempts: Collection[str]) -> set[str]:
-        return {attempt for attempt in attempts if self._watch.is_dead(attempt)}
+        return {attempt for attempt in attempts if self._watch.look(attempt) is Life.DEAD}
 
     @contextmanager
     def lead(self, version: str, *, status: Callable[[], str], revoke: Callable[[str, str], object]) -> Iterator[Lead]:
         turns = Turns(self._store, self._dataset_id, version)
         last = turns.last()
-        if last.attempt is not None and not self._watch.is_dead(last.attempt):
+        if last.attempt is not None and self._watch.look(last.attempt) is not Life.DEAD:
             yield Lead(last.attempt, is_ours=False)
             return
         attempt = new_attempt()

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 
 from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
@@ -110,6 +111,14 @@ class _Seen:
     since: float
 
 
+class Life(Enum):
+    """What is known of an attempt that is watched."""
+
+    ALIVE = "it has beaten since the last look"
+    DEAD = "it has ended, or has not beaten for the time of the expiry while it was watched"
+    UNKNOWN = "it was not watched for long enough"
+
+
 class Watch:
     """Tell from the beats of attempts which of them are dead.
 
@@ -123,22 +132,18 @@ class Watch:
         self._dataset_id = dataset_id
         self._seen: dict[str, _Seen] = {}
 
-    def is_dead(self, attempt: str) -> bool | None:
-        """Return whether an attempt has ended, or has not beaten for :func:`expiry` seconds while it was watched.
-
-        Returns:
-            False if it has beaten since the last look; None if it is not known yet.
-        """
+    def look(self, attempt: str) -> Life:
+        """Return what is known of an attempt, from its beats now and at earlier looks."""
         # The answer may be slow: count from the moment of the request.
         asked = time.monotonic()
         beat = self._store.read(paths.build_lease(self._dataset_id, attempt))
         if beat is None or _has_ended(beat):
-            return True
+            return Life.DEAD
         seen = self._seen.get(attempt)
         if seen is None or seen.beat != beat:
             self._seen[attempt] = _Seen(beat, time.monotonic())
-            return None if seen is None else False
-        return True if asked - seen.since >= expiry() else None
+            return Life.UNKNOWN if seen is None else Life.ALIVE
+        return Life.DEAD if asked - seen.since >= expiry() else Life.UNKNOWN
 
     def shown(self, attempt: str) -> str:
         """Return who runs an attempt and how far it is, according to its last beat."""
