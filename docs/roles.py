@@ -1,13 +1,19 @@
-"""What the site makes of docstrings: the roles of Sphinx become links, and what is said of ``a, b`` is said of each."""
+"""What the site makes of the code.
+
+The roles of Sphinx become links, what is said of ``a, b`` is said of each, and ``stream`` shows its options.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Extension, GriffeLoader, Module, Object, ParameterKind, Parameters
 
 import cachelayer
+from cachelayer.access.mixed import Mixture
+from cachelayer.access.view import View
 
 ROLE = re.compile(r":(?:class|func|meth|mod|data):`([\w.]+)`")
 ENTRY = re.compile(r"^( +)(\w+(?:, \w+)+): (.*(?:\n\1 +.*)*)", re.M)
@@ -32,3 +38,14 @@ class Roles(Extension):
     def on_object(self, *, obj: Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = LITERAL.sub("", ENTRY.sub(_each, ROLE.sub(_link, obj.docstring.value)))
+
+    def on_package(self, *, pkg: Module, loader: GriffeLoader, **_: Any) -> None:  # noqa: ARG002
+        """Show each ``stream`` with the keywords and defaults that it takes over from ``make_options``."""
+        listed = pkg["streams.stream_options.make_options"].parameters
+        for owner in (View, Mixture):
+            method = pkg[f"{owner.__module__.partition('.')[2]}.{owner.__name__}.stream"]
+            shown = inspect.signature(owner.stream).parameters
+            own = [each for each in method.parameters if each.name in ("self", "global_batch_size")]
+            keywords = [each for each in listed if each.kind is ParameterKind.keyword_only and each.name in shown]
+            method.parameters = Parameters(*own, *keywords)
+            method.overloads = None
