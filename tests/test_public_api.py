@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from absent import OPTIONAL
@@ -64,6 +65,22 @@ PUBLIC = [
     "wrap",
 ]
 
+ATTRIBUTES = {
+    "Storage": (
+        "append cache cacheable copy datasets delete derive diff fetch gc history "
+        "submit tag tags untag url verify versions"
+    ),
+    "DataRef": (
+        "dataset_id dataset_version diff digest element_spec metadata mirror nbytes provenance raw read reference "
+        "select split stored_nbytes stream"
+    ),
+    "JoinedRef": "digest element_spec read select split stream",
+    "WrappedRef": "digest element_spec read select split stream",
+    "Mixture": "digest element_spec stream",
+    "Stream": "epoch epochs map map_batches records with_state",
+    "StreamIterator": "get_state load position save set_state",
+}
+
 BUILT_IN = {
     "InvalidArgumentError": ValueError,
     "InvalidNameError": ValueError,
@@ -101,6 +118,24 @@ def test_every_error_is_of_the_tree_and_the_built_in_that_fits(name: str) -> Non
 def test_the_whole_tree_is_public_and_known() -> None:
     tree = {name for name, cls in vars(errors).items() if inspect.isclass(cls) and cls.__module__ == errors.__name__}
     assert tree - {"CacheLayerError", "CacheLayerWarning", "StaleVersionWarning"} == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_the_public_attributes_are_these_and_each_says_what_it_promises(name: str) -> None:
+    cls = getattr(cachelayer, name)
+    found = [attribute for attribute in dir(cls) if not attribute.startswith("_")]
+    assert found == sorted(ATTRIBUTES[name].split())
+    assert all(inspect.getdoc(inspect.getattr_static(cls, attribute)) for attribute in found)
+
+
+def test_what_is_made_has_no_public_attributes_but_those_of_its_class(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    ref = storage.submit([1, 2], "a@v1")
+    joined, wrapped = cachelayer.concat([ref, ref]), cachelayer.wrap([1], identity="one")
+    stream = ref.stream()
+    made: list[object] = [storage, ref, joined, wrapped, cachelayer.mix([(ref, 1)]), stream, iter(stream)]
+    for thing in made:
+        assert {attribute for attribute in vars(thing) if not attribute.startswith("_")} <= {"digest"}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
