@@ -77,7 +77,7 @@ ATTRIBUTES = {
     "JoinedRef": "digest element_spec read select split stream",
     "WrappedRef": "digest element_spec read select split stream",
     "Mixture": "digest element_spec stream",
-    "Stream": "epoch epochs map map_batches records with_state",
+    "Stream": "element_spec epoch epochs map map_batches records with_state",
     "StreamIterator": "get_state load position save set_state",
 }
 
