@@ -106,18 +106,19 @@ def test_by_position_a_version_comes_before_what_follows_it(storage: Storage) ->
 
 
 def test_what_follows_a_version_is_asked_for_by_name(storage: Storage, tmp_path: Path) -> None:
+    wrong: Any = storage
     missing: dict[str, Callable[[], Any]] = {
-        "tag": lambda: storage.tag("a@v1"),
-        "other": lambda: storage.diff("a@v1"),
-        "to": lambda: storage.copy("a@v1"),
-        "source": lambda: storage.append("a@v1", new_version="v3"),
+        "tag": lambda: wrong.tag("a@v1"),
+        "other": lambda: wrong.diff("a@v1"),
+        "to": lambda: wrong.copy("a@v1"),
+        "source": lambda: wrong.append("a@v1", new_version="v3"),
         "new_version": lambda: storage.derive("a@v1", keep=[1]),
     }
     for name, call in missing.items():
         with pytest.raises((InvalidTypeError, InvalidNameError), match=f"pass {name}="):
             call()
     with pytest.raises(InvalidNameError, match="pass new_version="):
-        storage.append("a@v1", source=ROWS)
+        wrong.append("a@v1", source=ROWS)
 
 
 def test_a_tag_is_removed_as_one_text_too(storage: Storage) -> None:

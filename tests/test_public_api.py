@@ -147,6 +147,13 @@ def test_every_public_thing_says_what_it_promises(name: str) -> None:
             assert inspect.getdoc(member), f"{name}.{method}"
 
 
+def test_the_reference_page_has_every_public_name() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    of_errors = {name for name in PUBLIC if hasattr(errors, name)}
+    assert "::: cachelayer.errors\n" in page
+    assert [name for name in PUBLIC if name not in of_errors and f"::: cachelayer.{name}\n" not in page] == []
+
+
 def test_importing_it_imports_no_framework() -> None:
     heavy = sorted(OPTIONAL | {"array_record", "fsspec", "sqlite3", "tqdm", "zstandard"})
     code = f"import sys, cachelayer; print([name for name in {heavy!r} if name in sys.modules])"

@@ -68,6 +68,13 @@ storage.cache([1, 2, 3], "numbers@v1", **options)[0]
 assert_type(storage.cache([1, 2, 3], "numbers@v1", compression="zstd"), DataRef[int])
 storage.append("numbers@v1", new_version="v2", source=[4], metadata={"from": "here"})
 storage.verify("numbers@v1").problems
+storage.tag("numbers@v1", tag="best")
+storage.tag("numbers", "v1", "best")
+storage.diff("numbers@v1", other="v2").same_data
+storage.diff("numbers", "v1", "v2").same_data
+storage.copy("numbers@v1", to="elsewhere", new_id="n")
+storage.copy("numbers", "v1", "elsewhere")
+storage.append("numbers", "v1", "v3", [4])
 ref.stream(8, shuffle=True, seed=1, reshuffle=False, num_epochs=None, shard=(0, 2), start=3, prefetch=0)
 assert_type(storage.history("rows"), list[cachelayer.LogEvent])
 assert_type(ref.select([1, 2]), DataRef[Row])
@@ -115,6 +122,11 @@ storage.submit([1], "a", dataset_version="v")
 rows(3).stream(8, shufle=True)
 rows(3).stream(seed="1")
 cachelayer.mix([(rows(3), 1)]).stream(num_epochs=2)
+storage.tag("a@v")
+storage.diff("a@v")
+storage.copy("a@v")
+storage.append("a@v", new_version="w")
+storage.append("a", "v", "w")
 """
 
 
@@ -147,4 +159,4 @@ def test_refs_streams_and_decorated_functions_keep_their_types(tmp_path: Path, c
 def test_wrong_uses_are_errors(tmp_path: Path, cache: Path) -> None:
     found = errors_of(tmp_path, cache, BAD)
     lines = {int(line.split(":")[1]) for line in found}
-    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 31)}
+    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 36)}

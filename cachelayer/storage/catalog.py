@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.version_records import VersionRecords
@@ -133,6 +133,10 @@ class Catalog:
         paths.check_name("dataset id", dataset_id)
         return dict(self._snapshot(dataset_id).tags)
 
+    @overload
+    def tag(self, dataset_id: str, version: str, tag: str) -> None: ...
+    @overload
+    def tag(self, dataset_id: str, version: None = None, *, tag: str) -> None: ...
     def tag(self, dataset_id: str, version: str | None = None, tag: str | None = None) -> None:
         """Let a tag name a version; a tag that named another before is moved.
 
@@ -226,6 +230,10 @@ class Catalog:
         info = reference.resolve(self._snapshot(reference.dataset_id))
         return check(StoredVersion(self._store, reference.dataset_id, info), progress=progress)
 
+    @overload
+    def diff(self, dataset_id: str, version: str | None, other: str) -> Diff: ...
+    @overload
+    def diff(self, dataset_id: str, version: str | None = None, *, other: str) -> Diff: ...
     def diff(self, dataset_id: str, version: str | None = None, other: str | None = None) -> Diff:
         """Tell how two versions differ; :meth:`DataRef.diff` compares versions of two storages.
 

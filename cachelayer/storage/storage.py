@@ -229,6 +229,30 @@ class Storage(Submitting):
 
         return cacheable(cache, naming, options, names)
 
+    @overload
+    def copy(
+        self,
+        dataset_id: str,
+        version: str | None,
+        to: Storage | str | os.PathLike[str],
+        *,
+        new_id: str | None = None,
+        new_version: str | None = None,
+        progress: bool | None = None,
+    ) -> DataRef[Any]: ...
+
+    @overload
+    def copy(
+        self,
+        dataset_id: str,
+        version: str | None = None,
+        *,
+        to: Storage | str | os.PathLike[str],
+        new_id: str | None = None,
+        new_version: str | None = None,
+        progress: bool | None = None,
+    ) -> DataRef[Any]: ...
+
     def copy(
         self,
         dataset_id: str,

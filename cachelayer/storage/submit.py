@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, given
@@ -118,6 +118,30 @@ class Submitting(Catalog):
             return self._open(part_id, publisher.submit())
 
         return each_split(source, dataset_id, submit)
+
+    @overload
+    def append(
+        self,
+        dataset_id: str,
+        base_version: str,
+        new_version: str,
+        source: Any,
+        *,
+        record: Iterable[str] = (),
+        **options: Unpack[SubmitOptions],
+    ) -> DataRef[Any]: ...
+
+    @overload
+    def append(
+        self,
+        dataset_id: str,
+        base_version: str | None = None,
+        *,
+        new_version: str,
+        source: Any,
+        record: Iterable[str] = (),
+        **options: Unpack[SubmitOptions],
+    ) -> DataRef[Any]: ...
 
     def append(
         self,
