@@ -57,3 +57,10 @@ def test_an_option_that_there_is_not_is_named_with_the_nearest(tmp_path: Any, ca
     }
     with pytest.raises(cachelayer.UnknownOptionError, match="no option 'shard_byte': did you mean shard_bytes"):
         calls[call]()
+
+
+def test_a_mistyped_version_is_answered_with_its_spelling(tmp_path: Any) -> None:
+    storage: Any = Storage(tmp_path)
+    for call in (storage.cacheable, lambda *name, **options: storage.cache([1], *name, **options)):
+        with pytest.raises(cachelayer.UnknownOptionError, match="no option 'dataset_version': did you mean version"):
+            call("a", dataset_version="v1")

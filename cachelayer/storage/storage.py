@@ -144,7 +144,7 @@ class Storage(Submitting):
         Warns:
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
         """
-        checked = BuildOptions.of({"resume": True, **options}, "hosts", "on_change", "record")
+        checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
         dataset_id, name = new_name(dataset_id, version)
         how = checked_on_change(on_change)
 
@@ -220,8 +220,8 @@ class Storage(Submitting):
         Warns:
             StaleVersionWarning: (by the decorated function) if the version was built by other code or other options.
         """
+        checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
         dataset_id, naming = needed(dataset_id, version)
-        checked = BuildOptions.of({"resume": True, **options}, "hosts", "on_change", "record")
         how, names = checked_on_change(on_change), checked_record(record)
 
         def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:

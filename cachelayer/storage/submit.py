@@ -170,7 +170,7 @@ class Submitting(Catalog):
         """
         reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
         name = check_version(given("new_version", new_version, InvalidNameError))
-        checked = BuildOptions.of(options, "record")
+        checked = BuildOptions.of(options, "base_version", "new_version", "record")
 
         def append(part: Any, part_id: str) -> DataRef[Any]:
             base = self._fetch(replace(reference, dataset_id=part_id))._base.version
