@@ -18,6 +18,7 @@ from cachelayer import Storage, StorageError
 from cachelayer.builds.batches import Batch, Elements
 from cachelayer.builds.build import build
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.staging import Stage
 from cachelayer.objects.local import LocalStore
 from cachelayer.progress.meter import Progress
 from cachelayer.records.tree import Tree
@@ -54,7 +55,7 @@ def test_shards_do_not_depend_on_batches_or_compression(
         (InBatches(texts, splits), BuildOptions.checked(shard_bytes=900, compression=compression)),
     ):
         with Progress("", None, False) as progress:
-            built = build(source, tmp_path_factory.mktemp("build"), "a", options, progress)
+            built = build(source, Stage(tmp_path_factory.mktemp("build")), "a", options, progress)
         found.append([(shard.number, shard.stats.records, shard.stats.sha256) for shard in built.shards])
     assert found[0] == found[1]
     assert [number for number, _, _ in found[0]] == list(range(len(found[0])))

@@ -23,10 +23,12 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.compare_source import spread
+from cachelayer.builds.notes import BuildNotes
 from cachelayer.builds.publish import Publisher
 from cachelayer.builds.resume import Resumption
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.progress.meter import Waiting
 from cachelayer.provenance.origin import Origin
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
@@ -505,18 +507,22 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
     fail(storage, Listed(6400))
     store, attempts = storage._store, attempts_of(storage._store, "rows")
     options = BuildOptions.checked(shard_bytes=SHARD_BYTES, resume=True)
-    plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options)._work().plan
-    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False)
+    plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options).job().plan
+
+    def resumption(store: LocalStore, attempt: str) -> Resumption:
+        notes = BuildNotes(Unfinished(store, "rows", "v1"), attempt, plan, RECORDS, is_divided=False)
+        return Resumption(Log(store, "rows"), "v1", attempts, notes)
+
+    first, waiting = resumption(store, "first"), Waiting("nobody", enabled=False)
     taken: list[Any] = []
 
     def take() -> None:
         if not taken:
-            taken.append(first.take_over(None, pytest.fail))
+            taken.append(first.take_over(None, waiting))
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
-        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, is_divided=False)
-        assert second.take_over(None, pytest.fail) is None
+        assert resumption(late, "second").take_over(None, waiting) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
     assert "first" not in head.revoked

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -106,36 +107,21 @@ def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Ma
     _run(task, engine, progress, iter(missing))
 
 
-def build_together(
-    task: PartTask,
-    engine: Engine,
-    progress: Progress,
-    attempts: Attempts,
-    hosts: Hosts,
-    name: str,
-    finished: Mapping[int, FinishedPart],
-    go_on: Callable[[], bool],
-) -> None:
-    """Build this host's share of the parts, then what others left, until all are finished.
+def build_together(shared: SharedParts, engine: Engine, progress: Progress) -> None:
+    """Build this host's share of the parts, then what others left, until all are finished or nobody wants them.
 
     Args:
-        task: builds parts.
-        engine: runs it on this host.
+        shared: the parts.
+        engine: builds them on this host.
         progress: is told of what is built here.
-        attempts: tells which hosts are at work.
-        hosts: which of them this one is.
-        name: the attempt by which others see whether this one is.
-        finished: the parts that were taken over from an attempt that was interrupted.
-        go_on: is asked now and then whether there is a reason to.
 
     Raises:
         CacheLayerError: what stopped the first part that failed here.
     """
-    shared = _SharedParts(task, attempts, hosts, name, frozenset(finished))
-    progress.skip(sum(part.records for part in finished.values()))
-    while shared.are_left() and go_on():
+    progress.skip(shared.records_taken_over)
+    while shared.are_left() and shared.are_wanted():
         progress.parts(*shared.standing)
-        if _run(task, engine, progress, _while(go_on, shared.claimed())):
+        if _run(shared.task, engine, progress, shared.claimed()):
             shared.check_built()
         else:
             pause()
@@ -146,44 +132,44 @@ def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[i
     first = next(numbers, None)
     if first is None:
         return False
-    for done in progress.waiting_for("parts that are being built", engine.run(task, _after(first, numbers))):
+    built = engine.run(task, chain([first], numbers))
+    for done in progress.waiting_for("parts that are being built", built):
         progress.part_done(done.records, done.nbytes)
     return True
 
 
-def _while(go_on: Callable[[], bool], numbers: Iterator[int]) -> Iterator[int]:
-    while go_on() and (number := next(numbers, None)) is not None:
-        yield number
-
-
-def _after(first: int, numbers: Iterator[int]) -> Iterator[int]:
-    yield first
-    yield from numbers
-
-
-class _SharedParts:
+class SharedParts:
     """The parts of one attempt, as one of the hosts that build them sees them.
 
     Args:
         task: builds parts.
         attempts: tells which hosts are at work.
         hosts: which of them this one is.
-        name: the attempt by which others see whether this one is.
+        name: the attempt by which others see whether this one is; the leader's is that of the parts.
         taken_over: the parts that an interrupted attempt had finished.
     """
 
-    def __init__(self, task: PartTask, attempts: Attempts, hosts: Hosts, name: str, taken_over: frozenset[int]) -> None:
+    def __init__(
+        self, task: PartTask, attempts: Attempts, hosts: Hosts, name: str, taken_over: Mapping[int, FinishedPart]
+    ) -> None:
+        self.task = task
+        self.records_taken_over = sum(part.records for part in taken_over.values())
         self._attempt = task.attempt
-        self._describe = task.describe
         self._count = task.parts.count
         self._unfinished = Unfinished(task.store, task.dataset_id, task.version)
         self._attempts = attempts
         self._hosts = hosts
         self._name = name
-        self._taken_over = taken_over
+        self._taken_over = taken_over.keys()
         self._claimants: dict[tuple[int, int], str | None] = {}
         self._mine: set[int] = set()
         self._standing = Standing(frozenset(), {})
+
+    def are_wanted(self) -> bool:
+        """Return whether the version is still to be published, by a leader that is at work."""
+        if self._name == self._attempt:
+            return True
+        return self._unfinished.is_begun(self._attempt) and not self._attempts.dead([self._attempt])
 
     def are_left(self) -> bool:
         """Return whether parts are not finished, by what the store says now."""
@@ -204,15 +190,18 @@ class _SharedParts:
 
     def claimed(self) -> Iterator[int]:
         """The parts that this host is to build, each claimed before it is given: first those nobody has claimed."""
-        free = deque(number for number in self._left() if number not in self._standing.claims)
-        while free:
+        free = deque(self._unclaimed())
+        while free and self.are_wanted():
             number = free.popleft()
             if self._claim(number, 0):
                 yield number
             elif self.are_left():
                 # Others are at those that come next, too.
-                free = deque(number for number in self._left() if number not in self._standing.claims)
+                free = deque(self._unclaimed())
         yield from self._claimed_of_the_dead()
+
+    def _unclaimed(self) -> list[int]:
+        return [number for number in self._left() if number not in self._standing.claims]
 
     def _claimed_of_the_dead(self) -> Iterator[int]:
         behind = {number: self._standing.claims[number] for number in self._left() if number in self._standing.claims}
@@ -220,21 +209,21 @@ class _SharedParts:
         others = {name for name in claimants.values() if name is not None and name != self._name}
         dead = self._attempts.dead(others)
         for number, count in behind.items():
-            if claimants[number] in dead and self._claim(number, count):
+            if claimants[number] in dead and self.are_wanted() and self._claim(number, count):
                 yield number
 
     def check_built(self) -> None:
-        """Whether the parts that were given are finished, when the engine has ended.
+        """Raise if a part that was given is not finished when the engine has ended.
 
         Raises:
-            SourceError: where one is not.
-            BuildRevokedError: where the attempt was published, or given up, meanwhile.
+            SourceError: with the first such part.
+            BuildRevokedError: if the attempt was published, or given up, meanwhile.
         """
-        if not self._unfinished.begun(self._attempt):
+        if not self._unfinished.is_begun(self._attempt):
             raise BuildRevokedError(f"build attempt {self._attempt} was published, or given up, meanwhile: build again")
         missing = self._mine.intersection(self._left()) if self.are_left() else ()
         if missing:
-            raise SourceError(f"the engine ended without {self._describe(min(missing))}")
+            raise SourceError(f"the engine ended without {self.task.describe(min(missing))}")
 
     def _claim(self, number: int, claim: int) -> bool:
         is_ours = self._unfinished.claim(self._attempt, number, claim, self._name)
@@ -283,10 +272,10 @@ def collected(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
 
 
 def _refuse_twins(task: PartTask, parts: list[FinishedPart]) -> None:
-    """Whether the parts are parts: a function that does not look at the number of the part makes the same each time.
+    """Raise if two parts hold the same records: the function ignored its part number.
 
     Raises:
-        SourceError: where two have the same records, which are not all equal.
+        SourceError: with both numbers, unless all of their records are equal.
     """
     seen: dict[tuple[str, ...], int] = {}
     for number, part in enumerate(parts):

@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cachelayer.builds.build import build
+from cachelayer.builds.build import EarlierShards, build
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.compare_source import by_first_record, check_shards, spread
 from cachelayer.builds.sharded_source import Part, Parts, Ranges
 from cachelayer.builds.source import Seekable
-from cachelayer.builds.staging import staging
+from cachelayer.builds.staging import Stage, staging
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress, current
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
+from cachelayer.versions.unfinished import FinishedPart, Unfinished
 
 _FILES = 10**4
 _RUNS = 100
@@ -108,11 +108,11 @@ class PartTask:
                 self._check_part(one, one.source, known[number].shards)
 
     def _check_shard(self, part: Part, first: ShardFile) -> None:
-        options = replace(self.options, max_records=first.stats.records)
-        earlier = Finished({}, None, parts={0: FinishedPart((first,))})
+        options, stage = replace(self.options, max_records=first.stats.records), Stage(Path())
+        earlier = EarlierShards({0: first})
         with Progress("", None, enabled=False) as progress:
             try:
-                build(part.source, Path(), self.attempt, options, progress, earlier=earlier, first_record=part.first)
+                build(part.source, stage, self.attempt, options, progress, earlier=earlier, first_record=part.first)
             except CacheLayerError as error:
                 raise _named(error, part) from error
 
@@ -136,11 +136,10 @@ class PartTask:
             try:
                 built = build(
                     part.source,
-                    stage.folder,
+                    stage,
                     self.attempt,
                     options,
                     current(),
-                    stage.deliver,
                     first_record=part.first,
                     files=files.start,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 
-R = TypeVar("R")
 ENTRY_POINTS = "cachelayer.sources"
 
 
@@ -95,13 +94,10 @@ class Splits:
     parts: Mapping[str, Any]
 
 
-def each_split(obj: Any, dataset_id: str, make: Callable[[Any, str], R]) -> R:
-    """What ``make`` gives for an object and its id; of splits a dict of it, with ids ``<dataset id>.<split>``."""
+def splits_of(obj: Any) -> Mapping[str, Any] | None:
+    """Return the sources that an object has by name, as a ``DatasetDict`` does; None if it is one source."""
     found = _adapted(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
-    if not isinstance(found, Splits):
-        return make(obj, dataset_id)
-    # No type says which mappings are splits.
-    return cast(R, {split: make(part, f"{dataset_id}.{split}") for split, part in found.parts.items()})
+    return found.parts if isinstance(found, Splits) else None
 
 
 def metadata_of(source: Source) -> dict[str, Any]:

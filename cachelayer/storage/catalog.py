@@ -71,7 +71,10 @@ class Catalog:
         return self._open(reference.dataset_id, reference.resolve(snapshot))
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
-        version = StoredVersion(self._store, dataset_id, info)
+        return self._ref(StoredVersion(self._store, dataset_id, info))
+
+    def _ref(self, version: StoredVersion) -> DataRef[Any]:
+        """Return the ref of a version."""
         with version.told_of_deletion():
             # Reading the manifest now finds a damaged version here, not in the first batch.
             return DataRef(VersionRecords(version, self._verify, self._copies), version.kept)

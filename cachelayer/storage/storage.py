@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, overload
 
 from cachelayer.access.dataref import DataRef
@@ -12,7 +11,8 @@ from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_parts import Hosts
-from cachelayer.builds.source import each_split
+from cachelayer.builds.publish import Publisher
+from cachelayer.builds.source import splits_of
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -22,7 +22,7 @@ from cachelayer.protocols import T
 from cachelayer.provenance.origin import Origin, checked_record
 from cachelayer.storage.cacheable import Cacheable, cacheable
 from cachelayer.storage.staleness import OnChange, check_source, checked_on_change
-from cachelayer.storage.submit import Submitting, origin_of
+from cachelayer.storage.submit import Submitting, check_names, of_splits, origin_of
 from cachelayer.storage.version_names import check_version
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
@@ -147,10 +147,17 @@ class Storage(Submitting):
         options = BuildOptions.of({"resume": True, **submit_options}, "hosts", "on_change", "record")
         how = checked_on_change(on_change)
 
-        def cache(part: Any, name: str) -> DataRef[Any]:
-            return self._cache(part, name, dataset_version, origin_of(part, record), options, how, hosts)
-
-        return each_split(source, dataset_id, cache)
+        splits = splits_of(source)
+        if splits is None:
+            return self._cache(source, dataset_id, dataset_version, origin_of(source, record), options, how, hosts)
+        return of_splits(
+            {
+                split: self._cache(
+                    part, f"{dataset_id}.{split}", dataset_version, origin_of(part, record), options, how, hosts
+                )
+                for split, part in splits.items()
+            }
+        )
 
     def _cache(
         self,
@@ -163,19 +170,21 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
     ) -> DataRef[Any]:
         together = None if hosts is None else Hosts.checked(hosts)
-        paths.check_name("dataset id", dataset_id)
-        check_version(version)
+        check_names(dataset_id, version)
         log = Log(self._store, dataset_id)
         ref = self._find(log, version)
-        if ref is None:
-            publisher = self._publisher(source, log, version, origin, options)
+        while ref is None:
+            publisher = Publisher(log, self._copies, version, source, origin, options)
             try:
-                ref = publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
+                built = publisher.build_once(together)
             except AlreadyExistsError:
                 ref = self._find(log, version)
                 if ref is None:
                     # It is not of this version: the source has met it.
                     raise
+            else:
+                # Another may have published it, and deleted it at once.
+                ref = self._find(log, version) if built is None else self._ref(built)
         if ref.provenance.get("salt") != origin.salt:
             check_source(ref, origin, options, on_change)
         return ref

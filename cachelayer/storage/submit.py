@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean
@@ -11,7 +11,7 @@ from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions
 from cachelayer.builds.encode import OnError
 from cachelayer.builds.publish import ALLOW_EMPTY, Publisher
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import each_split
+from cachelayer.builds.source import splits_of
 from cachelayer.engines import Engine
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects import paths
@@ -109,13 +109,28 @@ class Submitting(Catalog):
             metadata=metadata,
         )
 
-        def submit(part: Any, part_id: str) -> DataRef[Any]:
-            publisher = self._publisher(
-                part, Log(self._store, part_id), dataset_version, origin_of(part, record), options
-            )
-            return self._open(part_id, publisher.submit())
+        splits = splits_of(source)
+        if splits is None:
+            return self._submit(source, dataset_id, dataset_version, record, options)
+        return of_splits(
+            {
+                split: self._submit(part, f"{dataset_id}.{split}", dataset_version, record, options)
+                for split, part in splits.items()
+            }
+        )
 
-        return each_split(source, dataset_id, submit)
+    def _submit(
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        record: Iterable[str],
+        options: BuildOptions,
+        base: StoredVersion | None = None,
+    ) -> DataRef[Any]:
+        check_names(dataset_id, version)
+        log, origin = Log(self._store, dataset_id), origin_of(source, record)
+        return self._ref(Publisher(log, self._copies, version, source, origin, options, base).submit())
 
     def append(
         self,
@@ -144,13 +159,18 @@ class Submitting(Catalog):
         """
         options = BuildOptions.of(submit_options, "record")
 
-        def append(part: Any, part_id: str) -> DataRef[Any]:
-            base = self.fetch(part_id, base_version)._base.version
-            origin = origin_of(part, record)
-            publisher = self._publisher(part, Log(self._store, part_id), new_version, origin, options, base)
-            return self._open(part_id, publisher.submit())
-
-        return each_split(source, dataset_id, append)
+        splits = splits_of(source)
+        if splits is None:
+            base = self.fetch(dataset_id, base_version)._base.version
+            return self._submit(source, dataset_id, new_version, record, options, base)
+        return of_splits(
+            {
+                split: self.append(
+                    f"{dataset_id}.{split}", base_version, new_version, part, record=record, **submit_options
+                )
+                for split, part in splits.items()
+            }
+        )
 
     def derive(
         self,
@@ -191,21 +211,23 @@ class Submitting(Catalog):
                 f"{ALLOW_EMPTY}"
             )
         stored = checked_metadata(metadata)
-        info = derive(base._base.version, new_version, kept, description=description, metadata=stored)
-        return self._open(base.dataset_id, info)
+        derived = derive(base._base.version, new_version, kept, description=description, metadata=stored)
+        return self._ref(derived)
 
-    def _publisher(
-        self,
-        source: Any,
-        log: Log,
-        version: str,
-        origin: Origin,
-        options: BuildOptions,
-        base: StoredVersion | None = None,
-    ) -> Publisher:
-        paths.check_name("dataset id", log.dataset_id)
-        check_version(version)
-        return Publisher(log, self._copies, version, source, origin, options, base)
+
+def check_names(dataset_id: str, version: str) -> None:
+    """Raise if a dataset or a version cannot have such a name.
+
+    Raises:
+        InvalidArgumentError: with the name and what it may be.
+    """
+    paths.check_name("dataset id", dataset_id)
+    check_version(version)
+
+
+def of_splits(refs: dict[str, DataRef[Any]]) -> DataRef[Any]:
+    """Return the refs of splits by name. No type says which mappings are splits, so it is declared as one ref."""
+    return cast(DataRef[Any], refs)
 
 
 def origin_of(source: Any, record: Iterable[str]) -> Origin:

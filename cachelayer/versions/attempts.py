@@ -11,17 +11,19 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import ObjectStore
+from cachelayer.progress.meter import Waiting
 from cachelayer.versions import file_lock
 from cachelayer.versions.heartbeat import Heartbeat, Turns, Watch, expiry
 
-R = TypeVar("R")
 _POLLS_PER_EXPIRY = 15
+_LOCK_PAUSE = 0.05
+"""Seconds between two looks at a lock that another process holds."""
 
 
 class Attempts(Protocol):
@@ -31,12 +33,12 @@ class Attempts(Protocol):
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:
         """Show others that an attempt is at work, and how far it is."""
 
-    def are_running(self, attempts: list[str], waiting: Callable[[str], None] | None = None) -> list[bool]:
+    def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
         """Which of these attempts are at work.
 
         Args:
             attempts: the attempts.
-            waiting: is told who is waited for, if that takes a while.
+            waiting: shows who is waited for, if that takes a while.
         """
 
     def forget(self, attempt: str) -> None:
@@ -46,48 +48,36 @@ class Attempts(Protocol):
         """Those of these attempts that are known by now to have ended; asked again and again, it comes to know all."""
 
     @contextmanager
-    def lead(self, version: str, *, status: Callable[[], str], revoke: Callable[[str, str], object]) -> Iterator[Lead]:
-        """Lead the hosts that build a version together, unless another does already.
+    def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
+        """Lead all who want to build a version, unless another does already.
 
         Args:
             version: what is built.
             status: how far it is.
-            revoke: keeps a dead attempt from publishing; it is told which attempt leads after it.
         """
 
-    def once(
-        self,
-        version: str,
-        find: Callable[[], R | None],
-        build: Callable[[str], R],
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],
-        waiting: Callable[[str], None],
-    ) -> R:
-        """What ``build`` builds, or what ``find`` finds where another of those who ask at once has built it.
+    def wait(self, lead: Lead, waiting: Waiting | None = None) -> None:
+        """Wait for a while, before it is looked again whether another still leads.
 
         Args:
-            version: what is built.
-            find: looks for it, which the caller has done in vain.
-            build: builds it, under the name of an attempt that is shown at work meanwhile.
-            status: how far the build is.
-            revoke: keeps a dead attempt from publishing; it is told which attempt builds after it.
-            waiting: is told now and then who is waited for.
+            lead: who leads.
+            waiting: shows who is waited for.
         """
 
 
 @dataclass(frozen=True)
 class Lead:
-    """Who leads the hosts that build a version together.
+    """Who leads all who want to build a version.
 
     Args:
-        attempt: the attempt that they build; empty where that is not known yet.
+        attempt: the attempt that builds it; empty if that is not known yet.
         is_ours: whether this process leads.
+        dead: the attempt that led before, and may only be paused: whoever leads now keeps it from publishing.
     """
 
     attempt: str
     is_ours: bool
+    dead: str | None = None
 
 
 def pause() -> None:
@@ -126,7 +116,7 @@ class LockedAttempts:
     def are_running(
         self,
         attempts: list[str],
-        waiting: Callable[[str], None] | None = None,  # noqa: ARG002 - it is known at once
+        waiting: Waiting | None = None,  # noqa: ARG002 - it is known at once
     ) -> list[bool]:
         leases = (self._store.path(paths.build_lease(self._dataset_id, attempt)) for attempt in attempts)
         return [file_lock.is_held(path) for path in leases]
@@ -139,13 +129,7 @@ class LockedAttempts:
         return {name for name, runs in zip(names, self.are_running(names), strict=True) if not runs}
 
     @contextmanager
-    def lead(
-        self,
-        version: str,
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],  # noqa: ARG002 - who lost the lock is dead
-    ) -> Iterator[Lead]:
+    def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
         attempt, name = new_attempt(), paths.version_lease(self._dataset_id, version)
         self._store.make_folder(parent_of(name))
         with file_lock.try_hold(self._store.path(name), attempt) as holder:
@@ -156,25 +140,10 @@ class LockedAttempts:
             with self.running(attempt, status):
                 yield Lead(attempt, is_ours=True)
 
-    def once(
-        self,
-        version: str,
-        find: Callable[[], R | None],
-        build: Callable[[str], R],
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],  # noqa: ARG002 - who lost the lock is dead
-        waiting: Callable[[str], None],
-    ) -> R:
-        name = paths.version_lease(self._dataset_id, version)
-        self._store.make_folder(parent_of(name))
-        with file_lock.hold(self._store.path(name), on_wait=lambda: waiting("another process")):
-            found = find()
-            if found is not None:
-                return found
-            attempt = new_attempt()
-            with self.running(attempt, status):
-                return build(attempt)
+    def wait(self, lead: Lead, waiting: Waiting | None = None) -> None:  # noqa: ARG002 - a lock says nothing else
+        if waiting is not None:
+            waiting.wait_for("another process")
+        time.sleep(_LOCK_PAUSE)
 
 
 class BeatingAttempts:
@@ -193,12 +162,12 @@ class BeatingAttempts:
         finally:
             beat.stop()
 
-    def are_running(self, attempts: list[str], waiting: Callable[[str], None] | None = None) -> list[bool]:
+    def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
         # What was watched before need not be watched anew.
         dead: dict[str, bool | None] = {attempt: self._watch.is_dead(attempt) for attempt in attempts}
         while unknown := [attempt for attempt in attempts if dead[attempt] is None]:
             if waiting is not None:
-                waiting(self._shown(unknown[0]))
+                waiting.wait_for(self._shown(unknown[0]))
             pause()
             dead.update((attempt, self._watch.is_dead(attempt)) for attempt in unknown)
         return [not dead[attempt] for attempt in attempts]
@@ -206,27 +175,13 @@ class BeatingAttempts:
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
 
-    def once(
-        self,
-        version: str,
-        find: Callable[[], R | None],
-        build: Callable[[str], R],
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],
-        waiting: Callable[[str], None],
-    ) -> R:
-        while True:
-            with self.lead(version, status=status, revoke=revoke) as lead:
-                if lead.is_ours:
-                    found = find()
-                    return build(lead.attempt) if found is None else found
-            if lead.attempt:
-                waiting(self._shown(lead.attempt))
-                pause()
-            found = find()
-            if found is not None:
-                return found
+    def wait(self, lead: Lead, waiting: Waiting | None = None) -> None:
+        if not lead.attempt:
+            # Another has just taken the turn, and says its name when it is asked again.
+            return
+        if waiting is not None:
+            waiting.wait_for(self._shown(lead.attempt))
+        pause()
 
     def _shown(self, attempt: str) -> str:
         return f"{self._watch.shown(attempt)} (taken for dead after {expiry():g} s without a sign of life)"
@@ -235,7 +190,7 @@ class BeatingAttempts:
         return {attempt for attempt in attempts if self._watch.is_dead(attempt)}
 
     @contextmanager
-    def lead(self, version: str, *, status: Callable[[], str], revoke: Callable[[str, str], object]) -> Iterator[Lead]:
+    def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
         turns = Turns(self._store, self._dataset_id, version)
         last = turns.last()
         if last.attempt is not None and not self._watch.is_dead(last.attempt):
@@ -244,7 +199,4 @@ class BeatingAttempts:
         attempt = new_attempt()
         # It beats before its turn begins and until that has ended, so that nobody takes it for dead.
         with self.running(attempt, status), turns.take(last, attempt) as taken:
-            if taken and last.attempt is not None:
-                revoke(last.attempt, attempt)
-                self.forget(last.attempt)
-            yield Lead(attempt if taken else "", is_ours=taken)
+            yield Lead(attempt, is_ours=True, dead=last.attempt) if taken else Lead("", is_ours=False)

@@ -52,11 +52,16 @@ class Committer:
         self._base = base
         self._commits = False
 
+    def is_published(self) -> bool:
+        """Return whether there is such a version, or a tag of its name."""
+        head = self._log.head()
+        return self._version in head.versions or self._version in head.tags
+
     def refuse_if_published(self) -> None:
-        """See to it that the name is free.
+        """Raise if the name is taken.
 
         Raises:
-            AlreadyExistsError: where it is published already, or a tag has its name.
+            AlreadyExistsError: if the version is published already, or a tag has its name.
         """
         head = self._log.head()
         if self._version in head.versions or self._version in head.tags:
@@ -85,8 +90,8 @@ class Committer:
 
     def publish(
         self, attempt: str, made: Composition, details: Mapping[str, Any], adopted: Collection[str] = ()
-    ) -> VersionInfo:
-        """Write the manifest and what lies beside it, and publish it.
+    ) -> StoredVersion:
+        """Write the manifest and what lies beside it, publish it, and return the version with its manifest.
 
         Args:
             attempt: which wrote it.
@@ -95,12 +100,11 @@ class Committer:
             adopted: the interrupted attempts whose shards it goes on from.
 
         Raises:
-            AlreadyExistsError: where another published the version first.
-            BuildRevokedError: where the attempt was revoked.
-            VersionNotFoundError: where the base was deleted meanwhile.
+            AlreadyExistsError: if another published the version first.
+            BuildRevokedError: if the attempt was revoked.
+            VersionNotFoundError: if the base was deleted meanwhile.
         """
-        manifest = made.manifest
-        raw = manifest.encode()
+        raw, manifest = made.manifest.encode(), made.manifest.as_stored()
         name = paths.manifest(attempt)
         # On a local disk this brings the names of the shards to the disk as well: they lie in the same folder.
         for each, data in [*made.objects.items(), (name, raw)]:
@@ -116,7 +120,7 @@ class Committer:
         )
         self._commits = True
         self._log.commit(lambda head: self._next(head, info, details, adopted))
-        return info
+        return StoredVersion.with_manifest(self._store, self._dataset_id, info, manifest)
 
     def _next(
         self, head: Snapshot, info: VersionInfo, details: Mapping[str, Any], adopted: Collection[str]

@@ -18,8 +18,8 @@ from cachelayer.versions.stored_version import StoredVersion
 
 def derive(
     base: StoredVersion, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
-) -> VersionInfo:
-    """Publish a version of some of the records of another, without copying any.
+) -> StoredVersion:
+    """Publish a version of some of the records of another, which copies none.
 
     Args:
         base: the other version.

@@ -144,7 +144,7 @@ class Unfinished:
         self._store.put(self._note(attempt, number), json.dumps(_row(number, part)).encode())
 
     def add_first(self, attempt: str, number: int, part: FinishedPart) -> bool:
-        """The same, unless another was quicker to build the part; whether it was not."""
+        """Note a finished part unless one is noted already. True if this call did."""
         return self._store.put_if_absent(self._note(attempt, number), json.dumps(_row(number, part)).encode())
 
     def begun(self, attempt: str) -> Finished | None:
@@ -159,6 +159,10 @@ class Unfinished:
             return None
         with json_values.decoding(f"{self._store.url}/{name}", "plan of a build"):
             return _finished(json_values.parsed(raw), [])
+
+    def is_begun(self, attempt: str) -> bool:
+        """Return whether an attempt has begun, and was neither published nor given up since."""
+        return self._store.exists(f"{self._folder}/{attempt}/{_PLAN}")
 
     def part(self, attempt: str, number: int) -> FinishedPart | None:
         """A part that is noted by itself as finished; None where it is not.
@@ -177,22 +181,22 @@ class Unfinished:
             return part
 
     def begin_part(self, attempt: str, number: int) -> int:
-        """Begin to build a part: how often others have begun it.
+        """Begin to build a part, and return how often others have begun it.
 
         Raises:
-            BuildRevokedError: where the attempt was forgotten: others have published it, or go on with it.
+            BuildRevokedError: if the attempt was forgotten: others have published it, or go on with it.
         """
         run = 0
         while not self._store.put_if_absent(name := f"{self._folder}/{attempt}/{number:05}-{run:02}.run", _token()):
             run += 1
         # Asked for afterwards: as long as the plan is there, so are the signs of all who began the part before.
-        if not self._store.exists(f"{self._folder}/{attempt}/{_PLAN}"):
+        if not self.is_begun(attempt):
             self._store.delete(name)
             raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
         return run
 
     def claim(self, attempt: str, number: int, claim: int, host: str) -> bool:
-        """Be the next host that means to build a part, after so many others; whether none was quicker."""
+        """Claim a part for a host, after so many others. True unless another host was quicker."""
         return self._store.put_if_absent(self._claim(attempt, number, claim), _token(host=host))
 
     def claimant(self, attempt: str, number: int, claim: int) -> str | None:
