@@ -41,6 +41,7 @@ PUBLIC = [
     "RaggedSpec",
     "RecordIndexError",
     "Report",
+    "Sharded",
     "SourceError",
     "Sparse",
     "SparseSpec",

@@ -193,6 +193,50 @@ def spread_over(begin: int, end: int) -> list[int]:
     return [begin + number for number in spread(end - begin)]
 
 
+class Indexed:
+    """Items by number and an iterator of its own, but no ``collections.abc.Sequence``."""
+
+    def __init__(self, rows: Listed) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.rows[number]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[number] for number in range(len(self.rows)))
+
+
+class Keyed(Indexed):
+    """A mapping in all but name: its items have keys."""
+
+    def keys(self) -> list[str]:
+        return [f"row {number}" for number in range(len(self.rows))]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.rows[int(key.removeprefix("row "))]
+
+
+def test_any_object_with_a_length_and_items_can_begin_at_any_record(
+    storage: Storage, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Indexed(Listed(7200)))
+    again = Listed(None)
+    assert cache(storage, Indexed(again)).digest == expected.digest
+    assert went_on_at(again) > 6000
+    check(storage, expected)
+
+
+def test_an_object_whose_items_have_keys_is_run_through(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    fail(storage, Keyed(Listed(7200)))
+    again = Listed(None)
+    assert cache(storage, Keyed(again)).digest == expected.digest
+    assert again.asked == list(range(RECORDS))
+    check(storage, expected)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 17, 18, 19, 1000, 10**12])
 def test_records_are_compared_from_the_first_to_the_last(count: int) -> None:
     numbers = spread(count)

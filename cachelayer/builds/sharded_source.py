@@ -6,10 +6,10 @@ the same. Each begins a shard of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, overload, runtime_checkable
 
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource
@@ -21,6 +21,7 @@ from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source, as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.protocols import T
 from cachelayer.records.codec import TypedCodec, codec_for
 from cachelayer.records.tree import Tree
 
@@ -71,7 +72,7 @@ class Parts(Protocol):
         """
 
 
-class Sharded:
+class Sharded(Generic[T]):
     """A source whose parts a function makes.
 
     Args:
@@ -99,6 +100,7 @@ class Sharded:
 
     @property
     def plan(self) -> dict[str, Any]:
+        """What decides the parts."""
         return {"parts": self.count}
 
     @cached_property
@@ -106,9 +108,9 @@ class Sharded:
         found = self._source(0).element_spec
         return self._declared if found is None else found
 
-    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Sharded:
-        """The same, of parts that are made into sources like this."""
-        made = Sharded(self.function, self.count)
+    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Sharded[T]:
+        """Return a source of the same parts, each of which is unbatched, or has the declared spec."""
+        made: Sharded[T] = Sharded(self.function, self.count)
         made._unbatch, made._declared = unbatch, element_spec
         return made
 
@@ -117,6 +119,7 @@ class Sharded:
         return Part(self._source(number), name=self.describe(number))
 
     def describe(self, number: int) -> str:
+        """Return what errors call a part."""
         return f"part {number} of {self.count}"
 
     def _source(self, number: int) -> Source:
@@ -140,8 +143,14 @@ class Sharded:
                 yield batch
 
 
-def sharded(function: Callable[[int, int], Any], count: int) -> Any:
-    """A source in parts, which are built by as many processes or hosts as there are.
+@overload
+def sharded(function: Callable[[int, int], Mapping[Any, Any]], count: int) -> Sharded[Any]: ...
+@overload
+def sharded(function: Callable[[int, int], Iterable[T]], count: int) -> Sharded[T]: ...
+@overload
+def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]: ...
+def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
+    """Return a source in parts, which are built by as many processes or hosts as there are.
 
     Args:
         function: takes the number of a part and the number of parts, and returns a source of the elements of this part:
@@ -154,7 +163,7 @@ def sharded(function: Callable[[int, int], Any], count: int) -> Any:
         What :meth:`cachelayer.Storage.cache` takes.
 
     Raises:
-        InvalidTypeError, InvalidArgumentError: where an argument cannot be.
+        InvalidTypeError, InvalidArgumentError: if an argument is invalid.
     """
     return Sharded(function, count)
 

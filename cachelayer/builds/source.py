@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +11,13 @@ import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import IterableSource, SequenceSource, length_of, refuse_if_begun
+from cachelayer.builds.iterable_source import (
+    IterableSource,
+    SequenceSource,
+    has_items,
+    length_of,
+    refuse_if_begun,
+)
 from cachelayer.builds.ref_source import of_our_own
 from cachelayer.builds.unbatch import unbatched
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -165,8 +171,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 
 def _of_elements(obj: Any) -> IterableSource:
-    """The source of what gives elements one after another, or by number."""
-    if isinstance(obj, (Sequence, np.ndarray)) or not hasattr(obj, "__iter__"):
+    """Return the source of what gives elements one after another, or by number."""
+    if has_items(obj) or not hasattr(obj, "__iter__"):
         return SequenceSource(obj)
     kind = type(obj).__name__
     try:

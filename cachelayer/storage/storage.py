@@ -12,6 +12,7 @@ from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_parts import Hosts
 from cachelayer.builds.publish import Publisher
+from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import splits_of
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
 from cachelayer.objects import paths
@@ -85,7 +86,7 @@ class Storage(Submitting):
     @overload
     def cache(
         self,
-        source: Iterable[T] | Callable[[], Iterable[T]],
+        source: Iterable[T] | Sharded[T] | Callable[[], Iterable[T] | Sharded[T]],
         dataset_id: str,
         dataset_version: str,
         *,
