@@ -554,8 +554,9 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
     plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options).job().plan
 
     def resumption(store: LocalStore, attempt: str) -> Resumption:
-        notes = BuildNotes(Unfinished(store, "rows", "v1"), attempt, plan, RECORDS, is_divided=False)
-        return Resumption(Log(store, "rows"), "v1", attempts, notes)
+        unfinished = Unfinished(store, "rows", "v1")
+        notes = BuildNotes(unfinished, attempt, plan, RECORDS, is_divided=False)
+        return Resumption(Log(store, "rows"), "v1", attempts, unfinished, notes)
 
     first, waiting = resumption(store, "first"), Waiting("nobody", enabled=False)
     taken: list[Any] = []

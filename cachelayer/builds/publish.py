@@ -254,7 +254,8 @@ class Publisher:
         """Return what an interrupted attempt has finished, and say so."""
         spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
         with Waiting(self._name, job.options.progress, after=_SOON) as waiting:
-            earlier = Resumption(self._log, self._version, self._attempts, notes).take_over(spec, waiting)
+            resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
+            earlier = resumption.take_over(spec, waiting)
         if earlier is not None:
             notice(f"{self._name}: going on after {earlier.records:,} records that are there", job.options.progress)
         return earlier
@@ -323,7 +324,7 @@ class Publisher:
         """Return what is recorded of the source, by which it is known again."""
         passed = Passed.of(self._source, self._options)
         return {
-            **({"identity": identity} if (identity := job.plan.stored["identity"]) else {}),
+            **({"identity": identity} if (identity := job.plan.stored_identity) else {}),
             **passed.recorded(self._store, self._dataset_id, job.source, built, self._options),
         }
 

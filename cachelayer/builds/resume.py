@@ -48,10 +48,11 @@ class Resumption:
         log: the log of the dataset.
         version: what is built.
         attempts: tells which attempts are at work.
+        unfinished: keeps the notes of all attempts at the version.
         notes: the notes of the attempt that builds now.
     """
 
-    def __init__(self, log: Log, version: str, attempts: Attempts, notes: BuildNotes) -> None:
+    def __init__(self, log: Log, version: str, attempts: Attempts, unfinished: Unfinished, notes: BuildNotes) -> None:
         self._log = log
         self._store = log.store
         self._dataset_id = log.dataset_id
@@ -59,7 +60,7 @@ class Resumption:
         self._attempts = attempts
         self._notes = notes
         self._attempt = notes.attempt
-        self._unfinished = Unfinished(log.store, log.dataset_id, version)
+        self._unfinished = unfinished
 
     def take_over(self, spec: Tree | None, waiting: Waiting) -> Finished | None:
         """Return what an interrupted attempt has finished of the same build; it cannot publish after that.

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from cachelayer.objects import paths
@@ -107,11 +108,15 @@ class LockedAttempts:
     @contextmanager
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:  # noqa: ARG002 - nobody reads it
         name = paths.build_lease(self._dataset_id, attempt)
-        self._store.make_folder(parent_of(name))
-        with file_lock.hold(self._store.path(name), remove=True):
+        with file_lock.hold(self._lock_file(name), remove=True):
             # Now, and not after hours when the version is to be published.
             self._store.check_links(name)
             yield
+
+    def _lock_file(self, name: str) -> Path:
+        """Return the path of a lock, whose folder is made if it does not exist."""
+        self._store.make_folder(parent_of(name))
+        return self._store.path(name)
 
     def are_running(
         self,
@@ -131,8 +136,7 @@ class LockedAttempts:
     @contextmanager
     def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
         attempt, name = new_attempt(), paths.version_lease(self._dataset_id, version)
-        self._store.make_folder(parent_of(name))
-        with file_lock.try_hold(self._store.path(name), attempt) as holder:
+        with file_lock.try_hold(self._lock_file(name), attempt) as holder:
             if holder != attempt:
                 # It may be half written, or no name at all.
                 yield Lead(holder if paths.is_attempt(holder) else "", is_ours=False)
