@@ -162,9 +162,9 @@ def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
 
 
 def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile]) -> tuple[int, int]:
-    """The shard and the record to begin with: the last of those done without a gap, where the source can go there.
+    """Return the shard and the record to begin with: the last of the shards done without a gap, if the source can seek.
 
-    That one is compared: a source that does not repeat itself would not give it again.
+    That shard is compared: a source that does not repeat itself would not give it again.
     """
     whole = whole_shards(done)
     # What was left out before is not known by its number in the source.
@@ -179,7 +179,7 @@ def whole_shards(done: Container[int]) -> int:
 
 
 def inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
-    """The spec of the first elements, and all batches again."""
+    """Return the spec of the first elements, and all batches again."""
     seen: list[Batch] = []
     elements: list[Any] = []
     for batch in batches:

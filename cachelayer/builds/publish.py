@@ -17,16 +17,9 @@ from typing import Any
 from cachelayer.builds.build import NOTHING, Built, EarlierShards, build
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import (
-    Hosts,
-    SharedParts,
-    build_parts,
-    build_together,
-    collected,
-    refuse_other_build,
-    remove_others,
-)
+from cachelayer.builds.build_parts import build_parts, build_together, collected, remove_others
 from cachelayer.builds.compare_source import check_earlier
+from cachelayer.builds.hosts import Hosts, SharedParts, refuse_other_build
 from cachelayer.builds.notes import BuildNotes
 from cachelayer.builds.part_task import PartTask
 from cachelayer.builds.resume import Resumption
@@ -97,7 +90,7 @@ class Publisher:
         self._progress: Progress | None = None
 
     def submit(self) -> StoredVersion:
-        """Build and publish the version, whoever else may be at it.
+        """Build and publish the version, even if others build it too.
 
         Raises:
             AlreadyExistsError: if it is published already, or a tag has its name.

@@ -87,7 +87,7 @@ class Resumption:
         return None
 
     def _adopt(self, found: _Interrupted) -> Snapshot:
-        """Adopt an attempt, unless others were quicker to adopt or to collect it; the head of the log after that."""
+        """Adopt an attempt unless others were quicker to adopt or collect it; return the head of the log after that."""
         change = event("adopt", attempts=[found.attempt], by=self._attempt)
 
         def adopting(head: Snapshot) -> Snapshot:
@@ -99,7 +99,7 @@ class Resumption:
         return self._log.commit(adopting)
 
     def _taken_over(self, attempt: str, finished: Finished, head: Snapshot) -> Finished | None:
-        """What is there of an attempt that this one has adopted, noted as its own."""
+        """Return what is there of an attempt that this one has adopted, noted as its own."""
         ours = {self._attempt, *(name for name, owner in head.adopted.items() if owner == self._attempt)}
         parts = {
             number: part
@@ -120,7 +120,7 @@ class Resumption:
         return kept
 
     def _not_named(self, attempts: list[str], head: Snapshot) -> set[str]:
-        """Those that no version needs: one may have published, and been killed before it deleted its notes."""
+        """Return those that no version needs: one may have published, and been killed before it deleted its notes."""
         try:
             return set(attempts) - named_attempts(self._store, self._dataset_id, head)
         except (CorruptionError, FormatError):
@@ -139,11 +139,11 @@ class Resumption:
             self._store.sync(folder)
 
     def _best(self, spec: bytes | None, waiting: Waiting) -> _Interrupted | None:
-        """The interrupted attempt at the same that has finished most."""
+        """Return the interrupted attempt at the same build that has finished most."""
         try:
             noted = self._unfinished.attempts()
         except StorageError as error:
-            # Who builds need not be allowed to list.
+            # To build one needs no right to list.
             warn(f"it is built anew, whatever others have finished: {error}")
             return None
         if not noted:
@@ -170,7 +170,7 @@ class Resumption:
         return max(same, key=lambda each: len(each.finished.parts), default=None)
 
     def _not_running(self, head: Snapshot, names: list[str], waiting: Waiting) -> list[str]:
-        """Those of these attempts that neither run nor belong to another that does."""
+        """Return those of these attempts that neither run nor belong to another that does."""
         others = [name for name in names if name != self._attempt]
         strange = sorted({of for name in others for of in (name, head.owner_of(name))} - {self._attempt})
         # All are asked at once: each may be watched for a while.
@@ -180,7 +180,7 @@ class Resumption:
         return [*ours, *idle]
 
     def _there(self, parts: Mapping[int, FinishedPart]) -> dict[int, FinishedPart]:
-        """Those of the parts whose shards lie in the store."""
+        """Return those of the parts whose shards lie in the store."""
 
         def is_there(shard: ShardFile) -> bool:
             name = f"{self._dataset_id}/{shard.name}"

@@ -45,11 +45,11 @@ class Shards:
     files: int
 
     def path(self, number: int) -> Path:
-        """Where a shard is written."""
+        """Return where a shard is written."""
         return self.folder / Path(paths.shard(self.attempt, self.files + number)).name
 
     def file(self, number: int, stats: ShardStats) -> ShardFile:
-        """A shard that was written."""
+        """Return a shard that was written."""
         return ShardFile(self.attempt, self.files + number, stats)
 
 
@@ -183,10 +183,10 @@ class _ShardChecker:
         self._records += len(frames)
 
     def check(self) -> None:
-        """Compare.
+        """Raise if the records are not those of the shard.
 
         Raises:
-            SourceError: where they differ.
+            SourceError: if they differ.
         """
         stats = self.shard.stats
         if self._records != stats.records or self._digest.hexdigest() != stats.sha256:

@@ -1,7 +1,7 @@
 """Sources in parts that are built apart from one another, by any number of processes.
 
-The parts of a source depend on the source and on the options of the build alone: whoever builds them, the version is
-the same. Each begins a shard of its own.
+The parts of a source depend on the source and on the options of the build alone, so that the version is the same
+on any number of processes. Each begins a shard of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SAMPLE = 64
 _LOOK_AHEAD = (1, 100, 10_000)
 _PARTS_PER_WORKER = 2
 _FILLED = 0.8
-"""How full the shard of a part is meant to be, where the sizes of its records are not known before."""
+"""How full the shard of a part is meant to be if the sizes of its records are not known before."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Part:
         source: gives its elements.
         first: the number by which errors call the first of them.
         records: how many there are; None for all that the source gives.
-        name: what errors call it, where the numbers of its records do not tell; else empty.
+        name: what errors call it if the numbers of its records do not tell; else empty.
     """
 
     source: Source
@@ -59,16 +59,16 @@ class Parts(Protocol):
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        """What decides the parts, as JSON; None where the shards are those of a build that is not divided."""
+        """What decides the parts, as JSON; None if the shards are those of a build in one piece."""
 
     def describe(self, number: int) -> str:
-        """What errors call a part."""
+        """Return what errors call a part."""
 
     def part(self, number: int) -> Part:
-        """One of the parts.
+        """Return one of the parts.
 
         Raises:
-            CacheLayerError: where there is no source of it.
+            CacheLayerError: if it has no source.
         """
 
 
@@ -80,8 +80,8 @@ class Sharded(Generic[T]):
         count: number of parts.
 
     Raises:
-        InvalidTypeError: where the function is none, or the count no integer.
-        InvalidArgumentError: where there is no part.
+        InvalidTypeError: if the function is none, or the count no integer.
+        InvalidArgumentError: if the count is below 1.
     """
 
     kind = "sharded"
@@ -115,7 +115,7 @@ class Sharded(Generic[T]):
         return made
 
     def part(self, number: int) -> Part:
-        """One of the parts."""
+        """Return one of the parts."""
         return Part(self._source(number), name=self.describe(number))
 
     def describe(self, number: int) -> str:
@@ -135,7 +135,7 @@ class Sharded(Generic[T]):
             raise type(error)(f"{self.describe(number)}: {error}") from error
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements of all parts, one part after another."""
+        """Yield the elements of all parts, one part after another."""
         left = limit
         for number in range(self.count):
             for batch in self._source(number).batches(left):
@@ -154,10 +154,10 @@ def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
 
     Args:
         function: takes the number of a part and the number of parts, and returns a source of the elements of this part:
-            whatever :meth:`cachelayer.Storage.cache` takes. It runs where the part is built, and again where that was
-            interrupted, so it gives the same elements each time.
+            whatever :meth:`cachelayer.Storage.cache` takes. It runs in the process that builds the part, and again
+            if that was interrupted, so it gives the same elements each time.
         count: number of parts; each begins a shard of its own, so a part of less than a shard is a small file. The
-            version has the records of the parts in the order of their numbers, whoever built them.
+            version has the records of the parts in the order of their numbers.
 
     Returns:
         What :meth:`cachelayer.Storage.cache` takes.
@@ -199,13 +199,13 @@ class Ranges:
         return f"records {first} to {min(self.length, first + self.records) - 1}"
 
     def part(self, number: int) -> Part:
-        """One of the parts."""
+        """Return one of the parts."""
         first = number * self.records
         return Part(self.source.skipped(first), first, min(self.records, self.length - first))
 
 
 def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) -> Ranges:
-    """A source in ranges of about a shard each.
+    """Divide a source into ranges of about a shard each.
 
     Args:
         source: the source.
@@ -232,10 +232,10 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 
 
 def spec_of(parts: Parts) -> Tree | None:
-    """The spec of the elements of a source in parts: of the source, or else of the first element that there is.
+    """Return the spec of the elements of a source in parts: the declared one, else that of the first element.
 
     Raises:
-        CacheLayerError: where it cannot be known.
+        CacheLayerError: if no element tells.
     """
     unknown: ElementError | None = None
     for number in range(parts.count):
@@ -260,7 +260,7 @@ def _first(parts: Parts, number: int, limit: int) -> Iterator[Batch]:
 
 
 def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
-    """The spec of the first elements of a source, as few of them as tell; None where there is none."""
+    """Return the spec of the first elements of a source, as few of them as tell; None if there is none."""
     for limit in _LOOK_AHEAD:
         try:
             spec, seen = inferred(batches(limit))
@@ -286,15 +286,15 @@ class Division:
 
 
 def divided(source: Source, options: BuildOptions, *, apart: bool) -> Division | None:
-    """A build in parts, where the source can be divided and it is of use; None where it is built as a whole.
+    """Divide a build into parts if the source allows it and it is of use; None if it is built in one piece.
 
     Args:
         source: what is built.
         options: how.
-        apart: whether others than processes of this host build it, which cannot be sent what was made here.
+        apart: whether an engine or other hosts build it.
 
     Raises:
-        InvalidArgumentError: where an engine cannot divide the source.
+        InvalidArgumentError: if an engine is to build a source that cannot be divided.
     """
     if isinstance(source, Parts):
         if options.max_records is not None:

@@ -37,24 +37,24 @@ class Source(Protocol):
 
     @property
     def element_spec(self) -> Tree | None:
-        """The schema that the source declares, or None where it declares none."""
+        """The schema that the source declares; None if it declares none."""
 
     @property
     def length(self) -> int | None:
         """Number of elements, if it is known: the build is held to it. A guess is a ``length_hint``."""
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements, at most ``limit`` of them.
+        """Yield the elements, at most ``limit`` of them.
 
         Raises:
-            SourceError: where the source fails, with the number of the record.
-            InvalidArgumentError: where the source is known to be endless and there is no limit.
+            SourceError: if the source fails, with the number of the record.
+            InvalidArgumentError: if the source is known to be endless and there is no limit.
         """
 
 
 @runtime_checkable
 class Declarable(Protocol):
-    """A source that takes the spec that a user declares: it must, where it gives columns of its own spec."""
+    """A source that takes the spec that a user declares, as one must that gives columns of its own spec."""
 
     def with_element_spec(self, spec: Tree) -> Source: ...
 
@@ -71,7 +71,7 @@ class Seekable(Protocol):
     """A source that can begin at any record, at little cost."""
 
     def skipped(self, records: int) -> Source:
-        """The same source from this record on; its errors go on counting from there."""
+        """Return the source from this record on; its errors go on counting from there."""
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ class Skippable(Protocol):
     """A source that can leave out its first records once at less cost than they have, but not again and again."""
 
     def rest(self, records: int) -> Source:
-        """The same source from this record on; its errors go on counting from there."""
+        """Return the source from this record on; its errors go on counting from there."""
 
 
 def expected_length(source: Source) -> int | None:
@@ -89,7 +89,7 @@ def expected_length(source: Source) -> int | None:
 
 
 def from_record(source: Seekable | Skippable, records: int) -> Source:
-    """The same source from this record on."""
+    """Return the source from this record on."""
     return source.skipped(records) if isinstance(source, Seekable) else source.rest(records)
 
 
@@ -107,12 +107,12 @@ def splits_of(obj: Any) -> Mapping[str, Any] | None:
 
 
 def metadata_of(source: Source) -> dict[str, Any]:
-    """What a source says of itself, for the metadata of the version; most say nothing."""
+    """Return what a source says of itself, for the metadata of the version; most say nothing."""
     return dict(getattr(source, "metadata", {}))
 
 
 def _returned(function: Callable[[], Any]) -> Any:
-    """What a function that makes a source returns."""
+    """Return what a function that makes a source returns."""
     try:
         return function()
     except CacheLayerError:
@@ -123,7 +123,7 @@ def _returned(function: Callable[[], Any]) -> Any:
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
-    """The source that an object is.
+    """Return the source that an object is.
 
     Args:
         obj: a source, what an adapter knows, a ref or a stream, an array, a dict or tuple of arrays, an iterable, what
@@ -216,7 +216,7 @@ def _refuse_no_source(obj: Any) -> None:
 
 
 def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
-    """The source that an adapter makes of it; only those are asked whose framework is loaded already."""
+    """Return the source that an adapter makes of it; only those are asked whose framework is loaded already."""
     # Imported here: it takes a tenth of the time of importing the whole package.
     from importlib.metadata import entry_points
 

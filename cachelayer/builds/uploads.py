@@ -87,7 +87,7 @@ class Uploads:
         return kind is not None and (self.is_abandoned(kind) or self._notes is None)
 
     def is_abandoned(self, kind: type[BaseException] | None) -> bool:
-        """True on Ctrl-C: abandon uploads instead of waiting for a network that may not answer."""
+        """Return True on Ctrl-C: uploads are abandoned instead of waiting for a network that may not answer."""
         return kind is KeyboardInterrupt and self._uploader is not None
 
     def close(self, kind: type[BaseException] | None) -> None:

@@ -71,7 +71,7 @@ class WritingProcess:
         self._asked += 1
 
     def _answers(self) -> list[ShardFile]:
-        """The last answer, when all have come."""
+        """Wait for all answers, and return the last."""
         shards: list[ShardFile] = []
         while self._asked:
             shards = self._receive()

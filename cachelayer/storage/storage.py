@@ -10,7 +10,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import Hosts
+from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.publish import Publisher
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import splits_of

@@ -64,8 +64,8 @@ class Submitting(Catalog):
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
                 does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
             allow_empty: publish a version without records if the source gives none, instead of an error.
-            workers: processes that build, where the source comes in parts (:func:`cachelayer.sharded`) or can begin at
-                any record; of another source one process makes the elements, and a second one writes them. The shards
+            workers: processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or can begin at any
+                record; of another source one process makes the elements, and a second one writes them. The shards
                 are the same for any number of them.
             engine: what runs them: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``, or any
                 object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided into
@@ -86,12 +86,12 @@ class Submitting(Catalog):
             The version; of a ``datasets.DatasetDict`` a dict of versions, with ids ``<dataset id>.<split>``.
 
         Raises:
-            AlreadyExistsError: where the version is there; versions never change.
+            AlreadyExistsError: if the version is there; versions never change.
             ElementError: for an element that does not fit, with its record number and the path of the leaf.
             SourceError: if the source fails, with the record number, does not have as many elements as its length says,
                 or gives none.
-            InvalidTypeError: where the source is none.
-            StorageError: where the disk is full or fails.
+            InvalidTypeError: if it is no source.
+            StorageError: if the disk is full or fails.
         """
         options = BuildOptions.checked(
             element_spec=element_spec,
@@ -152,9 +152,9 @@ class Submitting(Catalog):
             source, record, submit_options: as in :meth:`submit`; elements have the element spec of the base.
 
         Raises:
-            AlreadyExistsError: where the new version is there, as after losing a race against another.
-            InvalidArgumentError: where the source has another element spec, with each leaf that differs.
-            NotFoundError: where there is no such base.
+            AlreadyExistsError: if the new version is there, as after losing a race against another.
+            InvalidArgumentError: if the source has another element spec, with each leaf that differs.
+            NotFoundError: if there is no such base.
             CacheLayerError: as in :meth:`submit`.
         """
         options = BuildOptions.of(submit_options, "record")
@@ -196,11 +196,11 @@ class Submitting(Catalog):
             The version; its digest is that of ``fetch(dataset_id, base_version).select(keep)``.
 
         Raises:
-            AlreadyExistsError: where the new version is there.
-            NotFoundError: where there is no such base.
-            RecordIndexError: where the base has no such record.
+            AlreadyExistsError: if the new version is there.
+            NotFoundError: if there is no such base.
+            RecordIndexError: if the base has no such record.
             InvalidArgumentError: if ``keep`` keeps no record.
-            InvalidTypeError: where ``keep`` is nothing of that.
+            InvalidTypeError: if ``keep`` is nothing of that.
         """
         check_version(new_version)
         base = self.fetch(dataset_id, base_version)

@@ -1,4 +1,4 @@
-"""Who builds what: build attempts that others see at work, and builders of one version that take turns.
+"""Build attempts that others see at work, and builders of one version that take turns.
 
 None of this decides what is published; that is the log's alone. It saves building the same thing twice, and keeps what
 is being built from being collected.
@@ -35,7 +35,7 @@ class Attempts(Protocol):
         """Show others that an attempt is at work, and how far it is."""
 
     def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
-        """Which of these attempts are at work.
+        """Return which of these attempts are at work.
 
         Args:
             attempts: the attempts.
@@ -46,7 +46,7 @@ class Attempts(Protocol):
         """Remove what showed that a dead attempt was at work."""
 
     def dead(self, attempts: Collection[str]) -> set[str]:
-        """Those of these attempts that are known by now to have ended; asked again and again, it comes to know all."""
+        """Return those that are known by now to have ended; it comes to know all if it is asked again and again."""
 
     @contextmanager
     def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
@@ -73,7 +73,7 @@ class Lead:
     Args:
         attempt: the attempt that builds it; empty if that is not known yet.
         is_ours: whether this process leads.
-        dead: the attempt that led before, and may only be paused: whoever leads now keeps it from publishing.
+        dead: the attempt that led before, and may only be paused: the new leader keeps it from publishing.
     """
 
     attempt: str
@@ -87,19 +87,19 @@ def pause() -> None:
 
 
 def new_attempt() -> str:
-    """A name for a build attempt that no other has."""
+    """Return a name for a build attempt that no other has."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
 
 
 def attempts_of(store: ObjectStore, dataset_id: str) -> Attempts:
-    """The build attempts of a dataset."""
+    """Return the build attempts of a dataset."""
     if isinstance(store, LocalStore):
         return LockedAttempts(store, dataset_id)
     return BeatingAttempts(store, dataset_id)
 
 
 class LockedAttempts:
-    """Build attempts on a file system: who is at work holds a lock, which dies with its holder."""
+    """Build attempts on a file system: one at work holds a lock, which dies with its holder."""
 
     def __init__(self, store: LocalStore, dataset_id: str) -> None:
         self._store = store
@@ -151,7 +151,7 @@ class LockedAttempts:
 
 
 class BeatingAttempts:
-    """Build attempts in an object store: who is at work writes a beat again and again."""
+    """Build attempts in an object store: one at work writes a beat again and again."""
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self._store = store

@@ -19,10 +19,10 @@ from cachelayer.versions.unfinished import Unfinished
 
 
 def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
-    """Every attempt that wrote a manifest, a shard or another file of a version whose files have to stay.
+    """Return every attempt that wrote a manifest, a shard or another file of a version whose files have to stay.
 
     Raises:
-        CorruptionError, FormatError: where that is not known of some version.
+        CorruptionError, FormatError: if that is not known of some version.
     """
     named: set[str] = set()
     for info in head.with_files:
@@ -31,7 +31,7 @@ def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[s
 
 
 def attempts_named_by(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
-    """The same of one version."""
+    """Return every attempt that wrote a file of a version."""
     return {paths.attempt_of(info.manifest), *StoredVersion(store, dataset_id, info).manifest.attempts}
 
 
@@ -70,16 +70,16 @@ class Committer:
             raise AlreadyExistsError(f"{name} {what} already: choose another version")
 
     def is_revoked(self, attempt: str) -> bool:
-        """Whether an attempt cannot publish any more."""
+        """Return whether an attempt cannot publish any more."""
         return attempt in self._log.head().revoked
 
     def revoke(self, attempt: str) -> Snapshot:
-        """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
+        """Keep an attempt from publishing, unless the version is there; return the head of the log after that."""
         change = event("revoke", attempts=[attempt])
         return self._unless_settled(attempt, lambda head: head.without_attempts([attempt], change))
 
     def adopt(self, attempt: str, by: str) -> Snapshot:
-        """The same, where what it has finished goes on to be another's."""
+        """Keep an attempt from publishing, and leave what it has finished to another."""
         return self._unless_settled(attempt, lambda head: _adopting(head, attempt, by))
 
     def _unless_settled(self, attempt: str, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
@@ -139,7 +139,7 @@ class Committer:
         return head.with_version(info, event("publish", version=self._version, **details))
 
     def abandon(self, attempt: str, *, keep: bool, is_known: bool) -> bool:
-        """Give up a failed attempt, and delete what it wrote if nothing needs it; whether others had revoked it.
+        """Give up a failed attempt, delete what it wrote if nothing needs it, and return whether others had revoked it.
 
         It may have failed after its publication, or its last put may still arrive. So files go only after an entry of
         the log that keeps the attempt from publishing, and only if no version names one of them by then.
@@ -166,7 +166,7 @@ class Committer:
         return False
 
     def _given_up(self, head: Snapshot, attempt: str, *, keep: bool) -> Snapshot:
-        """The snapshot in which an attempt that has not published cannot do so any more."""
+        """Return the snapshot in which an attempt that has not published cannot do so any more."""
         if attempt in head.revoked or head.has_published(attempt):
             return head
         if keep and self._version not in head.versions:
@@ -174,7 +174,7 @@ class Committer:
         return head.without_attempts([attempt], event("revoke", attempts=[attempt]))
 
     def _is_free(self, head: Snapshot, attempt: str) -> bool:
-        """Whether nothing needs the files of an attempt, now or later."""
+        """Return whether nothing needs the files of an attempt, now or later."""
         if attempt not in head.revoked or attempt in head.adopted:
             return False
         return attempt not in named_attempts(self._store, self._dataset_id, head)
