@@ -19,7 +19,7 @@ from cachelayer.versions.stored_version import StoredVersion
 def derive(
     base: StoredVersion, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
 ) -> StoredVersion:
-    """Publish a version of some of the records of another, which copies none.
+    """Publish a version of some of the records of another, without copying any.
 
     Args:
         base: the other version.
