@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_entries import commit
 
 import cachelayer
 from cachelayer import Storage, StorageError
@@ -129,7 +130,7 @@ def test_a_build_whose_attempt_was_revoked_and_deleted_says_so(tmp_path: Path) -
     def source() -> Iterator[int]:
         yield from range(2000)
         (folder,) = (tmp_path / "d" / "_builds").iterdir()
-        Log(storage._store, "d").commit(lambda head: type(head)(revoked=frozenset({folder.name})))
+        commit(Log(storage._store, "d"), lambda head: type(head)(revoked=frozenset({folder.name})))
         storage._store.delete_folder(f"d/_builds/{folder.name}")
         yield from range(2000)
 

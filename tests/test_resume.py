@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import answer, fault_proxy
+from log_entries import commit
 from resume_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, generated, row, run
 from servers import Server, new_bucket
 
@@ -432,7 +433,7 @@ def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: St
     fail(storage, Listed(6400))
 
     def collect() -> None:
-        Log(storage._store, "rows").commit(lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
+        commit(Log(storage._store, "rows"), lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
 
     with pytest.raises(cachelayer.BuildRevokedError, match="collected meanwhile"):
         cache(storage, Listed(None, at=(7600, collect)))

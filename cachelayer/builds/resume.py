@@ -89,14 +89,13 @@ class Resumption:
     def _adopt(self, found: _Interrupted) -> Snapshot:
         """Adopt an attempt unless others were quicker to adopt or collect it; return the head of the log after that."""
         change = event("adopt", attempts=[found.attempt], by=self._attempt)
-
-        def adopting(head: Snapshot) -> Snapshot:
+        for head in self._log.heads():
             as_found = head.can_be_adopted(found.attempt) and head.owner_of(found.attempt) == found.owner
             if found.owner == self._attempt or not as_found:
-                return head
-            return head.adopting([found.attempt], self._attempt, change)
-
-        return self._log.commit(adopting)
+                break
+            if self._log.append(head.adopting([found.attempt], self._attempt, change)):
+                break
+        return self._log.head()
 
     def _taken_over(self, attempt: str, finished: Finished, head: Snapshot) -> Finished | None:
         """Return what is there of an attempt that this one has adopted, noted as its own."""

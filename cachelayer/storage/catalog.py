@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import Any
@@ -139,7 +138,12 @@ class Catalog:
             AlreadyExistsError: where a version has the name of the tag.
         """
         paths.check_name("tag", tag)
-        self._commit(dataset_id, version, lambda head: head.with_tag(version, tag, event("tag", tag=tag)))
+        log = self._log_of(dataset_id, version)
+        for head in log.heads():
+            if version not in head.versions:
+                raise _no_version(dataset_id, version, head)
+            if log.append(head.with_tag(version, tag, event("tag", tag=tag))):
+                break
 
     def untag(self, dataset_id: str, tag: str) -> None:
         """Remove a tag; the version that it names stays.
@@ -150,7 +154,10 @@ class Catalog:
         paths.check_name("dataset id", dataset_id)
         paths.check_name("tag", tag)
         self._snapshot(dataset_id)
-        Log(self._store, dataset_id).commit(lambda head: head.without_tag(tag, event("untag", tag=tag)))
+        log = Log(self._store, dataset_id)
+        for head in log.heads():
+            if log.append(head.without_tag(tag, event("untag", tag=tag))):
+                break
 
     def delete(self, dataset_id: str, version: str, *, force: bool = False, grace: float = gc.GRACE_SECONDS) -> None:
         """Delete a version. Nobody can open it from then on; those who read it already go on for the grace.
@@ -168,36 +175,23 @@ class Catalog:
             InvalidArgumentError: if a tag names it, without ``force``, or the grace is no number of seconds.
         """
         grace = gc.checked_grace(grace)
-
-        def change(head: Snapshot) -> Snapshot:
-            return head.without_version(version, event("delete", version=version), force=force, grace=grace)
-
-        def is_there(head: Snapshot) -> bool:
+        log = self._log_of(dataset_id, version)
+        for head in log.heads():
             waiting = (each for each in head.deleted if each.info.version == version)
-            return version in head.versions or any(each.grace > grace for each in waiting)
-
-        self._commit(dataset_id, version, change, is_there)
+            if version not in head.versions and not any(each.grace > grace for each in waiting):
+                raise _no_version(dataset_id, version, head)
+            change = event("delete", version=version)
+            if log.append(head.without_version(version, change, force=force, grace=grace)):
+                break
         if grace == 0:
             gc.collect_deleted(self._store, dataset_id)
 
-    def _commit(
-        self,
-        dataset_id: str,
-        version: str,
-        change: Callable[[Snapshot], Snapshot],
-        is_there: Callable[[Snapshot], bool] | None = None,
-    ) -> None:
+    def _log_of(self, dataset_id: str, version: str) -> Log:
+        """Return the log of a dataset that exists; the names are checked."""
         paths.check_name("dataset id", dataset_id)
         paths.check_name("version", version)
         self._snapshot(dataset_id)
-
-        def decide(head: Snapshot) -> Snapshot:
-            if not (version in head.versions if is_there is None else is_there(head)):
-                Reference(dataset_id, version).resolve(head)
-                raise VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
-            return change(head)
-
-        Log(self._store, dataset_id).commit(decide)
+        return Log(self._store, dataset_id)
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> Report:
         """Read every record of a version and compare with every checksum.
@@ -237,3 +231,13 @@ class Catalog:
             The attempts that were deleted, as ``<dataset id>/<attempt>``.
         """
         return gc.collect_all(self._store, grace=gc.checked_grace(grace), progress=progress)
+
+
+def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:
+    """Return the error of a name that is no version.
+
+    Raises:
+        VersionNotFoundError: if it is no tag either, with the names that there are.
+    """
+    Reference(dataset_id, version).resolve(head)
+    return VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")

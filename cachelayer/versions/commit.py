@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -73,20 +73,21 @@ class Committer:
         """Return whether an attempt cannot publish any more."""
         return attempt in self._log.head().revoked
 
-    def revoke(self, attempt: str) -> Snapshot:
-        """Keep an attempt from publishing, unless the version is there; return the head of the log after that."""
-        change = event("revoke", attempts=[attempt])
-        return self._unless_settled(attempt, lambda head: head.without_attempts([attempt], change))
+    def revoke(self, attempt: str) -> None:
+        """Keep an attempt from publishing, unless the version is there."""
+        for head in self._log.heads():
+            if self._is_settled(head, attempt) or self._log.append(_revoking(head, attempt)):
+                break
 
-    def adopt(self, attempt: str, by: str) -> Snapshot:
-        """Keep an attempt from publishing, and leave what it has finished to another."""
-        return self._unless_settled(attempt, lambda head: _adopting(head, attempt, by))
+    def adopt(self, attempt: str, by: str) -> None:
+        """Keep an attempt from publishing, unless the version is there, and leave what it has finished to another."""
+        for head in self._log.heads():
+            if self._is_settled(head, attempt) or self._log.append(_adopting(head, attempt, by)):
+                break
 
-    def _unless_settled(self, attempt: str, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
-        def unless_settled(head: Snapshot) -> Snapshot:
-            return head if self._version in head.versions or attempt in head.revoked else change(head)
-
-        return self._log.commit(unless_settled)
+    def _is_settled(self, head: Snapshot, attempt: str) -> bool:
+        """Return whether an attempt cannot publish any more, or the version is there."""
+        return self._version in head.versions or attempt in head.revoked
 
     def publish(
         self, attempt: str, made: Composition, details: Mapping[str, Any], adopted: Collection[str] = ()
@@ -119,7 +120,9 @@ class Committer:
             time=manifest.provenance["time"],
         )
         self._commits = True
-        self._log.commit(lambda head: self._next(head, info, details, adopted))
+        for head in self._log.heads():
+            if self._log.append(self._next(head, info, details, adopted)):
+                break
         return StoredVersion.with_manifest(self._store, self._dataset_id, info, manifest)
 
     def _next(
@@ -153,7 +156,7 @@ class Committer:
             head = self._log.head()
             revoked, keep = attempt in head.revoked, keep and self._version not in head.versions
             if self._commits or (is_known and not keep):
-                head = self._log.commit(lambda head: self._given_up(head, attempt, keep=keep))
+                head = self._give_up(attempt, keep=keep)
             elif not revoked:
                 # Nobody but this process knows of it, or it stays as it is.
                 if not keep:
@@ -165,13 +168,15 @@ class Committer:
             return revoked
         return False
 
-    def _given_up(self, head: Snapshot, attempt: str, *, keep: bool) -> Snapshot:
-        """Return the snapshot in which an attempt that has not published cannot do so any more."""
-        if attempt in head.revoked or head.has_published(attempt):
-            return head
-        if keep and self._version not in head.versions:
-            return _adopting(head, attempt, attempt)
-        return head.without_attempts([attempt], event("revoke", attempts=[attempt]))
+    def _give_up(self, attempt: str, *, keep: bool) -> Snapshot:
+        """Keep an attempt that has not published from doing so; return the head of the log after that."""
+        for head in self._log.heads():
+            if attempt in head.revoked or head.has_published(attempt):
+                break
+            keeps = keep and self._version not in head.versions
+            if self._log.append(_adopting(head, attempt, attempt) if keeps else _revoking(head, attempt)):
+                break
+        return self._log.head()
 
     def _is_free(self, head: Snapshot, attempt: str) -> bool:
         """Return whether nothing needs the files of an attempt, now or later."""
@@ -182,3 +187,7 @@ class Committer:
 
 def _adopting(head: Snapshot, attempt: str, by: str) -> Snapshot:
     return head.adopting([attempt], by, event("adopt", attempts=[attempt], by=by))
+
+
+def _revoking(head: Snapshot, attempt: str) -> Snapshot:
+    return head.without_attempts([attempt], event("revoke", attempts=[attempt]))
