@@ -1,7 +1,13 @@
 """Building a version and publishing it: once, whole, or not at all.
 
 A build attempt writes shards into a folder of its own, then its manifest, and becomes a version by one entry of the
-dataset's log. What is not in the log is no version, so a build may die anywhere.
+dataset's log. What is not in the log is no version, so a build may die anywhere. Each stage returns what the next takes::
+
+    BuildJob.of        what is to be done: source, options, parts, plan
+    Attempts.lead      whose turn it is to build the version
+    Resumption         what an interrupted attempt has finished of it
+    build, collected   the shards
+    Committer.publish  the version, with its manifest
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from cachelayer.provenance.environment import commit_of, environment, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json
 from cachelayer.user_warnings import warn
-from cachelayer.versions.attempts import Lead, attempts_of, new_attempt
+from cachelayer.versions.attempts import Lead, attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
 from cachelayer.versions.compose import Composition, appended
 from cachelayer.versions.derive import base_of
@@ -144,7 +150,7 @@ class Publisher:
                 over = self._committer.is_published() or self._committer.is_revoked(lead.attempt)
                 if not over and not self._attempts.dead([lead.attempt]):
                     raise
-            self._attempts.wait(lead)
+            pause()
             if self._committer.is_published():
                 return None
 

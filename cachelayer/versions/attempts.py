@@ -57,7 +57,7 @@ class Attempts(Protocol):
             status: how far it is.
         """
 
-    def wait(self, lead: Lead, waiting: Waiting | None = None) -> None:
+    def wait(self, lead: Lead, waiting: Waiting) -> None:
         """Wait for a while, before it is looked again whether another still leads.
 
         Args:
@@ -144,9 +144,8 @@ class LockedAttempts:
             with self.running(attempt, status):
                 yield Lead(attempt, is_ours=True)
 
-    def wait(self, lead: Lead, waiting: Waiting | None = None) -> None:  # noqa: ARG002 - a lock says nothing else
-        if waiting is not None:
-            waiting.wait_for("another process")
+    def wait(self, lead: Lead, waiting: Waiting) -> None:  # noqa: ARG002 - a lock says nothing else
+        waiting.wait_for("another process")
         time.sleep(_LOCK_PAUSE)
 
 
@@ -179,12 +178,11 @@ class BeatingAttempts:
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
 
-    def wait(self, lead: Lead, waiting: Waiting | None = None) -> None:
+    def wait(self, lead: Lead, waiting: Waiting) -> None:
         if not lead.attempt:
             # Another has just taken the turn, and says its name when it is asked again.
             return
-        if waiting is not None:
-            waiting.wait_for(self._shown(lead.attempt))
+        waiting.wait_for(self._shown(lead.attempt))
         pause()
 
     def _shown(self, attempt: str) -> str:
