@@ -7,15 +7,18 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from log_entries import commit
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
 from cachelayer.objects.local import LocalStore
+from cachelayer.versions.log import Log
 
 
 @pytest.fixture
@@ -368,6 +371,13 @@ def test_a_callable_is_called_only_on_a_miss(storage: Storage) -> None:
     for _ in range(3):
         assert list(storage.cache(make, "d", "v1")) == [1, 2]
     assert len(calls) == 1
+
+
+def test_a_tag_that_names_nothing_takes_its_name_all_the_same(storage: Storage) -> None:
+    storage.submit([1], "d", "v1")
+    commit(Log(storage._store, "d"), lambda head: replace(head, tags={"v2": "gone"}))
+    with pytest.raises(cachelayer.AlreadyExistsError, match="v2"):
+        storage.cache([1, 2], "d", "v2")
 
 
 def test_what_a_source_finds_there_already_is_its_own_error(storage: Storage) -> None:

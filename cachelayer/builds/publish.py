@@ -1,7 +1,9 @@
 """Building a version and publishing it: once, whole, or not at all.
 
 A build attempt writes shards into a folder of its own, then its manifest, and becomes a version by one entry of the
-dataset's log. What is not in the log is no version, so a build may die anywhere. Each stage returns what the next takes::
+dataset's log. What is not in the log is no version, so a build may die anywhere.
+
+Each stage returns what the next one takes::
 
     BuildJob.of        what is to be done: source, options, parts, plan
     Attempts.lead      whose turn it is to build the version

@@ -55,7 +55,7 @@ class Committer:
     def is_published(self) -> bool:
         """Return whether there is such a version, or a tag of its name."""
         head = self._log.head()
-        return self._version in head.versions or self._version in head.tags
+        return head.tags.get(self._version, self._version) in head.versions
 
     def refuse_if_published(self) -> None:
         """Raise if the name is taken.
