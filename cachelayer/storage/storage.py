@@ -149,6 +149,7 @@ class Storage(Submitting):
         how = checked_on_change(on_change)
 
         splits = splits_of(source)
+        check_names(dataset_id, dataset_version, splits or ())
         if splits is None:
             return self._cache(source, dataset_id, dataset_version, origin_of(source, record), options, how, hosts)
         return of_splits(
@@ -171,7 +172,6 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
     ) -> DataRef[Any]:
         together = None if hosts is None else Hosts.checked(hosts)
-        check_names(dataset_id, version)
         log = Log(self._store, dataset_id)
         ref = self._find(log, version)
         while ref is None:
@@ -234,7 +234,7 @@ class Storage(Submitting):
         how, names = checked_on_change(on_change), checked_record(record)
 
         def cache(source: Callable[[], Any], version: str, origin: Origin) -> DataRef[Any]:
-            return self._cache(source, dataset_id, version, origin, options, how, hosts)
+            return self._cache(source, dataset_id, check_version(version), origin, options, how, hosts)
 
         return cacheable(cache, dataset_version, submit_options, names)
 

@@ -110,6 +110,7 @@ class Submitting(Catalog):
         )
 
         splits = splits_of(source)
+        check_names(dataset_id, dataset_version, splits or ())
         if splits is None:
             return self._submit(source, dataset_id, dataset_version, record, options)
         return of_splits(
@@ -128,7 +129,6 @@ class Submitting(Catalog):
         options: BuildOptions,
         base: StoredVersion | None = None,
     ) -> DataRef[Any]:
-        check_names(dataset_id, version)
         log, origin = Log(self._store, dataset_id), origin_of(source, record)
         return self._ref(Publisher(log, self._copies, version, source, origin, options, base).submit())
 
@@ -161,6 +161,7 @@ class Submitting(Catalog):
 
         splits = splits_of(source)
         if splits is None:
+            check_names(dataset_id, new_version)
             base = self.fetch(dataset_id, base_version)._base.version
             return self._submit(source, dataset_id, new_version, record, options, base)
         return of_splits(
@@ -215,13 +216,15 @@ class Submitting(Catalog):
         return self._ref(derived)
 
 
-def check_names(dataset_id: str, version: str) -> None:
-    """Raise if a dataset or a version cannot have such a name.
+def check_names(dataset_id: str, version: str, splits: Iterable[str] = ()) -> None:
+    """Raise if a dataset, one of its splits or a version cannot have such a name.
 
     Raises:
         InvalidArgumentError: with the name and what it may be.
     """
     paths.check_name("dataset id", dataset_id)
+    for split in splits:
+        paths.check_name("dataset id", f"{dataset_id}.{split}")
     check_version(version)
 
 
