@@ -71,7 +71,6 @@ def _described(build: Finished) -> Any:
         **build.plan,
         "element_spec": build.element_spec,
         "number of elements": build.source_length,
-        "is divided": build.is_divided,
     }
     # Tuples, say, are lists in what another host has written.
     return json.loads(json.dumps(described))

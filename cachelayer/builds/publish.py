@@ -177,7 +177,7 @@ class Publisher:
     def _help(self, lead: str, job: BuildJob, division: Division, hosts: Hosts) -> None:
         """Build parts of what another host leads, as long as it does."""
         begun = self._unfinished.begun(lead) if lead else None
-        if begun is None or self._attempts.dead([lead]):
+        if begun is None or not begun.is_divided or self._attempts.dead([lead]):
             return
         spec = spec_json.to_json(job.options.element_spec)
         ours = Finished(job.plan.beside(begun.plan), spec, job.source.length, is_divided=True)
