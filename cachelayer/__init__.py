@@ -7,7 +7,7 @@ from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mixed import Mixture, mix
 from cachelayer.access.wrapped import WrappedRef, wrap
 from cachelayer.builds.build_options import SubmitOptions
-from cachelayer.builds.sharded_source import sharded
+from cachelayer.builds.sharded_source import Sharded, sharded
 from cachelayer.errors import (
     AlreadyExistsError,
     ArgumentsMismatchError,
@@ -74,6 +74,7 @@ __all__ = [
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
+    "Sharded",
     "SourceError",
     "Sparse",
     "SparseSpec",

@@ -146,10 +146,9 @@ def test_who_was_taken_for_dead_leaves_the_turn_to_its_successor(store: FsspecSt
 
 def test_a_damaged_turn_is_one_of_somebody_dead(store: FsspecStore) -> None:
     store.put("d/_leases/v1/000001", b"damaged")
-    built = BeatingAttempts(store, "d").once(
-        "v1", lambda: None, lambda attempt: attempt, status=str, revoke=pytest.fail, waiting=pytest.fail
-    )
-    assert built
+    with BeatingAttempts(store, "d").lead("v1", str) as lead:
+        assert lead.is_ours
+        assert lead.dead is None
     assert store.names("d/_leases/v1") == []
 
 

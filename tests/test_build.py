@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_entries import commit
 
 import cachelayer
 from cachelayer import Storage, StorageError
 from cachelayer.builds.batches import Batch, Elements
 from cachelayer.builds.build import build
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.staging import Stage
 from cachelayer.objects.local import LocalStore
 from cachelayer.progress.meter import Progress
 from cachelayer.records.tree import Tree
@@ -54,7 +56,7 @@ def test_shards_do_not_depend_on_batches_or_compression(
         (InBatches(texts, splits), BuildOptions.checked(shard_bytes=900, compression=compression)),
     ):
         with Progress("", None, False) as progress:
-            built = build(source, tmp_path_factory.mktemp("build"), "a", options, progress)
+            built = build(source, Stage(tmp_path_factory.mktemp("build")), "a", options, progress)
         found.append([(shard.number, shard.stats.records, shard.stats.sha256) for shard in built.shards])
     assert found[0] == found[1]
     assert [number for number, _, _ in found[0]] == list(range(len(found[0])))
@@ -128,7 +130,7 @@ def test_a_build_whose_attempt_was_revoked_and_deleted_says_so(tmp_path: Path) -
     def source() -> Iterator[int]:
         yield from range(2000)
         (folder,) = (tmp_path / "d" / "_builds").iterdir()
-        Log(storage._store, "d").commit(lambda head: type(head)(revoked=frozenset({folder.name})))
+        commit(Log(storage._store, "d"), lambda head: type(head)(revoked=frozenset({folder.name})))
         storage._store.delete_folder(f"d/_builds/{folder.name}")
         yield from range(2000)
 

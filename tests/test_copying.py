@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from faults import Fault, FaultProxy, fault_proxy, stall
 from fsspec.implementations.memory import MemoryFileSystem
+from log_entries import commit
 from servers import Server, new_bucket
 
 import cachelayer
@@ -136,7 +137,7 @@ def test_a_copy_within_a_dataset_is_another_name_for_the_same_files(here: Storag
 def test_shards_of_an_attempt_that_was_gone_on_with_keep_their_names_within_a_dataset(here: Storage) -> None:
     (attempt,) = attempts(here)
     share(here, "v2", "v1")
-    Log(here._store, "d").commit(lambda head: replace(head, revoked=head.revoked | {attempt}))
+    commit(Log(here._store, "d"), lambda head: replace(head, revoked=head.revoked | {attempt}))
     before = objects(here)
     check(here.copy("d", "v2", here, new_version="v3"), here)
     assert objects(here) == before
@@ -166,7 +167,7 @@ def share(storage: Storage, version: str, base: str) -> None:
     store, info = storage._store, storage.versions("d")[base]
     store.put("d/_builds/sharing/manifest.json", store.read(f"d/{info.manifest}") or b"")
     shared = replace(info, version=version, manifest="_builds/sharing/manifest.json")
-    Log(store, "d").commit(lambda head: head.with_version(shared, {}))
+    commit(Log(store, "d"), lambda head: head.with_version(shared, {}))
 
 
 def test_versions_that_share_shards_share_them_at_the_destination(here: Storage, there: Storage) -> None:
@@ -234,7 +235,7 @@ def test_an_attempt_that_is_revoked_meanwhile_goes_under_another_name(here: Stor
 
     def revoke() -> None:
         happened.append(attempts(there))
-        Log(there._store, "d").commit(lambda head: replace(head, revoked=head.revoked | {attempt}))
+        commit(Log(there._store, "d"), lambda head: replace(head, revoked=head.revoked | {attempt}))
         there._store.delete_folder(paths.build("d", attempt))
 
     copy_while(here, there._store, revoke)

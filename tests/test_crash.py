@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from crash_child import REVOKED, main, rows
 from forks import FORKS
+from log_entries import commit
 
 import cachelayer
 from cachelayer.objects import paths
@@ -146,7 +147,7 @@ def test_a_builder_that_was_revoked_while_it_was_paused_cannot_publish(tmp_path:
     def revoke(head: Any) -> Any:
         return type(head)(**{**head.__dict__, "revoked": head.revoked | {attempt}})
 
-    Log(storage._store, "rows").commit(revoke)
+    commit(Log(storage._store, "rows"), revoke)
     child.send_signal(signal.SIGCONT)
     assert child.wait() == REVOKED
     assert storage.versions("rows") == {}

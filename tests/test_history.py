@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from log_entries import commit
 from servers import Server, new_bucket
 
 import cachelayer
@@ -86,7 +87,7 @@ def test_a_user_without_a_name_is_unknown(storage: cachelayer.Storage, monkeypat
 
 
 def test_what_an_entry_does_not_say_is_unknown(storage: cachelayer.Storage, tmp_path: Path) -> None:
-    Log(LocalStore(tmp_path), "d").commit(lambda head: replace(head, event={"kind": "other", "more": 3}))
+    commit(Log(LocalStore(tmp_path), "d"), lambda head: replace(head, event={"kind": "other", "more": 3}))
     assert storage.history("d") == [LogEvent(1, "other", "unknown", "unknown", "unknown", 0, {"more": 3})]
 
 

@@ -136,6 +136,28 @@ def test_a_length_beyond_what_is_taken_is_not_looked_at(storage: Storage) -> Non
     assert len(storage.cache(Said(300, 500), "d", "v2", max_records=300)) == 300
 
 
+class ByName:
+    """Items by name, with an iterator over them."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, name: str) -> int:
+        return {"a": 1, "b": 2, "c": 3}[name]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 2, 3))
+
+
+def test_items_with_other_keys_than_numbers_are_iterated_and_workers_name_the_fix(
+    storage: Storage,
+) -> None:
+    assert list(storage.cache(ByName(), "d", "v1")) == [1, 2, 3]
+    with pytest.raises(SourceError, match=r"item \d of 3: KeyError.*pass a function that returns its iterator"):
+        storage.cache(ByName(), "d", "v2", workers=2)
+    assert list(storage.cache(lambda: iter(ByName()), "d", "v2")) == [1, 2, 3]
+
+
 def test_a_source_of_others_is_held_to_its_length(storage: Storage) -> None:
     class Other:
         """What a package of others may pass: it promises more than it has."""

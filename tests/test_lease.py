@@ -19,7 +19,7 @@ HOLD = """
 import sys
 import threading
 from pathlib import Path
-from cachelayer.versions import lease
+from cachelayer.versions import file_lock
 
 with file_lock.hold(Path(sys.argv[1])):
     print("held", flush=True)
@@ -29,7 +29,7 @@ with file_lock.hold(Path(sys.argv[1])):
 FORK_WHILE_HOLDING = """
 import os, sys
 from pathlib import Path
-from cachelayer.versions import lease
+from cachelayer.versions import file_lock
 
 path = Path(sys.argv[1])
 with file_lock.hold(path):
@@ -115,7 +115,7 @@ def test_who_waited_for_a_lease_that_was_removed_holds_one_that_others_see(tmp_p
 FORK_AND_BE_KILLED = """
 import ctypes, os, sys, time
 from pathlib import Path
-from cachelayer.versions import lease
+from cachelayer.versions import file_lock
 
 forks = {"python": os.fork, "c": ctypes.CDLL(None).fork}
 with file_lock.hold(Path(sys.argv[1])):

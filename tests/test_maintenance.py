@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from crash_child import rows
+from log_entries import commit
 
 import cachelayer
 from cachelayer import Storage
@@ -48,7 +49,7 @@ def share(storage: Storage, folder: Path, version: str, base: str) -> None:
     assert Manifest.decode(raw, "").shards[0].attempt == paths.attempt_of(info.manifest)
     store.put("d/_builds/sharing/manifest.json", raw)
     shared = replace(info, version=version, manifest="_builds/sharing/manifest.json")
-    log.commit(lambda head: head.with_version(shared, {}))
+    commit(log, lambda head: head.with_version(shared, {}))
 
 
 def test_deleting_keeps_the_shards_that_another_version_names(storage: Storage, tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_what_was_collected_cannot_be_published(storage: Storage, tmp_path: Path
     storage.gc(grace=0.0)
     late = replace(storage.versions("d")["v1"], version="late", manifest="_builds/dead/manifest.json")
     with pytest.raises(cachelayer.BuildRevokedError, match="dead"):
-        Log(LocalStore(tmp_path), "d").commit(lambda head: head.with_version(late, {}))
+        commit(Log(LocalStore(tmp_path), "d"), lambda head: head.with_version(late, {}))
 
 
 def test_what_killed_writers_left_half_put_goes(storage: Storage, tmp_path: Path) -> None:

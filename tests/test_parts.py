@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -342,6 +342,20 @@ def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monke
     assert refs[0].digest == refs[1].digest
     assert over == []
     assert Storage("memory://late", unsafe_commit=True, local_cache_bytes=0).verify("d", "v1", progress=False)
+
+
+def test_a_host_waits_for_a_build_in_one_piece(storage: Storage) -> None:
+    others: list[Future[cachelayer.DataRef[Any]]] = []
+
+    def make(number: int) -> dict[str, Any]:
+        if number == 500 and not others:
+            others.append(threads.submit(storage.cache, source, "d", "v1", hosts=(1, 2), shard_bytes=20_000))
+        return uniform(number)
+
+    source = Listed(1000, make)
+    with ThreadPoolExecutor(1) as threads:
+        ref = storage.cache(source, "d", "v1", shard_bytes=20_000)
+        assert others[0].result().reference == ref.reference
 
 
 def test_hosts_with_sources_of_other_lengths_are_refused(storage: Storage) -> None:

@@ -42,6 +42,7 @@ PUBLIC = [
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
+    "Sharded",
     "SourceError",
     "Sparse",
     "SparseSpec",

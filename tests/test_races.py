@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_entries import commit
 
 import cachelayer
 from cachelayer.objects import paths
@@ -101,7 +102,7 @@ class LosesReplies(LocalStore):
 def test_a_put_whose_reply_was_lost_is_recognised_as_ones_own(tmp_path: Path) -> None:
     log = Log(LosesReplies(tmp_path), "d")
     for number in range(3):
-        entry = log.commit(lambda head: replace(head, tags={**head.tags, f"t{head.sequence}": "v"}))
+        entry = commit(log, lambda head: replace(head, tags={**head.tags, f"t{head.sequence}": "v"}))
         assert entry.sequence == number + 1
     assert sorted(log.head().tags) == ["t0", "t1", "t2"]
 
@@ -113,10 +114,10 @@ def test_who_loses_the_race_for_an_entry_decides_again(tmp_path: Path) -> None:
     def decide(head: Snapshot) -> Snapshot:
         asked.append(head.sequence)
         if len(asked) == 1:
-            other.commit(lambda head: replace(head, tags={"theirs": "v"}))
+            commit(other, lambda head: replace(head, tags={"theirs": "v"}))
         return replace(head, tags={**head.tags, "mine": "v"})
 
-    assert mine.commit(decide).tags == {"theirs": "v", "mine": "v"}
+    assert commit(mine, decide).tags == {"theirs": "v", "mine": "v"}
     assert asked == [0, 1]
 
 

@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
             if how == "submit":
                 publisher.submit()
             else:
-                publisher.once(lambda: None, lambda info: info)
+                publisher.build_once()
         except Killed:
             pass
         # The last entry that it put is that of the version: entries before it revoke dead attempts.

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import answer, fault_proxy
+from log_entries import commit
 from resume_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, generated, row, run
 from servers import Server, new_bucket
 
@@ -23,10 +24,12 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.compare_source import spread
+from cachelayer.builds.notes import BuildNotes
 from cachelayer.builds.publish import Publisher
 from cachelayer.builds.resume import Resumption
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.progress.meter import Waiting
 from cachelayer.provenance.origin import Origin
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
@@ -189,6 +192,50 @@ def test_a_source_that_can_seek_is_asked_for_some_records_of_each_finished_shard
 
 def spread_over(begin: int, end: int) -> list[int]:
     return [begin + number for number in spread(end - begin)]
+
+
+class Indexed:
+    """Items by number and an iterator of its own, but no ``collections.abc.Sequence``."""
+
+    def __init__(self, rows: Listed) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.rows[number]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[number] for number in range(len(self.rows)))
+
+
+class Keyed(Indexed):
+    """A mapping in all but name: its items have keys."""
+
+    def keys(self) -> list[str]:
+        return [f"row {number}" for number in range(len(self.rows))]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.rows[int(key.removeprefix("row "))]
+
+
+def test_any_object_with_a_length_and_items_can_begin_at_any_record(
+    storage: Storage, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Indexed(Listed(7200)))
+    again = Listed(None)
+    assert cache(storage, Indexed(again)).digest == expected.digest
+    assert went_on_at(again) > 6000
+    check(storage, expected)
+
+
+def test_an_object_whose_items_have_keys_is_run_through(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    fail(storage, Keyed(Listed(7200)))
+    again = Listed(None)
+    assert cache(storage, Keyed(again)).digest == expected.digest
+    assert again.asked == list(range(RECORDS))
+    check(storage, expected)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 17, 18, 19, 1000, 10**12])
@@ -386,7 +433,7 @@ def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: St
     fail(storage, Listed(6400))
 
     def collect() -> None:
-        Log(storage._store, "rows").commit(lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
+        commit(Log(storage._store, "rows"), lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
 
     with pytest.raises(cachelayer.BuildRevokedError, match="collected meanwhile"):
         cache(storage, Listed(None, at=(7600, collect)))
@@ -505,18 +552,23 @@ def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbe
     fail(storage, Listed(6400))
     store, attempts = storage._store, attempts_of(storage._store, "rows")
     options = BuildOptions.checked(shard_bytes=SHARD_BYTES, resume=True)
-    plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options)._work().plan
-    first = Resumption(Log(store, "rows"), "v1", "first", attempts, plan, RECORDS, is_divided=False)
+    plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options).job().plan
+
+    def resumption(store: LocalStore, attempt: str) -> Resumption:
+        unfinished = Unfinished(store, "rows", "v1")
+        notes = BuildNotes(unfinished, attempt, plan, RECORDS, is_divided=False)
+        return Resumption(Log(store, "rows"), "v1", attempts, unfinished, notes)
+
+    first, waiting = resumption(store, "first"), Waiting("nobody", enabled=False)
     taken: list[Any] = []
 
     def take() -> None:
         if not taken:
-            taken.append(first.take_over(None, pytest.fail))
+            taken.append(first.take_over(None, waiting))
 
     with attempts.running("first", str):
         late = Interleaved(Path(storage.url), "plan.json", take)
-        second = Resumption(Log(late, "rows"), "v1", "second", attempts, plan, RECORDS, is_divided=False)
-        assert second.take_over(None, pytest.fail) is None
+        assert resumption(late, "second").take_over(None, waiting) is None
     assert len(taken[0].parts) > 5
     head = Log(store, "rows").head()
     assert "first" not in head.revoked

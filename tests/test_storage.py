@@ -7,14 +7,18 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from log_entries import commit
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
+from cachelayer.objects.local import LocalStore
+from cachelayer.versions.log import Log
 
 
 @pytest.fixture
@@ -117,6 +121,46 @@ def test_a_ref_is_a_sequence(storage: Storage) -> None:
             ref[wrong]
     with pytest.raises(cachelayer.InvalidArgumentError, match="nothing"):
         ref.read([1], fields=("nothing",))
+
+
+class Point(NamedTuple):
+    x: int
+    tags: tuple[str, ...]
+
+
+MADE: dict[str, Callable[[Storage], cachelayer.DataRef[Any]]] = {
+    "submitted": lambda storage: storage.submit([Point(1, ("a", "b")), Point(2, ("c", "d"))], "d", "v2"),
+    "cached": lambda storage: storage.cache(lambda: numbered(9), "d", "v2", metadata={"of": (1, 2)}),
+    "with None": lambda storage: storage.cache([{"x": 1, "y": "a"}, {"x": None, "y": "b"}], "d", "v2"),
+    "in parts": lambda storage: storage.cache(cachelayer.sharded(lambda index, count: [index], 3), "d", "v2"),
+    "left out": lambda storage: storage.submit([1, "x", 2], "d", "v2", on_error="skip"),
+    "appended": lambda storage: storage.append("d", "v1", "v2", [{"n": 7, "x": np.zeros(3, np.float32)}]),
+    "derived": lambda storage: storage.derive("d", "v1", "v2", keep=[3, 1, 4]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*left out")
+@pytest.mark.parametrize("how", MADE)
+def test_a_ref_of_a_build_is_the_one_that_is_fetched_and_its_manifest_is_not_read(
+    storage: Storage, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = storage.submit(numbered(5), "d", "v1")._base.version.info.manifest
+    read: list[str] = []
+
+    class Noted(LocalStore):
+        def read(self, name: str) -> bytes | None:
+            read.append(name)
+            return super().read(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "_store", Noted(Path(storage.url)))
+        made = MADE[how](storage)
+    assert {name for name in read if name.endswith("manifest.json")} <= {f"d/{base}"}
+    fetched = storage.fetch("d", "v2")
+    assert made._base.version.manifest == fetched._base.version.manifest
+    assert (made.digest, made.reference, made.provenance) == (fetched.digest, fetched.reference, fetched.provenance)
+    assert repr(list(made)) == repr(list(fetched))
+    assert type(made[0]) is type(fetched[0])
 
 
 def test_elements_are_the_callers_own(storage: Storage) -> None:
@@ -327,6 +371,13 @@ def test_a_callable_is_called_only_on_a_miss(storage: Storage) -> None:
     for _ in range(3):
         assert list(storage.cache(make, "d", "v1")) == [1, 2]
     assert len(calls) == 1
+
+
+def test_a_tag_that_names_nothing_takes_its_name_all_the_same(storage: Storage) -> None:
+    storage.submit([1], "d", "v1")
+    commit(Log(storage._store, "d"), lambda head: replace(head, tags={"v2": "gone"}))
+    with pytest.raises(cachelayer.AlreadyExistsError, match="v2"):
+        storage.cache([1, 2], "d", "v2")
 
 
 def test_what_a_source_finds_there_already_is_its_own_error(storage: Storage) -> None:

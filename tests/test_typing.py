@@ -62,6 +62,21 @@ iter(ref.stream()).save("folder")
 assert_type(storage.cache([1, 2, 3], "numbers", "v1"), DataRef[int])
 assert_type(storage.cache(lambda: (n for n in "abc"), "letters", "v1"), DataRef[str])
 assert_type(storage.cache({"x": np.zeros(3)}, "arrays", "v1"), DataRef[Any])
+
+
+def part(index: int, count: int) -> list[int]:
+    return []
+
+
+@storage.cacheable("rows", "in-parts")
+def in_parts() -> cachelayer.Sharded[int]:
+    return cachelayer.sharded(part, 3)
+
+
+assert_type(in_parts(), DataRef[int])
+assert_type(cachelayer.sharded(part, 3), cachelayer.Sharded[int])
+assert_type(storage.cache(cachelayer.sharded(part, 3), "numbers", "v2"), DataRef[int])
+assert_type(cachelayer.sharded(lambda index, count: np.zeros(3), 3), cachelayer.Sharded[Any])
 assert_type(cachelayer.wrap(["a", "b"], identity="letters")[0], str)
 options: cachelayer.SubmitOptions = {"shard_bytes": 1000, "compression": "zstd"}
 storage.cache([1, 2, 3], "numbers@v1", **options)[0]

@@ -12,12 +12,12 @@ from cachelayer.records.tree import Tree
 
 
 def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
-    """Whether a source of this spec can be appended to a version of that.
+    """Raise if a source cannot be appended to a version.
 
     Args:
         name: the version.
         spec: its spec; a dimension that is None takes any.
-        added: the source's own spec; None where it declares none.
+        added: the source's own spec; None if it declares none.
 
     Raises:
         InvalidArgumentError: with each leaf that differs.
@@ -46,7 +46,7 @@ def _leaf(path: str) -> str:
 
 
 def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
-    """Whether elements of their spec are stored under ours; a dimension that they do not know shows in each element."""
+    """Return whether elements of their spec can be stored under ours; an unknown dimension shows in each element."""
     if isinstance(ours, EncodedSpec) and isinstance(theirs, ArraySpec):
         return theirs.dtype is bytes
     if type(ours) is not type(theirs) or len(ours.shape) != len(theirs.shape):

@@ -122,7 +122,7 @@ def refuse_columns_in_a_list(items: list[Any]) -> None:
 
 
 def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
-    """An array as it is stored: of strings with None as a Nullable."""
+    """Return an array as it is stored: one of strings and None becomes a Nullable."""
     if array.dtype.kind == "T":
         array = _without_missing(array.astype(object), getattr(array.dtype, "na_object", None))
     if array.dtype != object or isinstance(array, np.ma.MaskedArray):
@@ -142,7 +142,7 @@ def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
 
 
 def _without_missing(strings: NDArray[Any], missing: Any) -> NDArray[Any]:
-    """The strings of an array that had an object of its own for those that are not there, with None for it."""
+    """Return strings with None in place of the object that stood for missing ones."""
     if missing is not None:
         for index, item in enumerate(strings.flat):
             if item is missing:

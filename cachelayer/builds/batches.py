@@ -21,7 +21,7 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
 
     def columns(self, codec: Codec) -> list[Column]:
-        """The columns of the elements; errors count records from the first of the batch."""
+        """Return the columns of the elements; errors count records from the first of the batch."""
 
 
 @runtime_checkable
@@ -77,7 +77,7 @@ class Prepared:
 
 
 def batch_records(record_nbytes: float) -> int:
-    """How many records make a batch."""
+    """Return the number of records that make a batch."""
     return int(min(MAX_BATCH_RECORDS, max(1, BATCH_NBYTES // max(1, record_nbytes))))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch, Elements, counted
@@ -16,12 +15,13 @@ from cachelayer.builds.encode import Encoder, LeftOut, marked
 from cachelayer.builds.encode_workers import Workers
 from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
 from cachelayer.builds.source import Seekable, Skippable, Source, from_record
-from cachelayer.builds.uploads import Deliver, OnFinished
+from cachelayer.builds.staging import Stage
+from cachelayer.builds.uploads import ShardNotes, Uploads
 from cachelayer.builds.writer_process import WritingProcess
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.progress.meter import Progress
 from cachelayer.records import spec_json
-from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import from_elements
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
@@ -56,20 +56,46 @@ class Built:
         return marked(self.spec, self.nullable)
 
 
-Note = Callable[[Tree, frozenset[int]], OnFinished]
-"""Gives what is told of finished shards, for a spec and the leaves that were None in some element so far."""
+@dataclass(frozen=True)
+class EarlierShards:
+    """What an interrupted attempt wrote of the same source: it is compared, and not written again.
+
+    Args:
+        shards: its shards, by their numbers in the build.
+        element_spec: the spec of their elements, if it is known.
+        nullable: the numbers of the leaves that were None in some element.
+    """
+
+    shards: Mapping[int, ShardFile] = field(default_factory=dict)
+    element_spec: Tree | None = None
+    nullable: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, finished: Finished) -> Self:
+        """Return the shards that a build in one piece has finished."""
+        shards = {number: part.shards[0] for number, part in finished.parts.items()}
+        return cls(shards, spec_json.from_json(finished.element_spec), finished.nullable)
+
+
+NOTHING = EarlierShards()
+
+
+class Notes(ShardNotes, Protocol):
+    """Notes what a build finishes, so that another can go on after it."""
+
+    def expect_shards(self, spec: Tree) -> None:
+        """Remember the spec of the elements in the shards that come."""
 
 
 def build(
     source: Source,
-    folder: Path,
+    stage: Stage,
     attempt: str,
     options: BuildOptions,
     progress: Progress,
-    deliver: Deliver | None = None,
     *,
-    earlier: Finished | None = None,
-    note: Note | None = None,
+    earlier: EarlierShards = NOTHING,
+    notes: Notes | None = None,
     first_record: int = 0,
     files: int = 0,
 ) -> Built:
@@ -77,56 +103,54 @@ def build(
 
     Args:
         source: what to write.
-        folder: an existing folder for the shards.
-        attempt: the build attempt that the folder belongs to.
+        stage: where.
+        attempt: the build attempt that the shards belong to.
         options: how; an element spec in them goes before the source's.
         progress: is told of what was written.
-        deliver: is called with each finished shard, beside the writing of later ones, and may raise.
-        earlier: what an attempt that was interrupted has finished of the same: it is compared, and not written again.
-        note: tells whom to tell of each finished shard.
+        earlier: what an interrupted attempt wrote of the same.
+        notes: notes each finished shard; None if nobody is to go on after them.
         first_record: the number by which errors call the first element.
         files: the number in the name of the first shard.
 
     Raises:
         ElementError: for an element that does not fit the spec.
-        SourceError: where the source fails, or does not give what it gave to the earlier attempt.
-        StorageError: where the disk is full or fails.
+        SourceError: if the source fails, or does not give what it gave to the earlier attempt.
+        StorageError: if the disk is full or fails.
     """
-    done = {} if earlier is None else {number: part.shards[0] for number, part in earlier.parts.items()}
-    first, start = _start(source, options, done)
+    first_shard, start = _start(source, options, earlier.shards)
     begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
     limit = None if options.max_records is None else options.max_records - start
     batches = progress.waiting_for(
         "the source", counted(begun.batches(limit), begun.length, first_record + start, limit)
     )
-    spec = options.element_spec if options.element_spec is not None else source.element_spec
-    if spec is None and earlier is not None:
-        spec = spec_json.from_json(earlier.element_spec)
+    known = (options.element_spec, source.element_spec, earlier.element_spec)
+    spec = next((each for each in known if each is not None), None)
     if spec is None:
         spec, batches = inferred(batches)
     codec = codec_for(spec)
-    encoder = Encoder(codec, options.on_error, first_record + start, () if earlier is None else earlier.nullable)
+    encoder = Encoder(codec, options.on_error, first_record + start, earlier.nullable)
+    if notes is not None:
+        notes.expect_shards(spec)
     progress.skip(start)
-    written = Shards(folder, attempt, options.compression, options.shard_bytes, done, first, files)
-    length = options.expected(source.length)
+    shards = Shards(stage.folder, attempt, options.compression, options.shard_bytes, earlier.shards, first_shard, files)
+    uploads = Uploads(stage.uploader, notes, options.shard_bytes)
     with ExitStack() as stack:
         pipeline: ShardPipeline | WritingProcess
         encoded: Iterator[Frames] = map(encoder.encode, batches)
         if options.workers == 1 or isinstance(source, ArraySource):
-            pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
-        elif isinstance(source, Seekable) and length is not None:
-            pipeline = stack.enter_context(ShardPipeline(written, progress, deliver))
+            pipeline = stack.enter_context(ShardPipeline(shards, progress, uploads))
+        elif isinstance(source, Seekable) and (length := options.expected(source.length)) is not None:
+            pipeline = stack.enter_context(ShardPipeline(shards, progress, uploads))
             workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
-            encoded = (
-                frames
-                for block in progress.waiting_for("the worker processes", workers.blocks(start, length))
-                for frames in encoder.take(block)
-            )
+            blocks = progress.waiting_for("the worker processes", workers.blocks(start, length))
+            encoded = (frames for block in blocks for frames in encoder.take(block))
         else:
             _warn_of_one_process(source, options)
-            pipeline = stack.enter_context(WritingProcess(written, progress, deliver))
-        shards = _write(encoded, encoder, codec, pipeline, note)
-    return Built(codec.name, spec, encoder.nullable, shards, encoder.left_out)
+            pipeline = stack.enter_context(WritingProcess(shards, progress, uploads))
+        for frames in encoded:
+            pipeline.write(frames, encoder.nullable)
+        written = pipeline.finish(encoder.nullable)
+    return Built(codec.name, spec, encoder.nullable, written, encoder.left_out)
 
 
 def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
@@ -137,25 +161,10 @@ def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
     )
 
 
-def _write(
-    encoded: Iterator[Frames],
-    encoder: Encoder,
-    codec: Codec,
-    pipeline: ShardPipeline | WritingProcess,
-    note: Note | None,
-) -> list[ShardFile]:
-    on_finished: OnFinished | None = None
-    for frames in encoded:
-        if note is not None:
-            on_finished = note(codec.spec, encoder.nullable)
-        pipeline.write(frames, on_finished)
-    return pipeline.finish(on_finished)
-
-
 def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile]) -> tuple[int, int]:
-    """The shard and the record to begin with: the last of those done without a gap, where the source can go there.
+    """Return the shard and the record to begin with: the last of the shards done without a gap, if the source can seek.
 
-    That one is compared: a source that does not repeat itself would not give it again.
+    That shard is compared: a source that does not repeat itself would not give it again.
     """
     whole = whole_shards(done)
     # What was left out before is not known by its number in the source.
@@ -170,7 +179,7 @@ def whole_shards(done: Container[int]) -> int:
 
 
 def inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
-    """The spec of the first elements, and all batches again."""
+    """Return the spec of the first elements, and all batches again."""
     seen: list[Batch] = []
     elements: list[Any] = []
     for batch in batches:

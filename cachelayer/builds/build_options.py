@@ -94,7 +94,7 @@ class BuildOptions:
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The options, where they can be.
+        """Return the options if they are valid.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
@@ -130,7 +130,7 @@ class BuildOptions:
         }
 
     def expected(self, length: int | None) -> int | None:
-        """Number of records of a source of this length, where it is known."""
+        """Return the number of records that are taken of a source of this length; None if it is not known."""
         if length is None or self.max_records is None:
             return length
         return min(length, self.max_records)

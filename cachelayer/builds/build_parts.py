@@ -2,96 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 
-from cachelayer.arguments import integer
 from cachelayer.arrayrecord.index import record_checksums
 from cachelayer.builds.build import Built
 from cachelayer.builds.encode import LeftOut
+from cachelayer.builds.hosts import SharedParts
 from cachelayer.builds.part_task import PartTask
 from cachelayer.engines import Engine
-from cachelayer.errors import BuildRevokedError, InvalidArgumentError, InvalidTypeError, SourceError, StorageError
+from cachelayer.errors import SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress
 from cachelayer.records.codec import codec_for
-from cachelayer.versions.attempts import Attempts, pause
-from cachelayer.versions.plan_differences import differences
+from cachelayer.versions.attempts import pause
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.unfinished import Finished, FinishedPart, Standing, Unfinished
+from cachelayer.versions.unfinished import FinishedPart, Unfinished
 
 _AT_ONCE = 16
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """Processes that build a version together, as one of them sees them.
-
-    Args:
-        index: which of them this is, from 0.
-        count: how many there are.
-    """
-
-    index: int
-    count: int
-
-    @classmethod
-    def checked(cls, hosts: Any) -> Self:
-        """The hosts that a user names.
-
-        Raises:
-            InvalidArgumentError, InvalidTypeError: where there can be no such.
-        """
-        if not isinstance(hosts, tuple) or len(hosts) != 2:
-            raise InvalidTypeError(
-                f"hosts {hosts!r}: pass (index, count), as (jax.process_index(), jax.process_count())"
-            )
-        index, count = integer("the index in hosts", hosts[0], 0), integer("the count in hosts", hosts[1], 1)
-        if index >= count:
-            raise InvalidArgumentError(f"hosts {hosts}: the index is less than the count")
-        return cls(index, count)
-
-
-def refuse_other_build(name: str, ours: Finished, theirs: Finished) -> None:
-    """Refuse to help with a build that is not the one this host was asked for.
-
-    Args:
-        name: the version, for the message.
-        ours: what this host was asked to build.
-        theirs: what the host that leads builds.
-
-    Raises:
-        InvalidArgumentError: if they differ, with each difference.
-    """
-    differ = differences(_described(ours), _described(theirs))
-    if differ:
-        raise InvalidArgumentError(
-            f"{name}: another host builds it otherwise: {'; '.join(differ)}. Pass the same source, made by the same "
-            "code, and the same options on all of them; what a host has to itself, such as its rank, is told by "
-            "hosts=(index, count) alone"
-        )
-
-
-def _described(build: Finished) -> Any:
-    """What hosts that build together need to have in common, as JSON."""
-    described = {
-        **build.plan,
-        "element_spec": build.element_spec,
-        "number of elements": build.source_length,
-        "is divided": build.is_divided,
-    }
-    # Tuples, say, are lists in what another host has written.
-    return json.loads(json.dumps(described))
 
 
 def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Mapping[int, FinishedPart]) -> None:
@@ -106,36 +41,21 @@ def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Ma
     _run(task, engine, progress, iter(missing))
 
 
-def build_together(
-    task: PartTask,
-    engine: Engine,
-    progress: Progress,
-    attempts: Attempts,
-    hosts: Hosts,
-    name: str,
-    finished: Mapping[int, FinishedPart],
-    go_on: Callable[[], bool],
-) -> None:
-    """Build this host's share of the parts, then what others left, until all are finished.
+def build_together(shared: SharedParts, engine: Engine, progress: Progress) -> None:
+    """Build this host's share of the parts, then what others left, until all are finished or nobody wants them.
 
     Args:
-        task: builds parts.
-        engine: runs it on this host.
+        shared: the parts.
+        engine: builds them on this host.
         progress: is told of what is built here.
-        attempts: tells which hosts are at work.
-        hosts: which of them this one is.
-        name: the attempt by which others see whether this one is.
-        finished: the parts that were taken over from an attempt that was interrupted.
-        go_on: is asked now and then whether there is a reason to.
 
     Raises:
         CacheLayerError: what stopped the first part that failed here.
     """
-    shared = _SharedParts(task, attempts, hosts, name, frozenset(finished))
-    progress.skip(sum(part.records for part in finished.values()))
-    while shared.are_left() and go_on():
+    progress.skip(shared.records_taken_over)
+    while shared.are_left() and shared.are_wanted():
         progress.parts(*shared.standing)
-        if _run(task, engine, progress, _while(go_on, shared.claimed())):
+        if _run(shared.task, engine, progress, shared.claimed()):
             shared.check_built()
         else:
             pause()
@@ -146,118 +66,21 @@ def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[i
     first = next(numbers, None)
     if first is None:
         return False
-    for done in progress.waiting_for("parts that are being built", engine.run(task, _after(first, numbers))):
+    built = engine.run(task, chain([first], numbers))
+    for done in progress.waiting_for("parts that are being built", built):
         progress.part_done(done.records, done.nbytes)
     return True
 
 
-def _while(go_on: Callable[[], bool], numbers: Iterator[int]) -> Iterator[int]:
-    while go_on() and (number := next(numbers, None)) is not None:
-        yield number
-
-
-def _after(first: int, numbers: Iterator[int]) -> Iterator[int]:
-    yield first
-    yield from numbers
-
-
-class _SharedParts:
-    """The parts of one attempt, as one of the hosts that build them sees them.
-
-    Args:
-        task: builds parts.
-        attempts: tells which hosts are at work.
-        hosts: which of them this one is.
-        name: the attempt by which others see whether this one is.
-        taken_over: the parts that an interrupted attempt had finished.
-    """
-
-    def __init__(self, task: PartTask, attempts: Attempts, hosts: Hosts, name: str, taken_over: frozenset[int]) -> None:
-        self._attempt = task.attempt
-        self._describe = task.describe
-        self._count = task.parts.count
-        self._unfinished = Unfinished(task.store, task.dataset_id, task.version)
-        self._attempts = attempts
-        self._hosts = hosts
-        self._name = name
-        self._taken_over = taken_over
-        self._claimants: dict[tuple[int, int], str | None] = {}
-        self._mine: set[int] = set()
-        self._standing = Standing(frozenset(), {})
-
-    def are_left(self) -> bool:
-        """Return whether parts are not finished, by what the store says now."""
-        self._standing = self._unfinished.standing(self._attempt)
-        return bool(self._left())
-
-    @property
-    def standing(self) -> tuple[int, int]:
-        """How many parts are finished, by what the store said last, and how many there are."""
-        return self._count - len(self._left()), self._count
-
-    def _left(self) -> list[int]:
-        """The parts that are not finished: this host's own first, then those of the hosts after it."""
-        done = self._standing.finished | self._taken_over
-        missing = [number for number in range(self._count) if number not in done]
-        index, count = self._hosts.index, self._hosts.count
-        return sorted(missing, key=lambda number: ((number * count // self._count - index) % count, number))
-
-    def claimed(self) -> Iterator[int]:
-        """The parts that this host is to build, each claimed before it is given: first those nobody has claimed."""
-        free = deque(number for number in self._left() if number not in self._standing.claims)
-        while free:
-            number = free.popleft()
-            if self._claim(number, 0):
-                yield number
-            elif self.are_left():
-                # Others are at those that come next, too.
-                free = deque(number for number in self._left() if number not in self._standing.claims)
-        yield from self._claimed_of_the_dead()
-
-    def _claimed_of_the_dead(self) -> Iterator[int]:
-        behind = {number: self._standing.claims[number] for number in self._left() if number in self._standing.claims}
-        claimants = {number: self._claimant(number, count - 1) for number, count in behind.items()}
-        others = {name for name in claimants.values() if name is not None and name != self._name}
-        dead = self._attempts.dead(others)
-        for number, count in behind.items():
-            if claimants[number] in dead and self._claim(number, count):
-                yield number
-
-    def check_built(self) -> None:
-        """Whether the parts that were given are finished, when the engine has ended.
-
-        Raises:
-            SourceError: where one is not.
-            BuildRevokedError: where the attempt was published, or given up, meanwhile.
-        """
-        if not self._unfinished.begun(self._attempt):
-            raise BuildRevokedError(f"build attempt {self._attempt} was published, or given up, meanwhile: build again")
-        missing = self._mine.intersection(self._left()) if self.are_left() else ()
-        if missing:
-            raise SourceError(f"the engine ended without {self._describe(min(missing))}")
-
-    def _claim(self, number: int, claim: int) -> bool:
-        is_ours = self._unfinished.claim(self._attempt, number, claim, self._name)
-        if is_ours:
-            self._mine.add(number)
-        return is_ours
-
-    def _claimant(self, number: int, claim: int) -> str | None:
-        key = (number, claim)
-        if key not in self._claimants:
-            self._claimants[key] = self._unfinished.claimant(self._attempt, number, claim)
-        return self._claimants[key]
-
-
 def collected(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
-    """What all parts came to.
+    """Return what all parts came to.
 
     Args:
         task: built them.
         finished: the parts that were taken over from an attempt that was interrupted; the others are read.
 
     Raises:
-        SourceError: where two parts have the same records, or one is missing.
+        SourceError: if two parts have the same records, or one is missing.
     """
     unfinished = Unfinished(task.store, task.dataset_id, task.version)
 
@@ -283,10 +106,10 @@ def collected(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
 
 
 def _refuse_twins(task: PartTask, parts: list[FinishedPart]) -> None:
-    """Whether the parts are parts: a function that does not look at the number of the part makes the same each time.
+    """Raise if two parts hold the same records: the function ignored its part number.
 
     Raises:
-        SourceError: where two have the same records, which are not all equal.
+        SourceError: with both numbers, unless all of their records are equal.
     """
     seen: dict[tuple[str, ...], int] = {}
     for number, part in enumerate(parts):

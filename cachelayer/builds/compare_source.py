@@ -10,18 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import google_crc32c
 
 from cachelayer.arrayrecord.index import record_checksum, row_range
-from cachelayer.builds.build import whole_shards
+from cachelayer.builds.build import EarlierShards, whole_shards
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import SourceError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_for
 from cachelayer.records.tree import Tree
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.unfinished import Finished
 
 SPREAD = 16
 """Records of a shard that are compared between its first and its last."""
@@ -37,7 +35,7 @@ def spread(count: int, between: int = SPREAD) -> list[int]:
 
 
 def check_earlier(
-    store: ObjectStore, dataset_id: str, source: Source, earlier: Finished, options: BuildOptions
+    store: ObjectStore, dataset_id: str, source: Source, earlier: EarlierShards, options: BuildOptions
 ) -> None:
     """Raise if a source that is not divided does not give again what an interrupted attempt stored of it.
 
@@ -49,8 +47,8 @@ def check_earlier(
         ElementError: for an element that does not fit any more.
     """
     if isinstance(source, Seekable) and options.on_error == "raise":
-        done = [earlier.parts[number].shards[0] for number in range(whole_shards(earlier.parts) - 1)]
-        check_shards(store, dataset_id, source, spec_json.from_json(earlier.element_spec), by_first_record(done))
+        done = [earlier.shards[number] for number in range(whole_shards(earlier.shards) - 1)]
+        check_shards(store, dataset_id, source, earlier.element_spec, by_first_record(done))
 
 
 def check_shards(

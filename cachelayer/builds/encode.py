@@ -56,12 +56,12 @@ class LeftOut:
     first: tuple[str, ...]
 
     def then(self, later: LeftOut) -> LeftOut:
-        """What was left out here, and of the elements that come next."""
+        """Return what was left out here and of the elements that come next."""
         return LeftOut(self.count + later.count, self.of + later.of, (*self.first, *later.first)[:_SHOWN])
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """How many, and the first of them; empty where nothing was."""
+        """The number and the first of them; empty if nothing was left out."""
         return {"left_out": {"records": self.count, "first": list(self.first)}} if self.count else {}
 
     def warn(self) -> None:
@@ -90,7 +90,7 @@ class Encoder:
         self._left_out_count = 0
 
     def encode(self, batch: Batch) -> Frames:
-        """The records of a batch.
+        """Return the records of a batch.
 
         Raises:
             ElementError: for an element that does not fit, with its record number in the source.
@@ -113,7 +113,7 @@ class Encoder:
         return frames
 
     def _good(self, batch: Batch) -> Elements:
-        """The elements of a batch that can be kept; the others are noted."""
+        """Return the elements of a batch that can be kept, and note the others."""
         good: list[Any] = []
         for row, one in enumerate(self._apart(batch)):
             try:
@@ -141,11 +141,11 @@ class Encoder:
             raise error.at(record=self._records + (error.record or 0)) from error.__cause__
 
     def block(self, frames: list[Frames]) -> Block:
-        """What was encoded so far, these records, for the encoder of another process."""
+        """Return what was encoded so far, with its records, for the encoder of another process."""
         return Block(self._records - self._first, frames, self.nullable, self._left_out, self._left_out_count)
 
     def take(self, block: Block) -> list[Frames]:
-        """The records of the block that comes next, as if they were encoded here."""
+        """Return the records of the next block, and count them as if they were encoded here."""
         self._records += block.elements
         self._nullable |= block.nullable
         self._left_out.extend(block.left_out[: _SHOWN - len(self._left_out)])
@@ -164,7 +164,7 @@ class Encoder:
 
 
 def marked(spec: Tree, nullable: Collection[int]) -> Tree:
-    """A spec with the leaves of these numbers marked nullable."""
+    """Return a spec with the leaves of these numbers marked nullable."""
     numbers = iter(range(len(tree.leaves(spec))))
 
     def mark(_path: str, leaf: LeafSpec | None) -> LeafSpec | None:

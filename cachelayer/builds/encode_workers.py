@@ -30,13 +30,13 @@ class Workers:
     Two blocks a process, of about ``BATCH_NBYTES`` each, are under way at a time.
 
     Args:
-        source: the source; it is pickled, by value where it is defined in the main program.
+        source: the source; it is pickled, by value if it is defined in the main program.
         spec: the element spec.
         on_error: what becomes of elements that do not fit.
         count: number of processes.
 
     Raises:
-        InvalidTypeError: where the source cannot be pickled.
+        InvalidTypeError: if the source cannot be pickled.
     """
 
     def __init__(self, source: Seekable, spec: Tree, on_error: OnError, count: int) -> None:
@@ -59,11 +59,11 @@ class Workers:
         self._threads.shutdown(wait=True)
 
     def blocks(self, start: int, stop: int) -> Iterator[Block]:
-        """The elements from ``start`` to ``stop`` in blocks, in their order.
+        """Yield the elements from ``start`` to ``stop`` in blocks, in their order.
 
         Raises:
             ElementError, SourceError: as if they were encoded here.
-            SourceError: where a process dies; it names the records that it was at.
+            SourceError: if a process dies; it names the records that it was at.
         """
         size = self._block_records(start, stop)
         pending: deque[Future[Block]] = deque()
@@ -75,8 +75,8 @@ class Workers:
             yield pending.popleft().result()
 
     def _block_records(self, start: int, stop: int) -> int:
-        """Records that make a block, from the sizes of the first ones; no worker is without one for long."""
-        # Whatever does not fit is met again, where it is an error or left out.
+        """Return how many records make a block, by the sizes of the first, so that no worker is idle for long."""
+        # What does not fit is met again, and is an error then or left out.
         with Progress("", None, enabled=False):
             sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
         sizes = [nbytes for frames in sample.frames for nbytes in frames.lengths]
@@ -98,13 +98,13 @@ class Workers:
         except Exception as error:
             raise SourceError(f"a worker process failed: {type(error).__name__}: {error}") from error
         finally:
-            # A dead one too: whoever waited for one that does not come would wait for ever.
+            # A dead one too: a thread that waits for a child would wait for ever.
             self._idle.put(child)
         return block
 
 
 def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> Block:
-    """A block of a source that can begin at any record."""
+    """Encode a block of a source that can begin at any record."""
     encoder = Encoder(codec_for(spec), on_error, start)
     begun = source.skipped(start)
     frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]

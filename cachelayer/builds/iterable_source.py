@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from types import WrapperDescriptorType
 from typing import Any
+
+import numpy as np
 
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, Batch, Elements
 from cachelayer.builds.element_copies import approximate_nbytes, snapshot
@@ -17,6 +19,7 @@ from cachelayer.records.tree import Tree
 
 _FAILURES = (Exception, GeneratorExit)
 _NEXT = ("__next__", "next")
+_KEYS = "If its items have other keys than 0, 1, ..., pass a function that returns its iterator"
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
 
 
@@ -97,6 +100,17 @@ class SequenceSource(IterableSource):
         return skipped
 
 
+def has_items(obj: Any) -> bool:
+    """Return whether an object has items 0, 1, ... by number, so that a build can begin at any of them.
+
+    A length and ``__getitem__`` are enough, unless it has ``keys``, as a mapping has, or ``__next__``.
+    """
+    if isinstance(obj, (Sequence, np.ndarray)):
+        return True
+    is_other = isinstance(obj, Mapping) or hasattr(obj, "keys") or hasattr(obj, "__next__")
+    return hasattr(obj, "__getitem__") and not is_other and length_of(obj) is not None
+
+
 def has_own_iterator(items: Any) -> bool:
     """Return whether an object has an iterator of its own.
 
@@ -111,14 +125,15 @@ def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[An
     """Yield the items from a number on.
 
     Raises:
-        SourceError: if an item raises what would end an iteration.
+        SourceError: if an item raises what would end an iteration, or has another key than its number.
     """
     for number in range(first, length):
         try:
             found = item(number)
-        except (IndexError, StopIteration) as error:
+        except (IndexError, StopIteration, KeyError) as error:
+            hint = f". {_KEYS}" if isinstance(error, KeyError) else ""
             raise SourceError(
-                f"the source failed at item {number} of {length}: {type(error).__name__}: {error}"
+                f"the source failed at item {number} of {length}: {type(error).__name__}: {error}{hint}"
             ) from error
         yield found
 

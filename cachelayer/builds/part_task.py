@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cachelayer.builds.build import build
+from cachelayer.builds.build import Built, EarlierShards, build
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.compare_source import by_first_record, check_shards, spread
 from cachelayer.builds.sharded_source import Part, Parts, Ranges
 from cachelayer.builds.source import Seekable
-from cachelayer.builds.staging import staging
-from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, SourceError, StorageError
+from cachelayer.builds.staging import Stage, staging
+from cachelayer.errors import ElementError, InvalidArgumentError, SourceError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress, current
 from cachelayer.versions.shard_table import ShardFile
-from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
+from cachelayer.versions.unfinished import FinishedPart, Unfinished
 
 _FILES = 10**4
 _RUNS = 100
@@ -28,15 +29,13 @@ _RUNS = 100
 
 @dataclass(frozen=True)
 class PartDone:
-    """That a part is finished.
+    """What an engine hands back of a finished part; the rest lies in the store.
 
     Args:
-        number: which part.
         records: number of its records.
         nbytes: bytes of its shards, without indices.
     """
 
-    number: int
     records: int
     nbytes: int
 
@@ -75,10 +74,10 @@ class PartTask:
                 made = self._build(unfinished, number)
         except StorageError as error:
             raise StorageError(f"{self.describe(number)}, on host {platform.node()}: {error}") from error
-        return PartDone(number, made.records, made.nbytes)
+        return PartDone(made.records, made.nbytes)
 
     def describe(self, number: int) -> str:
-        """What errors call a part."""
+        """Return what errors call a part."""
         return self.parts.describe(number)
 
     def check_repeats(self, finished: Mapping[int, FinishedPart]) -> None:
@@ -108,58 +107,28 @@ class PartTask:
                 self._check_part(one, one.source, known[number].shards)
 
     def _check_shard(self, part: Part, first: ShardFile) -> None:
-        options = replace(self.options, max_records=first.stats.records)
-        earlier = Finished({}, None, parts={0: FinishedPart((first,))})
-        with Progress("", None, enabled=False) as progress:
-            try:
-                build(part.source, Path(), self.attempt, options, progress, earlier=earlier, first_record=part.first)
-            except CacheLayerError as error:
-                raise _named(error, part) from error
+        options, earlier = replace(self.options, max_records=first.stats.records), EarlierShards({0: first})
+        with Progress("", None, enabled=False) as progress, _errors_of(part):
+            build(part.source, Stage(Path()), self.attempt, options, progress, earlier=earlier, first_record=part.first)
 
     def _check_part(self, part: Part, source: Seekable, shards: Sequence[ShardFile]) -> None:
         spec = self.options.element_spec
-        try:
+        with _errors_of(part):
             check_shards(self.store, self.dataset_id, source, spec, by_first_record(shards), part.first)
-        except CacheLayerError as error:
-            raise _named(error, part) from error
 
     def _build(self, unfinished: Unfinished, number: int) -> FinishedPart:
+        """Build a part, and note it; if another process was quicker, return what that one made."""
         run = unfinished.begin_part(self.attempt, number)
         if run >= _RUNS:
             raise SourceError(
                 f"{self.describe(number)} was begun {run} times and never finished: build with resume=False"
             )
         part = self.parts.part(number)
-        files = range((number * _RUNS + run) * _FILES, (number * _RUNS + run + 1) * _FILES)
-        options = replace(self.options, max_records=part.records)
-        with staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage:
-            try:
-                built = build(
-                    part.source,
-                    stage.folder,
-                    self.attempt,
-                    options,
-                    current(),
-                    stage.deliver,
-                    first_record=part.first,
-                    files=files.start,
-                )
-            except CacheLayerError as error:
-                raise _named(error, part) from error
-            if len(built.shards) > _FILES:
-                raise InvalidArgumentError(
-                    f"{self.describe(number)} makes {len(built.shards):,} shards, and {_FILES:,} are the most: make "
-                    "more parts, or larger shards"
-                )
-            if part.records is not None and built.left_out.of != part.records:
-                raise SourceError(
-                    f"the source gave {built.left_out.of} elements from {part.first} on and promised {part.records}: "
-                    "its length is not what it says"
-                )
+        built = self._shards_of(part, (number * _RUNS + run) * _FILES)
         left_out = built.left_out
         first = tuple(f"{part.name}: {text}" if part.name else text for text in left_out.first)
         made = FinishedPart(tuple(built.shards), built.nullable, left_out.of, left_out.count, first)
-        if unfinished.add_first(self.attempt, number, made):
+        if unfinished.add(self.attempt, number, made):
             return made
         for shard in made.shards:
             name = f"{self.dataset_id}/{shard.name}"
@@ -167,17 +136,38 @@ class PartTask:
             self.store.delete(paths.index_of(name))
         return unfinished.part(self.attempt, number) or made
 
+    def _shards_of(self, part: Part, first_file: int) -> Built:
+        """Write the shards of a part, the first of them under this number."""
+        options, files = replace(self.options, max_records=part.records), range(first_file, first_file + _FILES)
+        with staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage:
+            with _errors_of(part):
+                built = build(
+                    part.source, stage, self.attempt, options, current(), first_record=part.first, files=first_file
+                )
+            if len(built.shards) > _FILES:
+                raise InvalidArgumentError(
+                    f"{part.name or f'the part from record {part.first} on'} makes {len(built.shards):,} shards, and "
+                    f"{_FILES:,} are the most: make more parts, or larger shards"
+                )
+            if part.records is not None and built.left_out.of != part.records:
+                raise SourceError(
+                    f"the source gave {built.left_out.of} elements from {part.first} on and promised {part.records}: "
+                    "its length is not what it says"
+                )
+        return built
 
-def _named(error: CacheLayerError, part: Part) -> CacheLayerError:
-    """The error with the part that it is of, where the numbers of records do not tell."""
-    if not part.name:
-        return error
-    if isinstance(error, ElementError):
-        return type(error)(
-            error.expected,
-            error.got,
-            path=error.path,
-            record=error.record,
-            hint=f"It is of {part.name}. {error.hint}".strip(),
-        )
-    return type(error)(f"{part.name}: {error}") if isinstance(error, SourceError) else error
+
+@contextmanager
+def _errors_of(part: Part) -> Iterator[None]:
+    """Add the part to errors whose record numbers do not tell it."""
+    try:
+        yield
+    except ElementError as error:
+        if not part.name:
+            raise
+        hint = f"It is of {part.name}. {error.hint}".strip()
+        raise type(error)(error.expected, error.got, path=error.path, record=error.record, hint=hint) from error
+    except SourceError as error:
+        if not part.name:
+            raise
+        raise type(error)(f"{part.name}: {error}") from error

@@ -2,6 +2,14 @@
 
 A build attempt writes shards into a folder of its own, then its manifest, and becomes a version by one entry of the
 dataset's log. What is not in the log is no version, so a build may die anywhere.
+
+Each stage returns what the next one takes::
+
+    BuildJob.of        what is to be done: source, options, parts, plan
+    Attempts.lead      whose turn it is to build the version
+    Resumption         what an interrupted attempt has finished of it
+    build, collected   the shards
+    Committer.publish  the version, with its manifest
 """
 
 from __future__ import annotations
@@ -9,82 +17,46 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
 
-from cachelayer.builds.appending import check_fits
-from cachelayer.builds.build import Built, build
+from cachelayer.builds.build import NOTHING, Built, EarlierShards, build
+from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import (
-    Hosts,
-    build_parts,
-    build_together,
-    collected,
-    refuse_other_build,
-    remove_others,
-)
+from cachelayer.builds.build_parts import build_parts, build_together, collected, remove_others
 from cachelayer.builds.compare_source import check_earlier
+from cachelayer.builds.hosts import Hosts, SharedParts, refuse_other_build
+from cachelayer.builds.notes import BuildNotes
 from cachelayer.builds.part_task import PartTask
 from cachelayer.builds.resume import Resumption
-from cachelayer.builds.sharded_source import Division, Parts, divided
-from cachelayer.builds.source import Source, as_source, expected_length, metadata_of
+from cachelayer.builds.sharded_source import Division
+from cachelayer.builds.source import Source, metadata_of
 from cachelayer.builds.source_facts import Passed
-from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files, refuse_changed
-from cachelayer.builds.staging import staging
+from cachelayer.builds.source_identity import refuse_changed
+from cachelayer.builds.staging import Stage, staging
 from cachelayer.engines import Engine, engine_of
-from cachelayer.errors import (
-    BuildRevokedError,
-    CacheLayerError,
-    CorruptionError,
-    InvalidArgumentError,
-    SourceError,
-    StorageError,
-)
+from cachelayer.errors import BuildRevokedError, CacheLayerError, CorruptionError, SourceError, StorageError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.progress.meter import Progress, Waiting, notice
 from cachelayer.provenance.environment import commit_of, environment, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json
 from cachelayer.user_warnings import warn
-from cachelayer.versions.attempts import attempts_of, new_attempt, pause
+from cachelayer.versions.attempts import Lead, attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
 from cachelayer.versions.compose import Composition, appended
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.plan import Plan
 from cachelayer.versions.shard_table import ShardTable
-from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Finished, Unfinished
 
-R = TypeVar("R")
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 _SOON = 1.0
 """Seconds of waiting that nobody needs to be told of."""
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What a build is to do.
-
-    Args:
-        source: what is built.
-        options: how.
-        division: its parts; None where it is built as a whole.
-        plan: what others need to have in common to go on with it, or to help.
-        length: number of elements, where it is known.
-        files: what the listings of the files said that are read.
-    """
-
-    source: Source
-    options: BuildOptions
-    division: Division | None
-    plan: Plan
-    length: int | None
-    files: Sequence[FileFacts]
 
 
 class Publisher:
@@ -92,7 +64,7 @@ class Publisher:
 
     Args:
         log: the log of the dataset, which says where to.
-        copies: keeps what is built as local copies, where the store is not local; None for none.
+        copies: keeps what is built as local copies, if the store is not local; None for none.
         version: what is published.
         source: what is built; a function is called when the build begins.
         origin: what the source comes from.
@@ -122,165 +94,197 @@ class Publisher:
         self._name = f"{log.dataset_id}@{version}"
         self._committer = Committer(log, version, None if base is None else base.info)
         self._attempts = attempts_of(log.store, log.dataset_id)
+        self._unfinished = Unfinished(log.store, log.dataset_id, version)
         self._progress: Progress | None = None
 
-    def submit(self) -> VersionInfo:
-        """Build it, whoever else may be at it.
+    def submit(self) -> StoredVersion:
+        """Build and publish the version, even if others build it too.
 
         Raises:
-            AlreadyExistsError: where it is published already, or a tag has its name.
-            BuildRevokedError: where the attempt was given up by others meanwhile.
-            VersionNotFoundError: where the base was deleted meanwhile.
+            AlreadyExistsError: if it is published already, or a tag has its name.
+            BuildRevokedError: if others gave the attempt up meanwhile.
+            VersionNotFoundError: if the base was deleted meanwhile.
         """
         self._committer.refuse_if_published()
         attempt = new_attempt()
         with self._attempts.running(attempt, self._status):
-            return self._build(attempt, self._work())
+            return self._build(attempt, self.job())
 
-    def once(self, find: Callable[[], R | None], opened: Callable[[VersionInfo], R], hosts: Hosts | None = None) -> R:
-        """Build it where nobody has found it: one at a time of all who ask for it, or several hosts together.
+    def build_once(self, hosts: Hosts | None = None) -> StoredVersion | None:
+        """Build and publish the version, one at a time of all who ask for it, or several hosts together.
 
         Args:
-            find: looks for the published version.
-            opened: opens the version that was built.
-            hosts: those that build it together, where the source comes in parts; None for none.
+            hosts: those that build it together, if the source comes in parts; None for none.
+
+        Returns:
+            The version; None if another has published it meanwhile.
         """
         if hosts is not None:
-            work = self._work(apart=True)
-            if work.division is not None:
-                return self._together(work, find, opened, hosts)
+            job = self.job(apart=True)
+            if job.division is not None:
+                return self._build_together(job, job.division, hosts)
             warn(
-                f"hosts: a source of {work.source.kind} cannot be divided, and one host builds it: pass "
+                f"hosts: a source of {job.source.kind} cannot be divided, and one host builds it: pass "
                 "cachelayer.sharded(function, count), or a sequence with a length"
             )
         with Waiting(self._name, self._options.progress) as waiting:
+            while True:
+                with self._attempts.lead(self._version, self._status) as lead:
+                    if lead.is_ours:
+                        waiting.over()
+                        return self._build_unless_published(lead, None)
+                self._attempts.wait(lead, waiting)
+                if self._committer.is_published():
+                    return None
 
-            def build(attempt: str) -> R:
-                waiting.over()
-                return opened(self._build(attempt, self._work()))
-
-            return self._attempts.once(
-                self._version, find, build, status=self._status, revoke=self._revoke, waiting=waiting.wait_for
-            )
-
-    def _revoke(self, attempt: str, by: str) -> object:
-        if self._options.resume:
-            return self._committer.adopt(attempt, by)
-        return self._committer.revoke(attempt)
-
-    def _together(
-        self, work: _Work, find: Callable[[], R | None], opened: Callable[[VersionInfo], R], hosts: Hosts
-    ) -> R:
+    def _build_together(self, job: BuildJob, division: Division, hosts: Hosts) -> StoredVersion | None:
         """Build it with the other hosts: one leads, which publishes it in the end, and the others help."""
-        found: R | None = None
-        while found is None:
-            with self._attempts.lead(self._version, status=self._status, revoke=self._revoke) as lead:
+        while True:
+            with self._attempts.lead(self._version, self._status) as lead:
                 if lead.is_ours:
-                    found = find()
-                    if found is not None:
-                        return found
                     with suppress(BuildRevokedError):
-                        return opened(self._build(lead.attempt, work, hosts))
+                        return self._build_unless_published(lead, job, hosts)
                     continue
             try:
-                self._help(lead.attempt, work, hosts, lambda: find() is None)
+                self._help(lead.attempt, job, division, hosts)
             except CacheLayerError:
                 # It was published, or another host leads now, and what this one still built was removed.
-                found = find()
-                if found is not None:
-                    return found
-                if not (self._committer.is_revoked(lead.attempt) or self._attempts.dead([lead.attempt])):
+                over = self._committer.is_published() or self._committer.is_revoked(lead.attempt)
+                if not over and not self._attempts.dead([lead.attempt]):
                     raise
             pause()
-            found = find()
-        return found
+            if self._committer.is_published():
+                return None
 
-    def _help(self, lead: str, work: _Work, hosts: Hosts, is_wanted: Callable[[], bool]) -> None:
+    def _build_unless_published(
+        self, lead: Lead, job: BuildJob | None, hosts: Hosts | None = None
+    ) -> StoredVersion | None:
+        """Build it as the one who leads; None if it is published by now."""
+        if lead.dead is not None:
+            if self._options.resume:
+                self._committer.adopt(lead.dead, lead.attempt)
+            else:
+                self._committer.revoke(lead.dead)
+            self._attempts.forget(lead.dead)
+        if self._committer.is_published():
+            return None
+        return self._build(lead.attempt, self.job() if job is None else job, hosts)
+
+    def job(self, *, apart: bool = False) -> BuildJob:
+        """Return what is to be done; see :meth:`BuildJob.of`."""
+        return BuildJob.of(self._source, self._origin, self._options, self._base, apart=apart)
+
+    def _help(self, lead: str, job: BuildJob, division: Division, hosts: Hosts) -> None:
         """Build parts of what another host leads, as long as it does."""
-        begun = None if not lead else Unfinished(self._store, self._dataset_id, self._version).begun(lead)
-        if begun is None or self._attempts.dead([lead]):
+        begun = self._unfinished.begun(lead) if lead else None
+        if begun is None or not begun.is_divided or self._attempts.dead([lead]):
             return
-        plan = work.plan.beside(begun.plan)
-        ours = Finished(plan, spec_json.to_json(work.options.element_spec), work.source.length, is_divided=True)
+        spec = spec_json.to_json(job.options.element_spec)
+        ours = Finished(job.plan.beside(begun.plan), spec, job.source.length, is_divided=True)
         refuse_other_build(self._name, ours, begun)
-        if work.division is None:
-            return
-        task = self._task(lead, work.division.parts, work.options)
         name = new_attempt()
-
-        def go_on() -> bool:
-            return is_wanted() and not self._attempts.dead([lead])
-
         with (
             self._attempts.running(name, self._status),
-            Progress(f"{self._name} (host {hosts.index})", None, work.options.progress) as progress,
+            Progress(f"{self._name} (host {hosts.index})", None, job.options.progress) as progress,
         ):
             self._progress = progress
-            build_together(task, self._engine(), progress, self._attempts, hosts, name, begun.parts, go_on)
+            shared = SharedParts(self._task(lead, division), self._attempts, hosts, name, begun.parts)
+            build_together(shared, self._engine(), progress)
 
     def _engine(self) -> Engine:
         return engine_of(self._options.engine, self._options.workers)
 
-    def _task(self, attempt: str, parts: Parts, options: BuildOptions) -> PartTask:
-        # What is kept with the version is written by who publishes it.
-        lean = replace(options, kept={})
-        return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, parts, lean)
+    def _task(self, attempt: str, division: Division) -> PartTask:
+        # What is kept with the version is written by the process that publishes it.
+        lean = replace(division.options, kept={})
+        return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, division.parts, lean)
 
     def _status(self) -> str:
         return "about to begin" if self._progress is None else str(self._progress)
 
-    def _build(self, attempt: str, work: _Work, hosts: Hosts | None = None) -> VersionInfo:
-        options, source, builder = work.options, work.source, os.getpid()
+    def _build(self, attempt: str, job: BuildJob, hosts: Hosts | None = None) -> StoredVersion:
+        """Write the shards, and publish them."""
         started = time.monotonic()
-        notes = Resumption(
-            self._log,
-            self._version,
-            attempt,
-            self._attempts,
-            work.plan,
-            source.length,
-            is_divided=work.division is not None,
-        )
-        try:
-            earlier = self._earlier(notes, options, source) if options.resume else None
+        divided = job.division is not None
+        notes = BuildNotes(self._unfinished, attempt, job.plan, job.source.length, is_divided=divided)
+        with self._undone_if_it_fails(notes):
+            earlier = self._take_over(job, notes) if job.options.resume else None
             with (
                 staging(self._store, self._copies, self._dataset_id, attempt) as stage,
-                Progress(self._name, None if hosts else work.length, options.progress) as progress,
+                Progress(self._name, None if hosts else job.length, job.options.progress) as progress,
             ):
                 self._progress = progress
-                if work.division is None:
-                    if earlier is not None:
-                        check_earlier(self._store, self._dataset_id, source, earlier, options)
-                    note = notes.note if options.resume else None
-                    built = build(
-                        source, stage.folder, attempt, options, progress, stage.deliver, earlier=earlier, note=note
-                    )
+                if job.division is None:
+                    built = self._in_one_piece(job, stage, notes, earlier, progress)
                 else:
-                    task = self._task(attempt, work.division.parts, options)
-                    built = self._apart(task, notes, earlier, progress, hosts)
-                refuse_changed(work.files, source)
-                self._refuse_if_empty(built, source)
+                    task = self._task(attempt, job.division)
+                    built = self._in_parts(task, notes, earlier, progress, hosts)
+                refuse_changed(job.files, job.source)
+                self._refuse_if_empty(built, job.source)
                 built.left_out.warn()
-                made = {"source": source.kind, "time": now(), "duration_s": round(time.monotonic() - started, 3)}
-                kept = {**options.kept, "metadata": {**metadata_of(source), **options.kept["metadata"]}}
-                provenance = {**kept, **built.left_out.provenance, **self._known(work, built), **made, **environment()}
-                info = self._publish(attempt, built, provenance)
+                published = self._publish(attempt, built, self._provenance(job, built, started))
+        notes.forget()
+        if divided:
+            # Not before: what another goes on with would be among them, if it took this attempt for dead.
+            remove_others(self._store, self._dataset_id, attempt, built.shards)
+        return published
+
+    @contextmanager
+    def _undone_if_it_fails(self, notes: BuildNotes) -> Iterator[None]:
+        """Give the attempt up if the build fails; what it finished stays if another can go on with it.
+
+        Raises:
+            BuildRevokedError: instead of an error of the store, if others had given it up before.
+        """
+        attempt, builder = notes.attempt, os.getpid()
+        try:
+            yield
         except BaseException as error:
             if os.getpid() != builder:
                 # A child that the source forked: the build is its parent's.
                 raise
-            keeps = options.resume and notes.has_finished
+            keeps = self._options.resume and notes.has_finished
             revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
             if not keeps:
                 notes.forget()
             if revoked and isinstance(error, StorageError | CorruptionError):
                 raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error
             raise
-        notes.forget()
-        if work.division is not None:
-            # Not before: what another goes on with would be among them, if it took this attempt for dead.
-            remove_others(self._store, self._dataset_id, attempt, built.shards)
-        return info
+
+    def _take_over(self, job: BuildJob, notes: BuildNotes) -> Finished | None:
+        """Return what an interrupted attempt has finished, and say so."""
+        spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
+        with Waiting(self._name, job.options.progress, after=_SOON) as waiting:
+            resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
+            earlier = resumption.take_over(spec, waiting)
+        if earlier is not None:
+            notice(f"{self._name}: going on after {earlier.records:,} records that are there", job.options.progress)
+        return earlier
+
+    def _in_one_piece(
+        self, job: BuildJob, stage: Stage, notes: BuildNotes, finished: Finished | None, progress: Progress
+    ) -> Built:
+        """Build the source, after what an interrupted attempt has finished."""
+        options, earlier = job.options, NOTHING
+        if finished is not None:
+            earlier = EarlierShards.of(finished)
+            check_earlier(self._store, self._dataset_id, job.source, earlier, options)
+        kept = notes if options.resume else None
+        return build(job.source, stage, notes.attempt, options, progress, earlier=earlier, notes=kept)
+
+    def _in_parts(
+        self, task: PartTask, notes: BuildNotes, earlier: Finished | None, progress: Progress, hosts: Hosts | None
+    ) -> Built:
+        """Build the parts of the source that are not finished, here or anywhere."""
+        finished = {} if earlier is None else earlier.parts
+        task.check_repeats(finished)
+        notes.begin(task.options.element_spec)
+        if hosts is None:
+            build_parts(task, self._engine(), progress, finished)
+        else:
+            shared = SharedParts(task, self._attempts, hosts, task.attempt, finished)
+            build_together(shared, self._engine(), progress)
+        return collected(task, finished)
 
     def _refuse_if_empty(self, built: Built, source: Source) -> None:
         """Raise if there is no record, and nobody said that there may be none.
@@ -301,77 +305,31 @@ class Publisher:
         once = "an iterator gives its elements once, so pass a function that returns a new one; "
         raise SourceError(f"{self._name}: {of} has no element: {'' if source.length == 0 else once}{ALLOW_EMPTY}")
 
-    def _apart(
-        self,
-        task: PartTask,
-        notes: Resumption,
-        earlier: Finished | None,
-        progress: Progress,
-        hosts: Hosts | None,
-    ) -> Built:
-        """Build the parts of the source, here or anywhere."""
-        finished = {} if earlier is None else earlier.parts
-        task.check_repeats(finished)
-        notes.begin(task.options.element_spec)
-        if hosts is None:
-            build_parts(task, self._engine(), progress, finished)
-        else:
-            build_together(task, self._engine(), progress, self._attempts, hosts, task.attempt, finished, lambda: True)
-        return collected(task, finished)
-
-    def _work(self, *, apart: bool = False) -> _Work:
-        """What is to be done.
-
-        Args:
-            apart: whether other hosts help.
-        """
-        options, source = self._what()
-        division = divided(source, options, apart=apart or options.engine is not None)
-        base = None if self._base is None else self._base.info.digest
-        parts = None if division is None else division.parts.plan
-        decides = {**self._options.plan, "base": base, "source": source.kind, "division": parts}
-        files = files_of(source)
-        plan = Plan(decides, identity_of_files(files) if files else identity_of(source), self._origin)
-        length = options.expected(expected_length(source))
-        return _Work(source, options if division is None else division.options, division, plan, length, files)
-
-    def _known(self, work: _Work, built: Built) -> dict[str, Any]:
-        """Return what is recorded of the source, by which it is known again."""
-        origin = {**self._origin.after_build().to_json(), **commit_of(self._origin.source)}
-        if self._base is not None:
-            return origin
-        identity = {"identity": found} if (found := work.plan.stored["identity"]) else {}
-        passed = Passed.of(self._source, self._options)
+    def _provenance(self, job: BuildJob, built: Built, started: float) -> dict[str, Any]:
+        """Return what is recorded beside the data: what the user keeps with it, and how it was made."""
+        kept = self._options.kept
         return {
-            **origin,
-            **identity,
-            **passed.recorded(self._store, self._dataset_id, work.source, built, self._options),
+            **kept,
+            "metadata": {**metadata_of(job.source), **kept["metadata"]},
+            **built.left_out.provenance,
+            **self._origin.after_build().to_json(),
+            **commit_of(self._origin.source),
+            **({} if self._base is not None else self._known_again(job, built)),
+            "source": job.source.kind,
+            "time": now(),
+            "duration_s": round(time.monotonic() - started, 3),
+            **environment(),
         }
 
-    def _earlier(self, resumption: Resumption, options: BuildOptions, source: Source) -> Finished | None:
-        spec = options.element_spec if options.element_spec is not None else source.element_spec
-        with Waiting(self._name, options.progress, after=_SOON) as waiting:
-            earlier = resumption.take_over(spec, waiting.wait_for)
-        if earlier is not None:
-            notice(f"{self._name}: going on after {earlier.records:,} records that are there", options.progress)
-        return earlier
+    def _known_again(self, job: BuildJob, built: Built) -> dict[str, Any]:
+        """Return what is recorded of the source, by which it is known again."""
+        passed = Passed.of(self._source, self._options)
+        return {
+            **({"identity": identity} if (identity := job.plan.stored_identity) else {}),
+            **passed.recorded(self._store, self._dataset_id, job.source, built, self._options),
+        }
 
-    def _what(self) -> tuple[BuildOptions, Source]:
-        """The source, and how it is built: behind a base, with the base's spec."""
-        options, base = self._options, self._base
-        if base is None or base.manifest.records == 0:
-            return options, as_source(self._source, unbatch=options.unbatch, element_spec=options.element_spec)
-        if options.element_spec is not None:
-            raise InvalidArgumentError(f"element_spec: what is appended has that of {base.name}: leave it out")
-        spec = base.manifest.element_spec
-        try:
-            source = as_source(self._source, unbatch=options.unbatch, element_spec=spec)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"this source cannot be appended to {base.name}: {error}") from error
-        check_fits(base.name, spec, source.element_spec)
-        return replace(options, element_spec=spec), source
-
-    def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> VersionInfo:
+    def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> StoredVersion:
         shards = ShardTable.of(built.shards)
         manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
         adopted = shards.attempts - {attempt}

@@ -46,7 +46,7 @@ class StreamSource(IterableSource):
         super().__init__(elements, type(stream).__name__, length, 0, element_spec)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements.
+        """Yield the elements.
 
         Raises:
             InvalidArgumentError: if the stream is endless and there is no limit.
@@ -90,7 +90,7 @@ def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None)
 
 
 def _keeps_files(stored: Tree, declared: Tree | None) -> bool:
-    """Whether elements go on with the bytes of their files, as far as a user's declared spec says."""
+    """Return whether images and sounds stay the bytes of their files, as far as a declared spec says."""
     wanted = {} if declared is None else dict(tree.leaf_values(declared))
     files = [path for path, leaf in tree.leaves(stored) if isinstance(leaf, EncodedSpec)]
     return all(path not in wanted or getattr(wanted[path], "dtype", None) is bytes for path in files)

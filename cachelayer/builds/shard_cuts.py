@@ -28,7 +28,7 @@ class ShardCutter:
     _filled: int = 0
 
     def cut(self, lengths: Ints) -> Iterator[tuple[bool, slice]]:
-        """The pieces of a batch of records of these lengths: whether a new shard begins with it, and its rows."""
+        """Yield the pieces of a batch of records of these lengths: whether a new shard begins with it, and its rows."""
         ends = np.cumsum(lengths + RECORD_OVERHEAD)
         start = 0
         while start < len(lengths):

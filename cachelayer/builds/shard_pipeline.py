@@ -1,4 +1,4 @@
-"""Records into shards: write, hash, finish and deliver beside each other."""
+"""Records into shards: write, hash, finish and upload beside each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardStats, ShardWriter
 from cachelayer.builds.shard_cuts import ShardCutter
-from cachelayer.builds.uploads import Deliver, Deliveries, OnFinished, leaves
+from cachelayer.builds.uploads import Uploads
 from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.objects import paths
 from cachelayer.progress.meter import Progress
@@ -45,11 +45,11 @@ class Shards:
     files: int
 
     def path(self, number: int) -> Path:
-        """Where a shard is written."""
+        """Return where a shard is written."""
         return self.folder / Path(paths.shard(self.attempt, self.files + number)).name
 
     def file(self, number: int, stats: ShardStats) -> ShardFile:
-        """A shard that was written."""
+        """Return a shard that was written."""
         return ShardFile(self.attempt, self.files + number, stats)
 
 
@@ -62,49 +62,44 @@ class ShardPipeline:
     Args:
         shards: what is written.
         progress: is told of what was written.
-        deliver: takes finished shards on; None where they lie where they belong.
+        uploads: uploads and notes finished shards.
     """
 
-    def __init__(self, shards: Shards, progress: Progress, deliver: Deliver | None) -> None:
+    def __init__(self, shards: Shards, progress: Progress, uploads: Uploads) -> None:
         self._of = shards
         self._cutter = ShardCutter(shards.shard_bytes)
         self._progress = progress
-        self._deliver = deliver
         self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
         self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
-        self._deliveries = Deliveries(deliver, shards.shard_bytes)
+        self._uploads = uploads
         self._hashes: deque[Future[None]] = deque()
         self._writer: ShardWriter | _ShardChecker | None = None
-        self._resumable = False
         before = [shards.earlier[number] for number in range(shards.first)]
-        self._shards: list[ShardFile | Future[ShardStats]] = [*before]
+        self._shards: list[ShardFile | Future[ShardFile]] = [*before]
         self._records = sum(shard.stats.records for shard in before)
 
     def __enter__(self) -> ShardPipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Whoever resumes is glad of what was written.
-        gives_up = kind is not None and (leaves(kind, self._deliver) or not self._resumable)
         for executor in (self._hashing, self._finishing):
-            executor.shutdown(cancel_futures=gives_up)
-        self._deliveries.close(kind, is_resumable=self._resumable)
+            executor.shutdown(cancel_futures=self._uploads.gives_up(kind))
+        self._uploads.close(kind)
         if isinstance(self._writer, ShardWriter):
             # Reached with a writer only after a failure, which is the error to be shown.
             with suppress(CacheLayerError):
                 self._writer.close()
 
-    def write(self, frames: Frames, on_finished: OnFinished | None = None) -> None:
+    def write(self, frames: Frames, nullable: frozenset[int]) -> None:
         """Append records; errors of earlier ones may be raised here.
 
         Args:
             frames: the records.
-            on_finished: is told of the shards that these records, or the end, close.
+            nullable: the numbers of the leaves that were None in some element up to these.
         """
-        self._resumable = on_finished is not None
         for begins, rows in self._cutter.cut(frames.lengths):
             if begins or self._writer is None:
-                self._finish_shard(on_finished)
+                self._finish_shard(nullable)
                 self._writer = self._begin_shard()
             piece = frames[rows]
             self._hashes.append(self._hashing.submit(self._writer.hash, piece))
@@ -121,46 +116,40 @@ class ShardPipeline:
         path = self._of.path(number)
         return ShardWriter(path, Path(paths.index_of(str(path))), self._of.compression)
 
-    def _finish_shard(self, on_finished: OnFinished | None) -> None:
+    def _finish_shard(self, nullable: frozenset[int]) -> None:
         writer = self._writer
         if writer is None:
             return
-        last_hash, self._writer = self._hashes[-1], None
+        number, last_hash, self._writer = len(self._shards), self._hashes[-1], None
         if isinstance(writer, _ShardChecker):
             last_hash.result()
             writer.check()
             self._shards.append(writer.shard)
             return
 
-        def finish() -> ShardStats:
+        def finish() -> ShardFile:
             last_hash.result()
-            return writer.finish()
+            return self._of.file(number, writer.finish())
 
-        number, finished = len(self._shards), self._finishing.submit(finish)
+        finished = self._finishing.submit(finish)
         self._shards.append(finished)
-        self._deliveries.add(number, writer.path, lambda: self._of.file(number, finished.result()), on_finished)
+        self._uploads.add(number, writer.path, finished, nullable)
 
-    def settle(self) -> None:
-        """Wait until the shards that are closed are durable."""
-        for shard in self._shards:
-            if isinstance(shard, Future):
-                shard.result()
-        self._deliveries.finish()
+    def settle(self) -> list[ShardFile]:
+        """Wait until the shards that are closed are durable, and return them."""
+        shards = [shard.result() if isinstance(shard, Future) else shard for shard in self._shards]
+        self._uploads.finish()
+        return shards
 
-    def finish(self, on_finished: OnFinished | None = None) -> list[ShardFile]:
-        """The shards, all of them durable.
+    def finish(self, nullable: frozenset[int]) -> list[ShardFile]:
+        """Close the last shard, and return all of them, durable.
 
         Raises:
-            SourceError: where there are fewer than there were.
+            SourceError: if there are fewer than an interrupted attempt had finished.
         """
-        self._finish_shard(on_finished)
-        there = len(self._shards)
-        stats = [shard if isinstance(shard, ShardFile) else shard.result() for shard in self._shards]
-        self._deliveries.finish()
-        shards = [
-            stat if isinstance(stat, ShardFile) else self._of.file(number, stat) for number, stat in enumerate(stats)
-        ]
-        if any(number >= there for number in self._of.earlier):
+        self._finish_shard(nullable)
+        shards = self.settle()
+        if any(number >= len(shards) for number in self._of.earlier):
             raise SourceError(f"the source ended after {self._records} records; {_OTHERWISE}")
         return shards
 
@@ -194,10 +183,10 @@ class _ShardChecker:
         self._records += len(frames)
 
     def check(self) -> None:
-        """Compare.
+        """Raise if the records are not those of the shard.
 
         Raises:
-            SourceError: where they differ.
+            SourceError: if they differ.
         """
         stats = self.shard.stats
         if self._records != stats.records or self._digest.hexdigest() != stats.sha256:

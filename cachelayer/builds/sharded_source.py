@@ -1,15 +1,15 @@
 """Sources in parts that are built apart from one another, by any number of processes.
 
-The parts of a source depend on the source and on the options of the build alone: whoever builds them, the version is
-the same. Each begins a shard of its own.
+The parts of a source depend on the source and on the options of the build alone, so that the version is the same
+on any number of processes. Each begins a shard of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, overload, runtime_checkable
 
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource
@@ -21,6 +21,7 @@ from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source, as_source
 from cachelayer.errors import CacheLayerError, ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
+from cachelayer.protocols import T
 from cachelayer.records.codec import TypedCodec, codec_for
 from cachelayer.records.tree import Tree
 
@@ -28,7 +29,7 @@ _SAMPLE = 64
 _LOOK_AHEAD = (1, 100, 10_000)
 _PARTS_PER_WORKER = 2
 _FILLED = 0.8
-"""How full the shard of a part is meant to be, where the sizes of its records are not known before."""
+"""How full the shard of a part is meant to be if the sizes of its records are not known before."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Part:
         source: gives its elements.
         first: the number by which errors call the first of them.
         records: how many there are; None for all that the source gives.
-        name: what errors call it, where the numbers of its records do not tell; else empty.
+        name: what errors call it if the numbers of its records do not tell; else empty.
     """
 
     source: Source
@@ -58,20 +59,20 @@ class Parts(Protocol):
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        """What decides the parts, as JSON; None where the shards are those of a build that is not divided."""
+        """What decides the parts, as JSON; None if the shards are those of a build in one piece."""
 
     def describe(self, number: int) -> str:
-        """What errors call a part."""
+        """Return what errors call a part."""
 
     def part(self, number: int) -> Part:
-        """One of the parts.
+        """Return one of the parts.
 
         Raises:
-            CacheLayerError: where there is no source of it.
+            CacheLayerError: if it has no source.
         """
 
 
-class Sharded:
+class Sharded(Generic[T]):
     """A source whose parts a function makes.
 
     Args:
@@ -79,8 +80,8 @@ class Sharded:
         count: number of parts.
 
     Raises:
-        InvalidTypeError: where the function is none, or the count no integer.
-        InvalidArgumentError: where there is no part.
+        InvalidTypeError: if the function is none, or the count no integer.
+        InvalidArgumentError: if the count is below 1.
     """
 
     kind = "sharded"
@@ -99,6 +100,7 @@ class Sharded:
 
     @property
     def plan(self) -> dict[str, Any]:
+        """What decides the parts."""
         return {"parts": self.count}
 
     @cached_property
@@ -106,17 +108,18 @@ class Sharded:
         found = self._source(0).element_spec
         return self._declared if found is None else found
 
-    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Sharded:
-        """The same, of parts that are made into sources like this."""
-        made = Sharded(self.function, self.count)
+    def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Sharded[T]:
+        """Return a source of the same parts, each of which is unbatched, or has the declared spec."""
+        made: Sharded[T] = Sharded(self.function, self.count)
         made._unbatch, made._declared = unbatch, element_spec
         return made
 
     def part(self, number: int) -> Part:
-        """One of the parts."""
+        """Return one of the parts."""
         return Part(self._source(number), name=self.describe(number))
 
     def describe(self, number: int) -> str:
+        """Return what errors call a part."""
         return f"part {number} of {self.count}"
 
     def _source(self, number: int) -> Source:
@@ -132,7 +135,7 @@ class Sharded:
             raise type(error)(f"{self.describe(number)}: {error}") from error
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements of all parts, one part after another."""
+        """Yield the elements of all parts, one part after another."""
         left = limit
         for number in range(self.count):
             for batch in self._source(number).batches(left):
@@ -140,21 +143,27 @@ class Sharded:
                 yield batch
 
 
-def sharded(function: Callable[[int, int], Any], count: int) -> Any:
-    """A source in parts, which are built by as many processes or hosts as there are.
+@overload
+def sharded(function: Callable[[int, int], Mapping[Any, Any]], count: int) -> Sharded[Any]: ...
+@overload
+def sharded(function: Callable[[int, int], Iterable[T]], count: int) -> Sharded[T]: ...
+@overload
+def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]: ...
+def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
+    """Return a source in parts, which are built by as many processes or hosts as there are.
 
     Args:
         function: takes the number of a part and the number of parts, and returns a source of the elements of this part:
-            whatever :meth:`cachelayer.Storage.cache` takes. It runs where the part is built, and again where that was
-            interrupted, so it gives the same elements each time.
+            whatever :meth:`cachelayer.Storage.cache` takes. It runs in the process that builds the part, and again
+            if that was interrupted, so it gives the same elements each time.
         count: number of parts; each begins a shard of its own, so a part of less than a shard is a small file. The
-            version has the records of the parts in the order of their numbers, whoever built them.
+            version has the records of the parts in the order of their numbers.
 
     Returns:
         What :meth:`cachelayer.Storage.cache` takes.
 
     Raises:
-        InvalidTypeError, InvalidArgumentError: where an argument cannot be.
+        InvalidTypeError, InvalidArgumentError: if an argument is invalid.
     """
     return Sharded(function, count)
 
@@ -190,13 +199,13 @@ class Ranges:
         return f"records {first} to {min(self.length, first + self.records) - 1}"
 
     def part(self, number: int) -> Part:
-        """One of the parts."""
+        """Return one of the parts."""
         first = number * self.records
         return Part(self.source.skipped(first), first, min(self.records, self.length - first))
 
 
 def in_ranges(source: Seekable, length: int, spec: Tree, options: BuildOptions) -> Ranges:
-    """A source in ranges of about a shard each.
+    """Divide a source into ranges of about a shard each.
 
     Args:
         source: the source.
@@ -223,10 +232,10 @@ def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:
 
 
 def spec_of(parts: Parts) -> Tree | None:
-    """The spec of the elements of a source in parts: of the source, or else of the first element that there is.
+    """Return the spec of the elements of a source in parts: the declared one, else that of the first element.
 
     Raises:
-        CacheLayerError: where it cannot be known.
+        CacheLayerError: if no element tells.
     """
     unknown: ElementError | None = None
     for number in range(parts.count):
@@ -251,7 +260,7 @@ def _first(parts: Parts, number: int, limit: int) -> Iterator[Batch]:
 
 
 def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
-    """The spec of the first elements of a source, as few of them as tell; None where there is none."""
+    """Return the spec of the first elements of a source, as few of them as tell; None if there is none."""
     for limit in _LOOK_AHEAD:
         try:
             spec, seen = inferred(batches(limit))
@@ -277,15 +286,15 @@ class Division:
 
 
 def divided(source: Source, options: BuildOptions, *, apart: bool) -> Division | None:
-    """A build in parts, where the source can be divided and it is of use; None where it is built as a whole.
+    """Divide a build into parts if the source allows it and it is of use; None if it is built in one piece.
 
     Args:
         source: what is built.
         options: how.
-        apart: whether others than processes of this host build it, which cannot be sent what was made here.
+        apart: whether an engine or other hosts build it.
 
     Raises:
-        InvalidArgumentError: where an engine cannot divide the source.
+        InvalidArgumentError: if an engine is to build a source that cannot be divided.
     """
     if isinstance(source, Parts):
         if options.max_records is not None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.iterable_source import IterableSource, SequenceSource, length_of, refuse_if_begun
+from cachelayer.builds.iterable_source import (
+    IterableSource,
+    SequenceSource,
+    has_items,
+    length_of,
+    refuse_if_begun,
+)
 from cachelayer.builds.ref_source import of_our_own
 from cachelayer.builds.unbatch import unbatched
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 
-R = TypeVar("R")
 ENTRY_POINTS = "cachelayer.sources"
 
 
@@ -32,24 +37,24 @@ class Source(Protocol):
 
     @property
     def element_spec(self) -> Tree | None:
-        """The schema that the source declares, or None where it declares none."""
+        """The schema that the source declares; None if it declares none."""
 
     @property
     def length(self) -> int | None:
         """Number of elements, if it is known: the build is held to it. A guess is a ``length_hint``."""
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements, at most ``limit`` of them.
+        """Yield the elements, at most ``limit`` of them.
 
         Raises:
-            SourceError: where the source fails, with the number of the record.
-            InvalidArgumentError: where the source is known to be endless and there is no limit.
+            SourceError: if the source fails, with the number of the record.
+            InvalidArgumentError: if the source is known to be endless and there is no limit.
         """
 
 
 @runtime_checkable
 class Declarable(Protocol):
-    """A source that takes the spec that a user declares: it must, where it gives columns of its own spec."""
+    """A source that takes the spec that a user declares, as one must that gives columns of its own spec."""
 
     def with_element_spec(self, spec: Tree) -> Source: ...
 
@@ -66,7 +71,7 @@ class Seekable(Protocol):
     """A source that can begin at any record, at little cost."""
 
     def skipped(self, records: int) -> Source:
-        """The same source from this record on; its errors go on counting from there."""
+        """Return the source from this record on; its errors go on counting from there."""
 
 
 @runtime_checkable
@@ -74,7 +79,7 @@ class Skippable(Protocol):
     """A source that can leave out its first records once at less cost than they have, but not again and again."""
 
     def rest(self, records: int) -> Source:
-        """The same source from this record on; its errors go on counting from there."""
+        """Return the source from this record on; its errors go on counting from there."""
 
 
 def expected_length(source: Source) -> int | None:
@@ -84,7 +89,7 @@ def expected_length(source: Source) -> int | None:
 
 
 def from_record(source: Seekable | Skippable, records: int) -> Source:
-    """The same source from this record on."""
+    """Return the source from this record on."""
     return source.skipped(records) if isinstance(source, Seekable) else source.rest(records)
 
 
@@ -95,22 +100,19 @@ class Splits:
     parts: Mapping[str, Any]
 
 
-def each_split(obj: Any, dataset_id: str, make: Callable[[Any, str], R]) -> R:
-    """What ``make`` gives for an object and its id; of splits a dict of it, with ids ``<dataset id>.<split>``."""
+def splits_of(obj: Any) -> Mapping[str, Any] | None:
+    """Return the sources that an object has by name, as a ``DatasetDict`` does; None if it is one source."""
     found = _adapted(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
-    if not isinstance(found, Splits):
-        return make(obj, dataset_id)
-    # No type says which mappings are splits.
-    return cast(R, {split: make(part, f"{dataset_id}.{split}") for split, part in found.parts.items()})
+    return found.parts if isinstance(found, Splits) else None
 
 
 def metadata_of(source: Source) -> dict[str, Any]:
-    """What a source says of itself, for the metadata of the version; most say nothing."""
+    """Return what a source says of itself, for the metadata of the version; most say nothing."""
     return dict(getattr(source, "metadata", {}))
 
 
 def _returned(function: Callable[[], Any]) -> Any:
-    """What a function that makes a source returns."""
+    """Return what a function that makes a source returns."""
     try:
         return function()
     except CacheLayerError:
@@ -121,7 +123,7 @@ def _returned(function: Callable[[], Any]) -> Any:
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source:
-    """The source that an object is.
+    """Return the source that an object is.
 
     Args:
         obj: a source, what an adapter knows, a ref or a stream, an array, a dict or tuple of arrays, an iterable, what
@@ -169,8 +171,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 
 def _of_elements(obj: Any) -> IterableSource:
-    """The source of what gives elements one after another, or by number."""
-    if isinstance(obj, (Sequence, np.ndarray)) or not hasattr(obj, "__iter__"):
+    """Return the source of what gives elements one after another, or by number."""
+    if has_items(obj) or not hasattr(obj, "__iter__"):
         return SequenceSource(obj)
     kind = type(obj).__name__
     try:
@@ -214,7 +216,7 @@ def _refuse_no_source(obj: Any) -> None:
 
 
 def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
-    """The source that an adapter makes of it; only those are asked whose framework is loaded already."""
+    """Return the source that an adapter makes of it; only those are asked whose framework is loaded already."""
     # Imported here: it takes a tenth of the time of importing the whole package.
     from importlib.metadata import entry_points
 

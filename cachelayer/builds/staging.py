@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelayer.builds.uploads import Deliver
+from cachelayer.builds.uploads import Uploader
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import ObjectStore
 from cachelayer.user_warnings import warn
 
@@ -26,54 +26,36 @@ class Stage:
 
     Args:
         folder: the folder.
-        deliver: takes them on to the store; None where they are there already.
+        uploader: uploads them to the store; None if they are written there.
     """
 
     folder: Path
-    deliver: Deliver | None
+    uploader: Uploader | None = None
 
 
 @contextmanager
 def staging(
     store: ObjectStore, copies: CacheFolder | None, dataset_id: str, attempt: str, files: range | None = None
 ) -> Iterator[Stage]:
-    """A folder for the shards of an attempt: in the store itself, else among the local copies, else a temporary one.
+    """Yield a folder for the shards of an attempt: in the store, else among the local copies, else a temporary one.
 
-    Local copies and what is temporary are removed when the attempt fails.
+    Local copies and what is temporary are removed if the attempt fails.
 
     Args:
         store: where the shards go in the end.
         copies: keeps local copies; None for none.
         dataset_id, attempt: whose shards they are.
-        files: the numbers of the shards that are written now, where others write theirs beside them.
+        files: the numbers of the shards that are written now, if others write theirs beside them.
     """
+    folder_name = paths.build(dataset_id, attempt)
     if isinstance(store, LocalStore):
-        yield Stage(store.make_folder(paths.build(dataset_id, attempt)), None)
+        yield Stage(store.make_folder(folder_name))
         return
-    try:
-        group = None if copies is None else copies.of_attempt(store.url, dataset_id, attempt)
-    except StorageError as error:
-        warn(f"no local copy is kept of what is built: {error}")
-        group = None
+    group = None if copies is None else _group(copies, store, dataset_id, attempt)
     folder = Path(tempfile.mkdtemp(prefix="cachelayer-")) if group is None else group.path("")
-
-    # Two shards that are delivered at once must not both make room for the other.
-    one_by_one = threading.Lock()
     builder = os.getpid()
-
-    def deliver(shard: Path) -> None:
-        files = (shard, Path(paths.index_of(str(shard))))
-        for path in files:
-            if group is not None:
-                group.keep(path)
-            store.upload(path, f"{paths.build(dataset_id, attempt)}/{path.name}")
-        with one_by_one:
-            if group is None or not group.fits():
-                for path in files:
-                    path.unlink()
-
     try:
-        yield Stage(folder, deliver)
+        yield Stage(folder, _Uploader(store, folder_name, group))
     except BaseException:
         if os.getpid() != builder:
             # A child that the source forked: the files are its parent's.
@@ -85,6 +67,43 @@ def staging(
         raise
     if group is None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Uploader:
+    """Uploads shards, and keeps local copies of them as long as there is room.
+
+    Args:
+        store: where they go.
+        folder: the folder there.
+        group: the local copies; None to keep none.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, group: CopyGroup | None) -> None:
+        self._store = store
+        self._folder = folder
+        self._group = group
+        # Two shards that are uploaded at once must not both make room for the other.
+        self._one_by_one = threading.Lock()
+
+    def upload(self, shard: Path) -> None:
+        files = (shard, Path(paths.index_of(str(shard))))
+        for path in files:
+            if self._group is not None:
+                self._group.keep(path)
+            self._store.upload(path, f"{self._folder}/{path.name}")
+        with self._one_by_one:
+            if self._group is None or not self._group.fits():
+                for path in files:
+                    path.unlink()
+
+
+def _group(copies: CacheFolder, store: ObjectStore, dataset_id: str, attempt: str) -> CopyGroup | None:
+    """Return the local copies of an attempt; None, with a warning, if the folder cannot be used."""
+    try:
+        return copies.of_attempt(store.url, dataset_id, attempt)
+    except StorageError as error:
+        warn(f"no local copy is kept of what is built: {error}")
+        return None
 
 
 def _remove(folder: Path, files: range) -> None:

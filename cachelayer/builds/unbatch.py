@@ -23,7 +23,7 @@ class BatchesSource:
     Args:
         batches: structures of arrays ``[rows, ...]``; lists and tuples of nothing but str, or bytes, are columns too.
         kind: what gives them, for the provenance.
-        length: number of rows in all, where it is known.
+        length: number of rows in all, if it is known.
         begin: the record that the batches begin with.
         leave_out: how many records to leave out from there on.
     """
@@ -40,11 +40,11 @@ class BatchesSource:
         self._start = begin + leave_out
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements, in the batches of the source.
+        """Yield the elements, in the batches of the source.
 
         Raises:
-            SourceError: where the source fails, with the number of the record at which the batch begins.
-            ElementError: where a batch holds something that has no rows, with record and leaf.
+            SourceError: if the source fails, with the number of the record at which the batch begins.
+            ElementError: if a batch holds something that has no rows, with record and leaf.
         """
         first = self._begin
         stop = None if limit is None else self._start + limit

@@ -1,80 +1,95 @@
-"""Taking finished shards on, beside the writing of later ones."""
+"""Uploading and noting finished shards, beside the writing of later ones."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 from cachelayer.versions.shard_table import ShardFile
 
 # So many that a link is not idle while some of them wait for replies.
-_DELIVERIES = 8
+_UPLOADS = 8
 _FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
 _NBYTES_IN_FLIGHT = 1 << 30
 
-Deliver = Callable[[Path], None]
-"""Takes a finished shard on, by its path; its index lies beside it."""
-OnFinished = Callable[[int, ShardFile], None]
-"""Is told of each shard that lies where it belongs, by its number in the build."""
+
+class Uploader(Protocol):
+    """Uploads shards to the store."""
+
+    def upload(self, shard: Path) -> None:
+        """Upload a finished shard and the index beside it; called from several threads."""
 
 
-class Deliveries:
-    """Takes finished shards on in threads of its own, and tells of those that are where they belong.
+class ShardNotes(Protocol):
+    """Notes which shards lie where they belong, so that another build can go on after them."""
+
+    def add_shard(self, number: int, shard: ShardFile, nullable: frozenset[int]) -> None:
+        """Note a shard; called from several threads.
+
+        Args:
+            number: its number in the build.
+            shard: the shard.
+            nullable: the numbers of the leaves that were None in some element up to its end.
+        """
+
+
+class Uploads:
+    """Uploads finished shards in threads of its own, and notes those that lie where they belong.
 
     Args:
-        deliver: takes a shard on; None where shards lie where they belong.
+        uploader: uploads a shard; None if shards are written where they belong.
+        notes: notes shards; None if nobody could go on with them.
         shard_bytes: about the size of a shard.
     """
 
-    def __init__(self, deliver: Deliver | None, shard_bytes: int) -> None:
-        self._deliver = deliver
-        # Shards that wait to be delivered take room on the disk.
+    def __init__(self, uploader: Uploader | None, notes: ShardNotes | None, shard_bytes: int) -> None:
+        self._uploader = uploader
+        self._notes = notes
+        # Shards that wait for their upload take room on the disk.
         self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // shard_bytes), _MOST_IN_FLIGHT)
-        self._threads = ThreadPoolExecutor(_DELIVERIES, "cachelayer-deliver")
-        self._delivered: deque[Future[None]] = deque()
+        self._threads = ThreadPoolExecutor(_UPLOADS, "cachelayer-upload")
+        self._begun: deque[Future[None]] = deque()
 
-    def add(self, number: int, path: Path, shard: Callable[[], ShardFile], on_finished: OnFinished | None) -> None:
-        """Take a shard on, when it is finished.
+    def add(self, number: int, path: Path, shard: Future[ShardFile], nullable: frozenset[int]) -> None:
+        """Upload and note a shard as soon as it is finished; errors of earlier ones may be raised here.
 
         Args:
             number: its number in the build.
             path: where it is written.
-            shard: waits for it.
-            on_finished: is told when it is where it belongs.
+            shard: the shard, once it is finished.
+            nullable: the numbers of the leaves that were None in some element up to its end.
         """
-        if self._deliver is None and on_finished is None:
+        if self._uploader is None and self._notes is None:
             return
+        self._begun.append(self._threads.submit(self._upload, number, path, shard, nullable))
+        while len(self._begun) > self._in_flight:
+            self._begun.popleft().result()
 
-        def deliver() -> None:
-            finished = shard()
-            if self._deliver is not None:
-                self._deliver(path)
-            if on_finished is not None:
-                on_finished(number, finished)
-
-        self._delivered.append(self._threads.submit(deliver))
-        while len(self._delivered) > self._in_flight:
-            self._delivered.popleft().result()
+    def _upload(self, number: int, path: Path, shard: Future[ShardFile], nullable: frozenset[int]) -> None:
+        finished = shard.result()
+        if self._uploader is not None:
+            self._uploader.upload(path)
+        if self._notes is not None:
+            self._notes.add_shard(number, finished, nullable)
 
     def finish(self) -> None:
         """Wait for all."""
-        for future in self._delivered:
+        for future in self._begun:
             future.result()
 
-    def close(self, kind: type[BaseException] | None, *, is_resumable: bool) -> None:
-        """End the threads.
+    def gives_up(self, kind: type[BaseException] | None) -> bool:
+        """Return whether a build that ends with this exception leaves what is not finished yet as it is.
 
-        Args:
-            kind: the exception that ends the build; None for none.
-            is_resumable: whether another build can go on with what is delivered now.
+        Another build can go on with what is noted, so a failed one finishes that, unless Ctrl-C asks not to wait.
         """
-        left = leaves(kind, self._deliver)
-        gives_up = kind is not None and (left or not is_resumable)
-        self._threads.shutdown(wait=not left, cancel_futures=gives_up)
+        return kind is not None and (self.is_abandoned(kind) or self._notes is None)
 
+    def is_abandoned(self, kind: type[BaseException] | None) -> bool:
+        """Return True on Ctrl-C: uploads are abandoned instead of waiting for a network that may not answer."""
+        return kind is KeyboardInterrupt and self._uploader is not None
 
-def leaves(kind: type[BaseException] | None, deliver: Deliver | None) -> bool:
-    """Who interrupts does not wait for a network that may not answer."""
-    return kind is KeyboardInterrupt and deliver is not None
+    def close(self, kind: type[BaseException] | None) -> None:
+        """End the threads; ``kind`` is the exception that ends the build, None for none."""
+        self._threads.shutdown(wait=not self.is_abandoned(kind), cancel_futures=self.gives_up(kind))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from typing import Self
 
 from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
-from cachelayer.builds.uploads import Deliver, Deliveries, OnFinished, leaves
+from cachelayer.builds.uploads import Uploads
 from cachelayer.engines.child import Child, DiedError
 from cachelayer.engines.remote_call import pickled
 from cachelayer.errors import CacheLayerError, StorageError
@@ -25,45 +25,45 @@ class WritingProcess:
     Args:
         shards: what is written.
         progress: is told of what was handed on to be written.
-        deliver: takes finished shards on, in this process; None where they lie where they belong.
+        uploads: uploads and notes finished shards, in this process.
     """
 
-    def __init__(self, shards: Shards, progress: Progress, deliver: Deliver | None) -> None:
+    def __init__(self, shards: Shards, progress: Progress, uploads: Uploads) -> None:
         self._of = shards
         self._progress = progress
-        self._deliver = deliver
-        self._deliveries = Deliveries(deliver, shards.shard_bytes)
+        self._uploads = uploads
         self._child = Child(pickled(_Writer(shards), "the shards", "build with workers=1"))
         self._asked = 0
-        self._on_finished: OnFinished | None = None
+        self._nullable: frozenset[int] | None = None
+        """The leaves that were None in some element so far; None before the first batch."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        is_resumable = self._on_finished is not None and self._child.can_be_asked
-        if kind is not None and is_resumable and not leaves(kind, self._deliver):
-            # Whoever resumes is glad of what was written.
+        has_begun = self._nullable is not None and self._child.can_be_asked
+        if kind is not None and has_begun and not self._uploads.gives_up(kind):
+            # What was written is noted, for the build that goes on after it.
             with suppress(CacheLayerError):
                 self._ask(None, is_end=False)
                 self._answers()
         self._child.__exit__(kind, *error)
-        self._deliveries.close(kind, is_resumable=self._on_finished is not None)
+        self._uploads.close(kind)
 
-    def write(self, frames: Frames, on_finished: OnFinished | None = None) -> None:
+    def write(self, frames: Frames, nullable: frozenset[int]) -> None:
         """Append records; errors of earlier ones may be raised here. See :meth:`ShardPipeline.write`."""
-        self._on_finished = on_finished
+        self._nullable = nullable
         self._ask(frames)
         self._progress.update(len(frames), int(frames.lengths.sum()))
         while self._asked > _BATCHES_IN_FLIGHT:
             self._receive()
 
-    def finish(self, on_finished: OnFinished | None = None) -> list[ShardFile]:
-        """The shards, all of them durable. See :meth:`ShardPipeline.finish`."""
-        self._on_finished = on_finished
+    def finish(self, nullable: frozenset[int]) -> list[ShardFile]:
+        """Close the last shard, and return all of them, durable. See :meth:`ShardPipeline.finish`."""
+        self._nullable = nullable
         self._ask(None)
         shards = self._answers()
-        self._deliveries.finish()
+        self._uploads.finish()
         return shards
 
     def _ask(self, frames: Frames | None, *, is_end: bool = True) -> None:
@@ -71,7 +71,7 @@ class WritingProcess:
         self._asked += 1
 
     def _answers(self) -> list[ShardFile]:
-        """The last answer, when all have come."""
+        """Wait for all answers, and return the last."""
         shards: list[ShardFile] = []
         while self._asked:
             shards = self._receive()
@@ -84,12 +84,12 @@ class WritingProcess:
         except DiedError as error:
             raise StorageError(f"the process that writes shards to {self._of.folder} {error}") from error
         for number, shard in finished:
-            self._deliveries.add(number, self._of.path(number), partial(_same, shard), self._on_finished)
+            self._uploads.add(number, self._of.path(number), _done(shard), self._nullable or frozenset())
         return list(shards)
 
 
 class _Writer:
-    """What the other process calls with batches of records, and with None at the end, or where there is none.
+    """What the other process calls with batches of records, and with None at the end, or to wait for what is closed.
 
     Args:
         shards: what is written.
@@ -98,25 +98,39 @@ class _Writer:
     def __init__(self, shards: Shards) -> None:
         self._of = shards
         self._pipeline: ShardPipeline | None = None
-        self._finished: deque[tuple[int, ShardFile]] = deque()
+        self._finished = _FinishedShards()
 
     def __call__(self, frames: Frames | None, is_end: bool) -> tuple[list[tuple[int, ShardFile]], list[ShardFile]]:
-        """Write; the shards that are finished since the last call, by their numbers, and in the end all shards."""
+        """Write; return the shards that are finished since the last call, by their numbers, and in the end all."""
         if self._pipeline is None:
-            self._pipeline = ShardPipeline(self._of, Progress("", None, enabled=False), None)
+            uploads = Uploads(None, self._finished, self._of.shard_bytes)
+            self._pipeline = ShardPipeline(self._of, Progress("", None, enabled=False), uploads)
         shards: list[ShardFile] = []
-        if frames is None and not is_end:
-            self._pipeline.settle()
-        elif frames is None:
-            shards = self._pipeline.finish(self._note)
+        # Which leaves were None is known in the process that makes the records.
+        if frames is not None:
+            self._pipeline.write(frames, frozenset())
+        elif is_end:
+            shards = self._pipeline.finish(frozenset())
         else:
-            self._pipeline.write(frames, self._note)
-        # Threads go on adding to it.
-        return [self._finished.popleft() for _ in range(len(self._finished))], shards
-
-    def _note(self, number: int, shard: ShardFile) -> None:
-        self._finished.append((number, shard))
+            self._pipeline.settle()
+        return self._finished.taken(), shards
 
 
-def _same(shard: ShardFile) -> ShardFile:
-    return shard
+class _FinishedShards:
+    """The shards that are finished, until they are taken."""
+
+    def __init__(self) -> None:
+        self._shards: deque[tuple[int, ShardFile]] = deque()
+
+    def add_shard(self, number: int, shard: ShardFile, nullable: frozenset[int]) -> None:  # noqa: ARG002
+        self._shards.append((number, shard))
+
+    def taken(self) -> list[tuple[int, ShardFile]]:
+        """Return those that are not taken yet; threads go on adding."""
+        return [self._shards.popleft() for _ in range(len(self._shards))]
+
+
+def _done(shard: ShardFile) -> Future[ShardFile]:
+    future: Future[ShardFile] = Future()
+    future.set_result(shard)
+    return future

@@ -13,7 +13,7 @@ __all__ = ["Beam", "Engine", "Processes", "Ray", "engine_of"]
 
 
 def engine_of(engine: str | Engine | None, workers: int) -> Engine:
-    """The engine of an argument ``engine``.
+    """Return the engine that a user asks for.
 
     Args:
         engine: a name or an engine; None for this process, or processes of this host.

@@ -31,7 +31,7 @@ class Beam:
         """See :meth:`cachelayer.engines.Engine.run`.
 
         Raises:
-            MissingDependencyError: where Beam is not installed.
+            MissingDependencyError: if Beam is not installed.
         """
         function = pickled(task, "the task", "build with engine=None and workers=1")
         try:

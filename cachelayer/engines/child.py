@@ -59,10 +59,10 @@ class Child:
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)
         self.can_be_asked = True
-        """False where a message was cut short, as by Ctrl-C: what came next would be taken for its rest."""
+        """False if a message was cut short, as by Ctrl-C: what came next would be taken for its rest."""
 
     def fileno(self) -> int:
-        """What can be read from when the child has answered, or died."""
+        """Return the descriptor that can be read when the child has answered, or died."""
         return self._replies.fileno()
 
     def counts(self) -> tuple[int, int]:
@@ -82,10 +82,10 @@ class Child:
             self.can_be_asked = True
 
     def receive(self) -> Any:
-        """What the call returned.
+        """Return what the call returned.
 
         Raises:
-            DiedError: where the child is dead.
+            DiedError: if the child is dead.
             Exception: what the call raised; see ``result``.
         """
         self.can_be_asked = False
@@ -124,7 +124,7 @@ def _send(pipe: IO[bytes], message: bytes) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> bytes | None:
-    """The next message; None where there is none any more."""
+    """Return the next message; None if there is none any more."""
     head = pipe.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None

@@ -22,17 +22,17 @@ class Engine(Protocol):
 
         Args:
             task: what to run, in any process that it can be pickled to. It may be run more than once on a number,
-                where a process or a node dies, also twice at a time.
-            numbers: what to run it on. They are pulled only a little ahead of what runs, where the engine can.
+                if a process or a node dies, also twice at a time.
+            numbers: what to run it on. They are pulled only a little ahead of what runs, if the engine can.
 
         Yields:
-            What the tasks returned, in no order; it may be nothing at all, where the engine cannot tell.
+            What the tasks returned, in no order; nothing at all if the engine cannot tell.
 
         Raises:
             CacheLayerError: what a task raised, unchanged, when the other tasks are stopped.
-            SourceError: where a task raised something else, or its process died too often. It names the number.
-            InvalidTypeError: where the task cannot be pickled.
-            StorageError: where the engine cannot be reached.
+            SourceError: if a task raised something else, or its process died too often. It names the number.
+            InvalidTypeError: if the task cannot be pickled.
+            StorageError: if the engine cannot be reached.
         """
 
 
@@ -44,13 +44,13 @@ class Described(Protocol):
 
 
 def name_of(task: Callable[[int], object], number: int) -> str:
-    """What errors call a task's work on a number."""
+    """Return what errors call a task's work on a number."""
     return task.describe(number) if isinstance(task, Described) else f"task {number}"
 
 
 @contextmanager
 def errors_of(name: str) -> Iterator[None]:
-    """What the work of a name raised, as ``Engine.run`` raises it."""
+    """Raise what some work raised as ``Engine.run`` raises it."""
     try:
         yield
     except CacheLayerError:

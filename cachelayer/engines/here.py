@@ -9,7 +9,7 @@ R = TypeVar("R")
 
 
 class Here:
-    """Runs tasks where they are asked for; nothing needs to be pickled."""
+    """Runs tasks in the process that asks; nothing needs to be pickled."""
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :class:`cachelayer.engines.Engine`."""

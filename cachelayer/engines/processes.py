@@ -47,7 +47,7 @@ class Processes:
 
 
 def _answered(children: Iterable[Any]) -> list[Child]:
-    """Those that have answered, or died: one at least."""
+    """Return those that have answered, or died: one at least."""
     return cast(list[Child], wait(children))
 
 

@@ -22,7 +22,7 @@ _SECONDS_TO_END = 10.0
 class Ray:
     """Runs each task as a task of Ray, on the cluster that is connected or found, else on one of its own on this host.
 
-    Tasks whose process or node died are run again, three times where ``max_retries`` does not say otherwise.
+    Tasks whose process or node died are run again, three times unless ``max_retries`` says otherwise.
 
     Args:
         task_options: what Ray's ``remote`` takes, such as ``num_cpus``, ``memory``, ``resources`` and ``max_retries``.
@@ -35,7 +35,7 @@ class Ray:
         """See :meth:`cachelayer.engines.Engine.run`. Two tasks are handed to Ray for each CPU of the cluster.
 
         Raises:
-            MissingDependencyError: where Ray is not installed.
+            MissingDependencyError: if Ray is not installed.
         """
         function = pickled(task, "the task", "build with engine=None and workers=1")
         rest = iter(numbers)
@@ -64,7 +64,7 @@ def _run(function: bytes, number: int) -> bytes:
 
 @contextmanager
 def _connected() -> Iterator[Any]:
-    """Ray, connected to a cluster; one that is started here ends with it."""
+    """Yield Ray, connected to a cluster; one that is started here ends with it."""
     try:
         import ray
     except ImportError as error:

@@ -11,15 +11,15 @@ from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
 
 def pickled(function: Callable[..., Any], what: str, otherwise: str) -> bytes:
-    """A function for other processes, by value where it is defined in the main program.
+    """Pickle a function for other processes, by value if it is defined in the main program.
 
     Args:
         function: the function, with all that it holds.
         what: what is sent to them, for a message.
-        otherwise: what to do where that cannot be mended, for a message.
+        otherwise: what to do if that cannot be mended, for a message.
 
     Raises:
-        InvalidTypeError: where it cannot be pickled.
+        InvalidTypeError: if it cannot be pickled.
     """
     import cloudpickle
 
@@ -33,14 +33,14 @@ def pickled(function: Callable[..., Any], what: str, otherwise: str) -> bytes:
 
 
 def unpickled(function: bytes) -> Callable[..., Any]:
-    """The function of ``pickled``; modules are found where they were, too."""
-    path, found = pickle.loads(function)  # noqa: S301 - of whoever asks for calls
+    """Return the function that ``pickled`` took; modules are looked for in the folders of that process, too."""
+    path, found = pickle.loads(function)  # noqa: S301 - of the process that asks for calls
     sys.path[:] = dict.fromkeys([*path, *sys.path])
     return cast(Callable[..., Any], pickle.loads(found))  # noqa: S301 - the same
 
 
 def outcome(call: Callable[[], Any]) -> bytes:
-    """What a call returns or raises, for ``result``."""
+    """Make a call, and return what it returns or raises, for ``result``."""
     import cloudpickle
 
     try:
@@ -50,10 +50,10 @@ def outcome(call: Callable[[], Any]) -> bytes:
 
 
 def result(reply: bytes) -> Any:
-    """What a call returned.
+    """Return what a call returned.
 
     Raises:
-        Exception: what it raised; of what cannot be pickled, or is no Exception, the text.
+        Exception: what it raised; only its text if it cannot be pickled, or is no Exception.
     """
     returned, value = pickle.loads(reply)  # noqa: S301 - of a process of ours
     if not returned:

@@ -202,16 +202,18 @@ class TypedCodec(_TreeCodec):
             for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True)
         ]
         self._nullable = any(spec.nullable for spec in self._leaf_specs)
-        sizes = [sum(map(fixed_nbytes, leaf.fixed)) for leaf in self._leaves]
+        sizes = [sum(size for _, size, *_ in parts) for parts in self._fixed_parts]
+        are_static = [leaf.is_static for leaf in self._leaf_specs]
         # Large arrays of known shape are read a few rows at a time if they are to be elements.
         self._is_listed = [
-            leaf.is_static and bool(leaf.shape) and size > 0 for leaf, size in zip(self._leaf_specs, sizes, strict=True)
+            is_static and bool(leaf.shape) and size > 0
+            for is_static, leaf, size in zip(are_static, self._leaf_specs, sizes, strict=True)
         ]
         # A small leaf, read first, brings the cache lines where large ones begin; read last, it would miss them all.
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
         # For each leaf shape, dtype and offset, where all are static: then an element is views of its record.
         self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
-        if all(leaf.is_static and not leaf.nullable for leaf in self._leaf_specs):
+        if all(are_static) and not self._nullable:
             for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True):
                 self._views.append((leaf.fixed[0][1], leaf.fixed[0][0], offsets[0]))
 
@@ -244,9 +246,8 @@ class TypedCodec(_TreeCodec):
 
     def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints) -> None:
         rows = len(section)
-        for offsets, leaf, column in zip(self.layout.fixed, self._leaves, columns, strict=True):
-            for offset, part, values in zip(offsets, leaf.fixed, column.fixed, strict=True):
-                size = fixed_nbytes(part)
+        for parts, column in zip(self._fixed_parts, columns, strict=True):
+            for (offset, size, *_), values in zip(parts, column.fixed, strict=True):
                 if size and rows:
                     raw = canonical_bytes(values).reshape(rows, -1).view(np.uint8)
                     section[:, offset : offset + size] = raw

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.builds.sharded_source import Sharded
 from cachelayer.protocols import T
 from cachelayer.provenance.fingerprint import fingerprint, keep_source
 from cachelayer.provenance.function_call import Call, name_of
@@ -30,7 +31,7 @@ class Cacheable(Protocol):
     @overload
     def __call__(self, function: Callable[P, Mapping[Any, Any]], /) -> Callable[P, DataRef[Any]]: ...
     @overload
-    def __call__(self, function: Callable[P, Iterable[T]], /) -> Callable[P, DataRef[T]]: ...
+    def __call__(self, function: Callable[P, Iterable[T] | Sharded[T]], /) -> Callable[P, DataRef[T]]: ...
     @overload
     def __call__(self, function: Callable[P, Any], /) -> Callable[P, DataRef[Any]]: ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import Any, overload
@@ -76,7 +75,10 @@ class Catalog:
         return self._open(reference.dataset_id, reference.resolve(snapshot))
 
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
-        version = StoredVersion(self._store, dataset_id, info)
+        return self._ref(StoredVersion(self._store, dataset_id, info))
+
+    def _ref(self, version: StoredVersion) -> DataRef[Any]:
+        """Return the ref of a version."""
         with version.told_of_deletion():
             # Reading the manifest now finds a damaged version here, not in the first batch.
             return DataRef(VersionRecords(version, self._verify, self._copies), version.kept)
@@ -150,7 +152,12 @@ class Catalog:
         """
         dataset_id, name = plain(dataset_id, version)
         chosen = paths.check_name("tag", given("tag", tag, InvalidNameError))
-        self._commit(dataset_id, name, lambda head: head.with_tag(name, chosen, event("tag", tag=chosen)))
+        log = self._log_of(dataset_id)
+        for head in log.heads():
+            if name not in head.versions:
+                raise _no_version(dataset_id, name, head)
+            if log.append(head.with_tag(name, chosen, event("tag", tag=chosen))):
+                break
 
     def untag(self, dataset_id: str, tag: str | None = None) -> None:
         """Remove a tag; the version that it names stays.
@@ -162,8 +169,10 @@ class Catalog:
             VersionNotFoundError: if there is no such tag.
         """
         dataset_id, name = plain(dataset_id, tag, "tag")
-        self._snapshot(dataset_id)
-        Log(self._store, dataset_id).commit(lambda head: head.without_tag(name, event("untag", tag=name)))
+        log = self._log_of(dataset_id)
+        for head in log.heads():
+            if log.append(head.without_tag(name, event("untag", tag=name))):
+                break
 
     def delete(
         self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
@@ -184,34 +193,21 @@ class Catalog:
         """
         dataset_id, name = plain(dataset_id, version)
         grace = gc.checked_grace(grace)
-
-        def change(head: Snapshot) -> Snapshot:
-            return head.without_version(name, event("delete", version=name), force=force, grace=grace)
-
-        def is_there(head: Snapshot) -> bool:
+        log = self._log_of(dataset_id)
+        for head in log.heads():
             waiting = (each for each in head.deleted if each.info.version == name)
-            return name in head.versions or any(each.grace > grace for each in waiting)
-
-        self._commit(dataset_id, name, change, is_there)
+            if name not in head.versions and not any(each.grace > grace for each in waiting):
+                raise _no_version(dataset_id, name, head)
+            change = event("delete", version=name)
+            if log.append(head.without_version(name, change, force=force, grace=grace)):
+                break
         if grace == 0:
             gc.collect_deleted(self._store, dataset_id)
 
-    def _commit(
-        self,
-        dataset_id: str,
-        version: str,
-        change: Callable[[Snapshot], Snapshot],
-        is_there: Callable[[Snapshot], bool] | None = None,
-    ) -> None:
+    def _log_of(self, dataset_id: str) -> Log:
+        """Return the log of a dataset that exists."""
         self._snapshot(dataset_id)
-
-        def decide(head: Snapshot) -> Snapshot:
-            if not (version in head.versions if is_there is None else is_there(head)):
-                Reference(dataset_id, version).resolve(head)
-                raise VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")
-            return change(head)
-
-        Log(self._store, dataset_id).commit(decide)
+        return Log(self._store, dataset_id)
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
         """Read every record of a version and compare with every checksum.
@@ -261,3 +257,13 @@ class Catalog:
             The attempts that were deleted, as ``<dataset id>/<attempt>``.
         """
         return gc.collect_all(self._store, grace=gc.checked_grace(grace), progress=progress)
+
+
+def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:
+    """Return the error of a name that is no version.
+
+    Raises:
+        VersionNotFoundError: if it is no tag either, with the names that there are.
+    """
+    Reference(dataset_id, version).resolve(head)
+    return VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import given, integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions, SubmitOptions
-from cachelayer.builds.build_parts import Hosts
-from cachelayer.builds.source import each_split
+from cachelayer.builds.hosts import Hosts
+from cachelayer.builds.publish import Publisher
+from cachelayer.builds.sharded_source import Sharded
+from cachelayer.builds.source import splits_of
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -22,7 +23,7 @@ from cachelayer.protocols import T
 from cachelayer.provenance.origin import Origin, checked_record
 from cachelayer.storage.cacheable import Cacheable, cacheable
 from cachelayer.storage.staleness import OnChange, check_source, checked_on_change
-from cachelayer.storage.submit import Submitting, origin_of
+from cachelayer.storage.submit import Submitting, check_splits, of_splits, origin_of
 from cachelayer.storage.version_names import check_version, new_name
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
@@ -85,7 +86,7 @@ class Storage(Submitting):
     @overload
     def cache(
         self,
-        source: Iterable[T] | Callable[[], Iterable[T]],
+        source: Iterable[T] | Sharded[T] | Callable[[], Iterable[T] | Sharded[T]],
         dataset_id: str,
         version: str | None = None,
         *,
@@ -148,10 +149,16 @@ class Storage(Submitting):
         dataset_id, name = new_name(dataset_id, version)
         how = checked_on_change(on_change)
 
-        def cache(part: Any, part_id: str) -> DataRef[Any]:
-            return self._cache(part, part_id, name, origin_of(part, record), checked, how, hosts)
-
-        return each_split(source, dataset_id, cache)
+        splits = splits_of(source)
+        check_splits(dataset_id, splits or ())
+        if splits is None:
+            return self._cache(source, dataset_id, name, origin_of(source, record), checked, how, hosts)
+        return of_splits(
+            {
+                split: self._cache(part, f"{dataset_id}.{split}", name, origin_of(part, record), checked, how, hosts)
+                for split, part in splits.items()
+            }
+        )
 
     def _cache(
         self,
@@ -164,19 +171,20 @@ class Storage(Submitting):
         hosts: tuple[int, int] | None = None,
     ) -> DataRef[Any]:
         together = None if hosts is None else Hosts.checked(hosts)
-        paths.check_name("dataset id", dataset_id)
-        check_version(version)
         log = Log(self._store, dataset_id)
         ref = self._find(log, version)
-        if ref is None:
-            publisher = self._publisher(source, log, version, origin, options)
+        while ref is None:
+            publisher = Publisher(log, self._copies, version, source, origin, options)
             try:
-                ref = publisher.once(lambda: self._find(log, version), partial(self._open, dataset_id), together)
+                built = publisher.build_once(together)
             except AlreadyExistsError:
                 ref = self._find(log, version)
                 if ref is None:
                     # It is not of this version: the source has met it.
                     raise
+            else:
+                # Another may have published it, and deleted it at once.
+                ref = self._find(log, version) if built is None else self._ref(built)
         if ref.provenance.get("salt") != origin.salt:
             check_source(ref, origin, options, on_change)
         return ref
@@ -225,7 +233,7 @@ class Storage(Submitting):
         how, names = checked_on_change(on_change), checked_record(record)
 
         def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:
-            return self._cache(source, dataset_id, name, origin, checked, how, hosts)
+            return self._cache(source, dataset_id, check_version(name), origin, checked, how, hosts)
 
         return cacheable(cache, naming, options, names)
 

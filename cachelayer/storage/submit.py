@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, cast, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, given
@@ -12,7 +12,7 @@ from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, S
 from cachelayer.builds.encode import OnError
 from cachelayer.builds.publish import ALLOW_EMPTY, Publisher
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import each_split
+from cachelayer.builds.source import splits_of
 from cachelayer.engines import Engine
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
@@ -67,8 +67,8 @@ class Submitting(Catalog):
             on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
                 does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
             allow_empty: publish a version without records if the source gives none, instead of an error.
-            workers: processes that build, where the source comes in parts (:func:`cachelayer.sharded`) or can begin at
-                any record; of another source one process makes the elements, and a second one writes them. The shards
+            workers: processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or can begin at any
+                record; of another source one process makes the elements, and a second one writes them. The shards
                 are the same for any number of them.
             engine: what runs them: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``, or any
                 object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided into
@@ -89,12 +89,12 @@ class Submitting(Catalog):
             The version; of a ``datasets.DatasetDict`` a dict of versions, with ids ``<dataset id>.<split>``.
 
         Raises:
-            AlreadyExistsError: where the version is there; versions never change.
+            AlreadyExistsError: if the version is there; versions never change.
             ElementError: for an element that does not fit, with its record number and the path of the leaf.
             SourceError: if the source fails, with the record number, does not have as many elements as its length says,
                 or gives none.
-            InvalidTypeError: where the source is none.
-            StorageError: where the disk is full or fails.
+            InvalidTypeError: if it is no source.
+            StorageError: if the disk is full or fails.
         """
         dataset_id, name = new_name(dataset_id, version)
         options = BuildOptions.checked(
@@ -113,11 +113,28 @@ class Submitting(Catalog):
             metadata=metadata,
         )
 
-        def submit(part: Any, part_id: str) -> DataRef[Any]:
-            publisher = self._publisher(part, Log(self._store, part_id), name, origin_of(part, record), options)
-            return self._open(part_id, publisher.submit())
+        splits = splits_of(source)
+        check_splits(dataset_id, splits or ())
+        if splits is None:
+            return self._submit(source, dataset_id, name, record, options)
+        return of_splits(
+            {
+                split: self._submit(part, f"{dataset_id}.{split}", name, record, options)
+                for split, part in splits.items()
+            }
+        )
 
-        return each_split(source, dataset_id, submit)
+    def _submit(
+        self,
+        source: Any,
+        dataset_id: str,
+        version: str,
+        record: Iterable[str],
+        options: BuildOptions,
+        base: StoredVersion | None = None,
+    ) -> DataRef[Any]:
+        log, origin = Log(self._store, dataset_id), origin_of(source, record)
+        return self._ref(Publisher(log, self._copies, version, source, origin, options, base).submit())
 
     @overload
     def append(
@@ -163,22 +180,25 @@ class Submitting(Catalog):
             source, record, options: as in :meth:`submit`; elements have the element spec of the base.
 
         Raises:
-            AlreadyExistsError: where the new version is there, as after losing a race against another.
-            InvalidArgumentError: where the source has another element spec, with each leaf that differs.
-            NotFoundError: where there is no such base.
+            AlreadyExistsError: if the new version is there, as after losing a race against another.
+            InvalidArgumentError: if the source has another element spec, with each leaf that differs.
+            NotFoundError: if there is no such base.
             CacheLayerError: as in :meth:`submit`.
         """
         reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
         name = check_version(given("new_version", new_version, InvalidNameError))
         checked = BuildOptions.of(options, "base_version", "new_version", "record")
 
+        splits = splits_of(given("source", source))
+        check_splits(reference.dataset_id, splits or ())
+
         def append(part: Any, part_id: str) -> DataRef[Any]:
             base = self._fetch(replace(reference, dataset_id=part_id))._base.version
-            origin = origin_of(part, record)
-            publisher = self._publisher(part, Log(self._store, part_id), name, origin, checked, base)
-            return self._open(part_id, publisher.submit())
+            return self._submit(part, part_id, name, record, checked, base)
 
-        return each_split(given("source", source), reference.dataset_id, append)
+        if splits is None:
+            return append(source, reference.dataset_id)
+        return of_splits({split: append(part, f"{reference.dataset_id}.{split}") for split, part in splits.items()})
 
     def derive(
         self,
@@ -205,11 +225,11 @@ class Submitting(Catalog):
             The version; its digest is that of ``fetch(dataset_id, base_version).select(keep)``.
 
         Raises:
-            AlreadyExistsError: where the new version is there.
-            NotFoundError: where there is no such base.
-            RecordIndexError: where the base has no such record.
+            AlreadyExistsError: if the new version is there.
+            NotFoundError: if there is no such base.
+            RecordIndexError: if the base has no such record.
             InvalidArgumentError: if ``keep`` keeps no record.
-            InvalidTypeError: where ``keep`` is nothing of that.
+            InvalidTypeError: if ``keep`` is nothing of that.
         """
         reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
         name = check_version(given("new_version", new_version, InvalidNameError))
@@ -221,21 +241,23 @@ class Submitting(Catalog):
                 f"{ALLOW_EMPTY}"
             )
         stored = checked_metadata(metadata)
-        info = derive(base._base.version, name, kept, description=description, metadata=stored)
-        return self._open(base.dataset_id, info)
+        derived = derive(base._base.version, name, kept, description=description, metadata=stored)
+        return self._ref(derived)
 
-    def _publisher(
-        self,
-        source: Any,
-        log: Log,
-        version: str,
-        origin: Origin,
-        options: BuildOptions,
-        base: StoredVersion | None = None,
-    ) -> Publisher:
-        paths.check_name("dataset id", log.dataset_id)
-        check_version(version)
-        return Publisher(log, self._copies, version, source, origin, options, base)
+
+def check_splits(dataset_id: str, splits: Iterable[str]) -> None:
+    """Raise if a dataset cannot have the name of one of its splits.
+
+    Raises:
+        InvalidNameError: with the name and what it may be.
+    """
+    for split in splits:
+        paths.check_name("dataset id", f"{dataset_id}.{split}")
+
+
+def of_splits(refs: dict[str, DataRef[Any]]) -> DataRef[Any]:
+    """Return the refs of splits by name. No type says which mappings are splits, so it is declared as one ref."""
+    return cast(DataRef[Any], refs)
 
 
 def origin_of(source: Any, record: Iterable[str]) -> Origin:

@@ -1,4 +1,4 @@
-"""Who builds what: build attempts that others see at work, and builders of one version that take turns.
+"""Build attempts that others see at work, and builders of one version that take turns.
 
 None of this decides what is published; that is the log's alone. It saves building the same thing twice, and keeps what
 is being built from being collected.
@@ -11,17 +11,20 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import Protocol
 
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import ObjectStore
+from cachelayer.progress.meter import Waiting
 from cachelayer.versions import file_lock
 from cachelayer.versions.heartbeat import Heartbeat, Life, Turns, Watch, expiry
 
-R = TypeVar("R")
 _POLLS_PER_EXPIRY = 15
+_LOCK_PAUSE = 0.05
+"""Seconds between two looks at a lock that another process holds."""
 
 
 class Attempts(Protocol):
@@ -31,63 +34,51 @@ class Attempts(Protocol):
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:
         """Show others that an attempt is at work, and how far it is."""
 
-    def are_running(self, attempts: list[str], waiting: Callable[[str], None] | None = None) -> list[bool]:
-        """Which of these attempts are at work.
+    def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
+        """Return which of these attempts are at work.
 
         Args:
             attempts: the attempts.
-            waiting: is told who is waited for, if that takes a while.
+            waiting: shows who is waited for, if that takes a while.
         """
 
     def forget(self, attempt: str) -> None:
         """Remove what showed that a dead attempt was at work."""
 
     def dead(self, attempts: Collection[str]) -> set[str]:
-        """Those of these attempts that are known by now to have ended; asked again and again, it comes to know all."""
+        """Return those that are known by now to have ended; it comes to know all if it is asked again and again."""
 
     @contextmanager
-    def lead(self, version: str, *, status: Callable[[], str], revoke: Callable[[str, str], object]) -> Iterator[Lead]:
-        """Lead the hosts that build a version together, unless another does already.
+    def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
+        """Lead all who want to build a version, unless another does already.
 
         Args:
             version: what is built.
             status: how far it is.
-            revoke: keeps a dead attempt from publishing; it is told which attempt leads after it.
         """
 
-    def once(
-        self,
-        version: str,
-        find: Callable[[], R | None],
-        build: Callable[[str], R],
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],
-        waiting: Callable[[str], None],
-    ) -> R:
-        """What ``build`` builds, or what ``find`` finds where another of those who ask at once has built it.
+    def wait(self, lead: Lead, waiting: Waiting) -> None:
+        """Wait for a while, before it is looked again whether another still leads.
 
         Args:
-            version: what is built.
-            find: looks for it, which the caller has done in vain.
-            build: builds it, under the name of an attempt that is shown at work meanwhile.
-            status: how far the build is.
-            revoke: keeps a dead attempt from publishing; it is told which attempt builds after it.
-            waiting: is told now and then who is waited for.
+            lead: who leads.
+            waiting: shows who is waited for.
         """
 
 
 @dataclass(frozen=True)
 class Lead:
-    """Who leads the hosts that build a version together.
+    """Who leads all who want to build a version.
 
     Args:
-        attempt: the attempt that they build; empty where that is not known yet.
+        attempt: the attempt that builds it; empty if that is not known yet.
         is_ours: whether this process leads.
+        dead: the attempt that led before, and may only be paused: the new leader keeps it from publishing.
     """
 
     attempt: str
     is_ours: bool
+    dead: str | None = None
 
 
 def pause() -> None:
@@ -96,19 +87,19 @@ def pause() -> None:
 
 
 def new_attempt() -> str:
-    """A name for a build attempt that no other has."""
+    """Return a name for a build attempt that no other has."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
 
 
 def attempts_of(store: ObjectStore, dataset_id: str) -> Attempts:
-    """The build attempts of a dataset."""
+    """Return the build attempts of a dataset."""
     if isinstance(store, LocalStore):
         return LockedAttempts(store, dataset_id)
     return BeatingAttempts(store, dataset_id)
 
 
 class LockedAttempts:
-    """Build attempts on a file system: who is at work holds a lock, which dies with its holder."""
+    """Build attempts on a file system: one at work holds a lock, which dies with its holder."""
 
     def __init__(self, store: LocalStore, dataset_id: str) -> None:
         self._store = store
@@ -117,16 +108,20 @@ class LockedAttempts:
     @contextmanager
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:  # noqa: ARG002 - nobody reads it
         name = paths.build_lease(self._dataset_id, attempt)
-        self._store.make_folder(parent_of(name))
-        with file_lock.hold(self._store.path(name), remove=True):
+        with file_lock.hold(self._lock_file(name), remove=True):
             # Now, and not after hours when the version is to be published.
             self._store.check_links(name)
             yield
 
+    def _lock_file(self, name: str) -> Path:
+        """Return the path of a lock, whose folder is made if it does not exist."""
+        self._store.make_folder(parent_of(name))
+        return self._store.path(name)
+
     def are_running(
         self,
         attempts: list[str],
-        waiting: Callable[[str], None] | None = None,  # noqa: ARG002 - it is known at once
+        waiting: Waiting | None = None,  # noqa: ARG002 - it is known at once
     ) -> list[bool]:
         leases = (self._store.path(paths.build_lease(self._dataset_id, attempt)) for attempt in attempts)
         return [file_lock.is_held(path) for path in leases]
@@ -139,16 +134,9 @@ class LockedAttempts:
         return {name for name, runs in zip(names, self.are_running(names), strict=True) if not runs}
 
     @contextmanager
-    def lead(
-        self,
-        version: str,
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],  # noqa: ARG002 - who lost the lock is dead
-    ) -> Iterator[Lead]:
+    def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
         attempt, name = new_attempt(), paths.version_lease(self._dataset_id, version)
-        self._store.make_folder(parent_of(name))
-        with file_lock.try_hold(self._store.path(name), attempt) as holder:
+        with file_lock.try_hold(self._lock_file(name), attempt) as holder:
             if holder != attempt:
                 # It may be half written, or no name at all.
                 yield Lead(holder if paths.is_attempt(holder) else "", is_ours=False)
@@ -156,29 +144,13 @@ class LockedAttempts:
             with self.running(attempt, status):
                 yield Lead(attempt, is_ours=True)
 
-    def once(
-        self,
-        version: str,
-        find: Callable[[], R | None],
-        build: Callable[[str], R],
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],  # noqa: ARG002 - who lost the lock is dead
-        waiting: Callable[[str], None],
-    ) -> R:
-        name = paths.version_lease(self._dataset_id, version)
-        self._store.make_folder(parent_of(name))
-        with file_lock.hold(self._store.path(name), on_wait=lambda: waiting("another process")):
-            found = find()
-            if found is not None:
-                return found
-            attempt = new_attempt()
-            with self.running(attempt, status):
-                return build(attempt)
+    def wait(self, lead: Lead, waiting: Waiting) -> None:  # noqa: ARG002 - a lock says nothing else
+        waiting.wait_for("another process")
+        time.sleep(_LOCK_PAUSE)
 
 
 class BeatingAttempts:
-    """Build attempts in an object store: who is at work writes a beat again and again."""
+    """Build attempts in an object store: one at work writes a beat again and again."""
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self._store = store
@@ -193,12 +165,12 @@ class BeatingAttempts:
         finally:
             beat.stop()
 
-    def are_running(self, attempts: list[str], waiting: Callable[[str], None] | None = None) -> list[bool]:
+    def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
         # What was watched before need not be watched anew.
         found = {attempt: self._watch.look(attempt) for attempt in attempts}
         while unknown := [attempt for attempt in attempts if found[attempt] is Life.UNKNOWN]:
             if waiting is not None:
-                waiting(self._shown(unknown[0]))
+                waiting.wait_for(self._shown(unknown[0]))
             pause()
             found.update((attempt, self._watch.look(attempt)) for attempt in unknown)
         return [found[attempt] is Life.ALIVE for attempt in attempts]
@@ -206,27 +178,12 @@ class BeatingAttempts:
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
 
-    def once(
-        self,
-        version: str,
-        find: Callable[[], R | None],
-        build: Callable[[str], R],
-        *,
-        status: Callable[[], str],
-        revoke: Callable[[str, str], object],
-        waiting: Callable[[str], None],
-    ) -> R:
-        while True:
-            with self.lead(version, status=status, revoke=revoke) as lead:
-                if lead.is_ours:
-                    found = find()
-                    return build(lead.attempt) if found is None else found
-            if lead.attempt:
-                waiting(self._shown(lead.attempt))
-                pause()
-            found = find()
-            if found is not None:
-                return found
+    def wait(self, lead: Lead, waiting: Waiting) -> None:
+        if not lead.attempt:
+            # Another has just taken the turn, and says its name when it is asked again.
+            return
+        waiting.wait_for(self._shown(lead.attempt))
+        pause()
 
     def _shown(self, attempt: str) -> str:
         return f"{self._watch.shown(attempt)} (taken for dead after {expiry():g} s without a sign of life)"
@@ -235,7 +192,7 @@ class BeatingAttempts:
         return {attempt for attempt in attempts if self._watch.look(attempt) is Life.DEAD}
 
     @contextmanager
-    def lead(self, version: str, *, status: Callable[[], str], revoke: Callable[[str, str], object]) -> Iterator[Lead]:
+    def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
         turns = Turns(self._store, self._dataset_id, version)
         last = turns.last()
         if last.attempt is not None and self._watch.look(last.attempt) is not Life.DEAD:
@@ -244,7 +201,4 @@ class BeatingAttempts:
         attempt = new_attempt()
         # It beats before its turn begins and until that has ended, so that nobody takes it for dead.
         with self.running(attempt, status), turns.take(last, attempt) as taken:
-            if taken and last.attempt is not None:
-                revoke(last.attempt, attempt)
-                self.forget(last.attempt)
-            yield Lead(attempt if taken else "", is_ours=taken)
+            yield Lead(attempt, is_ours=True, dead=last.attempt) if taken else Lead("", is_ours=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,10 +19,10 @@ from cachelayer.versions.unfinished import Unfinished
 
 
 def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
-    """Every attempt that wrote a manifest, a shard or another file of a version whose files have to stay.
+    """Return every attempt that wrote a manifest, a shard or another file of a version whose files have to stay.
 
     Raises:
-        CorruptionError, FormatError: where that is not known of some version.
+        CorruptionError, FormatError: if that is not known of some version.
     """
     named: set[str] = set()
     for info in head.with_files:
@@ -31,7 +31,7 @@ def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[s
 
 
 def attempts_named_by(store: ObjectStore, dataset_id: str, info: VersionInfo) -> set[str]:
-    """The same of one version."""
+    """Return every attempt that wrote a file of a version."""
     return {paths.attempt_of(info.manifest), *StoredVersion(store, dataset_id, info).manifest.attempts}
 
 
@@ -52,11 +52,16 @@ class Committer:
         self._base = base
         self._commits = False
 
+    def is_published(self) -> bool:
+        """Return whether there is such a version, or a tag of its name."""
+        head = self._log.head()
+        return head.tags.get(self._version, self._version) in head.versions
+
     def refuse_if_published(self) -> None:
-        """See to it that the name is free.
+        """Raise if the name is taken.
 
         Raises:
-            AlreadyExistsError: where it is published already, or a tag has its name.
+            AlreadyExistsError: if the version is published already, or a tag has its name.
         """
         head = self._log.head()
         if self._version in head.versions or self._version in head.tags:
@@ -65,28 +70,29 @@ class Committer:
             raise AlreadyExistsError(f"{name} {what} already: choose another version")
 
     def is_revoked(self, attempt: str) -> bool:
-        """Whether an attempt cannot publish any more."""
+        """Return whether an attempt cannot publish any more."""
         return attempt in self._log.head().revoked
 
-    def revoke(self, attempt: str) -> Snapshot:
-        """Keep an attempt from publishing, unless the version is there; the head of the log after that."""
-        change = event("revoke", attempts=[attempt])
-        return self._unless_settled(attempt, lambda head: head.without_attempts([attempt], change))
+    def revoke(self, attempt: str) -> None:
+        """Keep an attempt from publishing, unless the version is there."""
+        for head in self._log.heads():
+            if self._is_settled(head, attempt) or self._log.append(_revoking(head, attempt)):
+                break
 
-    def adopt(self, attempt: str, by: str) -> Snapshot:
-        """The same, where what it has finished goes on to be another's."""
-        return self._unless_settled(attempt, lambda head: _adopting(head, attempt, by))
+    def adopt(self, attempt: str, by: str) -> None:
+        """Keep an attempt from publishing, unless the version is there, and leave what it has finished to another."""
+        for head in self._log.heads():
+            if self._is_settled(head, attempt) or self._log.append(_adopting(head, attempt, by)):
+                break
 
-    def _unless_settled(self, attempt: str, change: Callable[[Snapshot], Snapshot]) -> Snapshot:
-        def unless_settled(head: Snapshot) -> Snapshot:
-            return head if self._version in head.versions or attempt in head.revoked else change(head)
-
-        return self._log.commit(unless_settled)
+    def _is_settled(self, head: Snapshot, attempt: str) -> bool:
+        """Return whether an attempt cannot publish any more, or the version is there."""
+        return self._version in head.versions or attempt in head.revoked
 
     def publish(
         self, attempt: str, made: Composition, details: Mapping[str, Any], adopted: Collection[str] = ()
-    ) -> VersionInfo:
-        """Write the manifest and what lies beside it, and publish it.
+    ) -> StoredVersion:
+        """Write the manifest and what lies beside it, publish it, and return the version with its manifest.
 
         Args:
             attempt: which wrote it.
@@ -95,12 +101,11 @@ class Committer:
             adopted: the interrupted attempts whose shards it goes on from.
 
         Raises:
-            AlreadyExistsError: where another published the version first.
-            BuildRevokedError: where the attempt was revoked.
-            VersionNotFoundError: where the base was deleted meanwhile.
+            AlreadyExistsError: if another published the version first.
+            BuildRevokedError: if the attempt was revoked.
+            VersionNotFoundError: if the base was deleted meanwhile.
         """
-        manifest = made.manifest
-        raw = manifest.encode()
+        raw, manifest = made.manifest.encode(), made.manifest.as_stored()
         name = paths.manifest(attempt)
         # On a local disk this brings the names of the shards to the disk as well: they lie in the same folder.
         for each, data in [*made.objects.items(), (name, raw)]:
@@ -115,8 +120,10 @@ class Committer:
             time=manifest.provenance["time"],
         )
         self._commits = True
-        self._log.commit(lambda head: self._next(head, info, details, adopted))
-        return info
+        for head in self._log.heads():
+            if self._log.append(self._next(head, info, details, adopted)):
+                break
+        return StoredVersion.with_manifest(self._store, self._dataset_id, info, manifest)
 
     def _next(
         self, head: Snapshot, info: VersionInfo, details: Mapping[str, Any], adopted: Collection[str]
@@ -135,7 +142,7 @@ class Committer:
         return head.with_version(info, event("publish", version=self._version, **details))
 
     def abandon(self, attempt: str, *, keep: bool, is_known: bool) -> bool:
-        """Give up a failed attempt, and delete what it wrote if nothing needs it; whether others had revoked it.
+        """Give up a failed attempt, delete what it wrote if nothing needs it, and return whether others had revoked it.
 
         It may have failed after its publication, or its last put may still arrive. So files go only after an entry of
         the log that keeps the attempt from publishing, and only if no version names one of them by then.
@@ -149,7 +156,7 @@ class Committer:
             head = self._log.head()
             revoked, keep = attempt in head.revoked, keep and self._version not in head.versions
             if self._commits or (is_known and not keep):
-                head = self._log.commit(lambda head: self._given_up(head, attempt, keep=keep))
+                head = self._give_up(attempt, keep=keep)
             elif not revoked:
                 # Nobody but this process knows of it, or it stays as it is.
                 if not keep:
@@ -161,16 +168,18 @@ class Committer:
             return revoked
         return False
 
-    def _given_up(self, head: Snapshot, attempt: str, *, keep: bool) -> Snapshot:
-        """The snapshot in which an attempt that has not published cannot do so any more."""
-        if attempt in head.revoked or head.has_published(attempt):
-            return head
-        if keep and self._version not in head.versions:
-            return _adopting(head, attempt, attempt)
-        return head.without_attempts([attempt], event("revoke", attempts=[attempt]))
+    def _give_up(self, attempt: str, *, keep: bool) -> Snapshot:
+        """Keep an attempt that has not published from doing so; return the head of the log after that."""
+        for head in self._log.heads():
+            if attempt in head.revoked or head.has_published(attempt):
+                break
+            keeps = keep and self._version not in head.versions
+            if self._log.append(_adopting(head, attempt, attempt) if keeps else _revoking(head, attempt)):
+                break
+        return self._log.head()
 
     def _is_free(self, head: Snapshot, attempt: str) -> bool:
-        """Whether nothing needs the files of an attempt, now or later."""
+        """Return whether nothing needs the files of an attempt, now or later."""
         if attempt not in head.revoked or attempt in head.adopted:
             return False
         return attempt not in named_attempts(self._store, self._dataset_id, head)
@@ -178,3 +187,7 @@ class Committer:
 
 def _adopting(head: Snapshot, attempt: str, by: str) -> Snapshot:
     return head.adopting([attempt], by, event("adopt", attempts=[attempt], by=by))
+
+
+def _revoking(head: Snapshot, attempt: str) -> Snapshot:
+    return head.without_attempts([attempt], event("revoke", attempts=[attempt]))

@@ -287,15 +287,14 @@ class VersionCopy:
             time=now(),
         )
 
-        def published(head: Snapshot) -> Snapshot:
-            lost = sorted(names.all & self._gone(head))
-            if lost:
-                raise BuildRevokedError(f"{', '.join(lost)} of {self._version!r} was revoked while it was copied")
-            return head.with_version(info, event("copy", version=self._version, source=self._source.reference))
-
         with suppress(AlreadyExistsError):
-            self._log.commit(published)
-            return info
+            for head in self._log.heads():
+                lost = sorted(names.all & self._gone(head))
+                if lost:
+                    raise BuildRevokedError(f"{', '.join(lost)} of {self._version!r} was revoked while it was copied")
+                change = event("copy", version=self._version, source=self._source.reference)
+                if self._log.append(head.with_version(info, change)):
+                    return info
         # Another copy was first.
         found = self._existing(self._log.head())
         return self._publish(names) if found is None else found

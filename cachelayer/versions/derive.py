@@ -18,7 +18,7 @@ from cachelayer.versions.stored_version import StoredVersion
 
 def derive(
     base: StoredVersion, version: str, kept: Selection, *, description: str | None, metadata: Mapping[str, Any]
-) -> VersionInfo:
+) -> StoredVersion:
     """Publish a version of some of the records of another, without copying any.
 
     Args:

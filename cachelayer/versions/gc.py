@@ -24,7 +24,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.commit import attempts_named_by, named_attempts
 from cachelayer.versions.log import Log, has_log
-from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Deletion, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.unfinished import Unfinished
 
@@ -157,20 +157,15 @@ def _delete_unnamed(
     """
     log = Log(store, dataset_id)
     dead: list[str] = []
-
-    def unnamed(head: Snapshot) -> list[str]:
-        free = {name for name in attempts if head.adopted.get(name) == adopted.get(name)}
-        return sorted(free - named_attempts(store, dataset_id, head.without_deletions(deletions)))
-
-    def revoked(head: Snapshot) -> Snapshot:
-        dead[:] = unnamed(head)
-        left = head.without_deletions(deletions)
-        if not dead and left.deleted == head.deleted:
-            return head
-        return left.without_attempts(dead, event("revoke", attempts=list(dead)))
-
     try:
-        log.commit(revoked)
+        for head in log.heads():
+            left = head.without_deletions(deletions)
+            free = {name for name in attempts if head.adopted.get(name) == adopted.get(name)}
+            dead = sorted(free - named_attempts(store, dataset_id, left))
+            if not dead and left.deleted == head.deleted:
+                break
+            if log.append(left.without_attempts(dead, event("revoke", attempts=dead))):
+                break
     except (CorruptionError, FormatError) as error:
         warn(f"nothing of {dataset_id!r} is collected, because it is unknown which files its versions need: {error}")
         return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -72,45 +72,41 @@ class Log:
     def _name(self, sequence: int) -> str:
         return paths.log_entry(self.dataset_id, sequence)
 
-    def commit(self, decide: Callable[[Snapshot], Snapshot]) -> Snapshot:
-        """Append what ``decide`` makes of the newest snapshot; it is asked again whenever another entry comes first.
+    def heads(self) -> Iterator[Snapshot]:
+        """Yield the newest snapshot, and a newer one each time that :meth:`append` comes too late.
 
-        Nothing is appended where it gives that snapshot back as it is.
+        Between them is a pause that is longer each time, and another one for each writer::
+
+            for head in log.heads():
+                if log.append(head.with_tag(version, tag, event)):
+                    break
 
         Raises:
-            CacheLayerError: whatever ``decide`` raises; nothing is appended then.
-            StorageError: if other entries come first for minutes; nothing is appended then.
+            StorageError: if other entries come first for minutes.
         """
-        token = uuid.uuid4().hex
-        for _ in self._tries():
-            head = self.head()
-            decided = decide(head)
-            if decided is head:
-                return head
-            entry = replace(decided, sequence=head.sequence + 1)
-            raw = entry.encode(token)
-            name = self._name(entry.sequence)
-            if self.store.put_if_absent(name, raw) or self.store.read(name) == raw:
-                self._seen = entry
-                # The entry is there: a hint that cannot be written must not look like a failure.
-                with suppress(StorageError):
-                    self.store.put(paths.log_head(self.dataset_id), str(entry.sequence).encode())
-                return entry
+        until = time.monotonic() + _PATIENCE
+        for number in count():
+            yield self.head()
+            if time.monotonic() > until:
+                break
+            # Not for secrets: writers that lose at once must not try again at once.
+            time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311
         raise StorageError(
             f"{self.store.url}/{paths.log(self.dataset_id)}: for {_PATIENCE:g} s others put each next entry first, "
             f"up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? Try again later"
         )
 
-    @staticmethod
-    def _tries() -> Iterator[int]:
-        """Yield the numbers of tries, after a pause that is longer each time, and another one for each writer."""
-        until = time.monotonic() + _PATIENCE
-        for number in count():
-            yield number
-            if time.monotonic() > until:
-                return
-            # Not for secrets: writers that lose at once must not try again at once.
-            time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311
+    def append(self, decided: Snapshot) -> bool:
+        """Put the next entry, which is a head that was changed. True unless another entry came first."""
+        entry = replace(decided, sequence=decided.sequence + 1)
+        raw, name = entry.encode(uuid.uuid4().hex), self._name(entry.sequence)
+        if not (self.store.put_if_absent(name, raw) or self.store.read(name) == raw):
+            return False
+        self._seen = entry
+        # The entry is there: a hint that cannot be written must not look like a failure.
+        with suppress(StorageError):
+            self.store.put(paths.log_head(self.dataset_id), str(entry.sequence).encode())
+        return True
 
 
 def datasets(store: ObjectStore) -> list[str]:

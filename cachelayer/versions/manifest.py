@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachelayer import json_values
@@ -127,6 +127,11 @@ class Manifest:
         """The build attempts that wrote its files, but for its own."""
         kept = set() if self.kept is None or self.kept.file is None else {paths.attempt_of(self.kept.file)}
         return self.shards.attempts | kept
+
+    def as_stored(self) -> Manifest:
+        """Return it as it is when it is read again: JSON has no tuples, and no classes of a user."""
+        spec = spec_json.from_json(spec_json.to_json(self.element_spec))
+        return replace(self, element_spec=spec, provenance=json.loads(json.dumps(self.provenance)))
 
     def encode(self) -> bytes:
         """The bytes of ``manifest.json``.

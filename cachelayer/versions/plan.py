@@ -33,6 +33,12 @@ class Plan:
         """What is noted of it."""
         return {**self._with(self.origin.salt), "salt": self.origin.salt}
 
+    @property
+    def stored_identity(self) -> dict[str, Any]:
+        """What is recorded of what tells the source from others, beside its elements; texts are hidden."""
+        found: dict[str, Any] = hidden_values(self.identity, self.origin.salt)
+        return found
+
     def beside(self, noted: Mapping[str, Any]) -> dict[str, Any]:
         """Return it as it would be noted beside another one: what is the same of both is stored the same."""
         salt = noted.get("salt")

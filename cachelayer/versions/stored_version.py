@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,13 @@ class StoredVersion:
     store: ObjectStore
     dataset_id: str
     info: VersionInfo
+
+    @classmethod
+    def with_manifest(cls, store: ObjectStore, dataset_id: str, info: VersionInfo, manifest: Manifest) -> Self:
+        """Return a version whose manifest was just written, and need not be read."""
+        made = cls(store, dataset_id, info)
+        made.__dict__["manifest"] = manifest
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}

@@ -1,4 +1,4 @@
-"""What builds that did not end have finished, for those that go on where they stopped.
+"""What builds that did not end have finished, for those that go on after them.
 
 ::
 
@@ -70,9 +70,9 @@ class Finished:
     """What a build attempt has finished.
 
     Args:
-        plan: what is built, and how: another build can go on only where this is the same.
+        plan: what is built, and how: another build can go on only if this is the same.
         parts: what is finished, by its number; a build that is not divided has a part for each shard.
-        source_length: the number of elements of the source, where it was known.
+        source_length: the number of elements of the source, if it was known.
         element_spec: the spec of the elements, as JSON.
         is_divided: whether it is built in parts, with which others may help.
     """
@@ -125,7 +125,7 @@ class Unfinished:
         self._folder = paths.unfinished(dataset_id, version)
 
     def attempts(self) -> list[str]:
-        """The attempts that have left something, those that are at work among them."""
+        """Return the attempts that have left something, those that are at work among them."""
         return [name for name in self._store.names(self._folder) if paths.is_attempt(name)]
 
     def begin(self, attempt: str, finished: Finished) -> None:
@@ -139,16 +139,12 @@ class Unfinished:
         }
         self._store.put(f"{self._folder}/{attempt}/{_PLAN}", json.dumps(document).encode())
 
-    def add(self, attempt: str, number: int, part: FinishedPart) -> None:
-        """Note that a part is finished."""
-        self._store.put(self._note(attempt, number), json.dumps(_row(number, part)).encode())
-
-    def add_first(self, attempt: str, number: int, part: FinishedPart) -> bool:
-        """The same, unless another was quicker to build the part; whether it was not."""
+    def add(self, attempt: str, number: int, part: FinishedPart) -> bool:
+        """Note a finished part unless one of its number is noted already. True if this call did."""
         return self._store.put_if_absent(self._note(attempt, number), json.dumps(_row(number, part)).encode())
 
     def begun(self, attempt: str) -> Finished | None:
-        """What an attempt builds, and what it began with; None where it has not begun.
+        """Return what an attempt builds, and what it began with; None if it has not begun.
 
         Raises:
             CorruptionError, FormatError: if that was damaged.
@@ -160,8 +156,12 @@ class Unfinished:
         with json_values.decoding(f"{self._store.url}/{name}", "plan of a build"):
             return _finished(json_values.parsed(raw), [])
 
+    def is_begun(self, attempt: str) -> bool:
+        """Return whether an attempt has begun, and was neither published nor given up since."""
+        return self._store.exists(f"{self._folder}/{attempt}/{_PLAN}")
+
     def part(self, attempt: str, number: int) -> FinishedPart | None:
-        """A part that is noted by itself as finished; None where it is not.
+        """Return a part that is noted by itself as finished; None if it is not.
 
         Raises:
             CorruptionError, FormatError: if the note was damaged.
@@ -177,26 +177,26 @@ class Unfinished:
             return part
 
     def begin_part(self, attempt: str, number: int) -> int:
-        """Begin to build a part: how often others have begun it.
+        """Begin to build a part, and return how often others have begun it.
 
         Raises:
-            BuildRevokedError: where the attempt was forgotten: others have published it, or go on with it.
+            BuildRevokedError: if the attempt was forgotten: others have published it, or go on with it.
         """
         run = 0
         while not self._store.put_if_absent(name := f"{self._folder}/{attempt}/{number:05}-{run:02}.run", _token()):
             run += 1
         # Asked for afterwards: as long as the plan is there, so are the signs of all who began the part before.
-        if not self._store.exists(f"{self._folder}/{attempt}/{_PLAN}"):
+        if not self.is_begun(attempt):
             self._store.delete(name)
             raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
         return run
 
     def claim(self, attempt: str, number: int, claim: int, host: str) -> bool:
-        """Be the next host that means to build a part, after so many others; whether none was quicker."""
+        """Claim a part for a host, after so many others. True unless another host was quicker."""
         return self._store.put_if_absent(self._claim(attempt, number, claim), _token(host=host))
 
     def claimant(self, attempt: str, number: int, claim: int) -> str | None:
-        """The host that meant to build a part, after so many others.
+        """Return the host that meant to build a part, after so many others.
 
         Raises:
             CorruptionError: if its claim was damaged.
@@ -209,7 +209,7 @@ class Unfinished:
             return paths.check_attempt(json_values.parsed(raw)["host"])
 
     def standing(self, attempt: str) -> Standing:
-        """Which parts are noted by themselves as finished, and which hosts mean to build them."""
+        """Return which parts are noted by themselves as finished, and how many hosts meant to build each."""
         names = self._store.names(f"{self._folder}/{attempt}")
         claims: dict[int, int] = {}
         for number, claim in (map(int, found.groups()) for name in names if (found := _CLAIM.fullmatch(name))):
@@ -223,8 +223,8 @@ class Unfinished:
         return f"{self._folder}/{attempt}/{number:05}-{claim:02}.host"
 
     def read(self, attempt: str) -> Finished | None:
-        """What an attempt has finished; None where that is not known whole."""
-        # Who was killed while it wrote a note has left a part of it, under another name.
+        """Return what an attempt has finished; None if that is not known whole."""
+        # A process that was killed while it wrote a note has left a piece of it, under another name.
         names = [name for name in self._store.names(f"{self._folder}/{attempt}") if name.endswith(".json")]
         with ThreadPoolExecutor(_AT_ONCE, "cachelayer-unfinished") as threads:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))

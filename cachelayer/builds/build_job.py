@@ -1,0 +1,88 @@
+"""What a build is to do, decided before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from cachelayer.builds.appending import check_fits
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.sharded_source import Division, divided
+from cachelayer.builds.source import Source, as_source, expected_length
+from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
+from cachelayer.errors import InvalidArgumentError
+from cachelayer.provenance.origin import Origin
+from cachelayer.versions.plan import Plan
+from cachelayer.versions.stored_version import StoredVersion
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """What a build is to do.
+
+    Args:
+        source: what is built.
+        options: how.
+        division: its parts; None if it is built in one piece.
+        plan: what others need to have in common to go on with it, or to help.
+        length: the number of elements, if it is known.
+        files: what the listings of the files said that are read.
+    """
+
+    source: Source
+    options: BuildOptions
+    division: Division | None
+    plan: Plan
+    length: int | None
+    files: Sequence[FileFacts]
+
+    @classmethod
+    def of(
+        cls, obj: Any, origin: Origin, options: BuildOptions, base: StoredVersion | None = None, *, apart: bool = False
+    ) -> Self:
+        """Return what is to be done to build an object; a function is called.
+
+        Args:
+            obj: what a user passed as a source.
+            origin: what it comes from.
+            options: how it is built.
+            base: a version that the new one begins with; None for none.
+            apart: whether other hosts help.
+
+        Raises:
+            InvalidTypeError: if it is no source.
+            InvalidArgumentError: if it does not go with the options, or with the base.
+            SourceError: if the function fails.
+        """
+        source, how = _source(obj, options, base)
+        division = divided(source, how, apart=apart or how.engine is not None)
+        decides = {
+            **options.plan,
+            "base": None if base is None else base.info.digest,
+            "source": source.kind,
+            "division": None if division is None else division.parts.plan,
+        }
+        files = files_of(source)
+        plan = Plan(decides, identity_of_files(files) if files else identity_of(source), origin)
+        length = how.expected(expected_length(source))
+        return cls(source, how if division is None else division.options, division, plan, length, files)
+
+
+def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:
+    """Return the source that an object is, and how it is built: with the element spec of the base, if it has records.
+
+    Raises:
+        InvalidArgumentError: if its elements do not fit the base.
+    """
+    if base is None or base.manifest.records == 0:
+        return as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec), options
+    if options.element_spec is not None:
+        raise InvalidArgumentError(f"element_spec: what is appended has that of {base.name}: leave it out")
+    spec = base.manifest.element_spec
+    try:
+        source = as_source(obj, unbatch=options.unbatch, element_spec=spec)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"this source cannot be appended to {base.name}: {error}") from error
+    check_fits(base.name, spec, source.element_spec)
+    return source, replace(options, element_spec=spec)
