@@ -23,7 +23,7 @@ def left_out() -> dict[Path, frozenset[str]]:
     """Return the test files that cannot be imported here, each with the packages that it lacks."""
     if all(map(find_spec, OPTIONAL)):
         return {}
-    lacking = {path: absent(path) for path in sorted(TESTS.glob("test_*.py"))}
+    lacking = {path: absent(path) for path in sorted(TESTS.rglob("test_*.py"))}
     return {path: names for path, names in lacking.items() if names}
 
 
