@@ -88,6 +88,7 @@ def _holds(data: bytes, picture: Any) -> bool:
             same = (found.mode, found.size) == (picture.mode, picture.size)
             if not same or getattr(picture, "tile", None):
                 return same
-            return found.tobytes() == picture.tobytes() and found.getpalette("RGBA") == picture.getpalette("RGBA")
+            palettes = [each.getpalette("RGBA") for each in (found, picture)]
+            return bool(found.tobytes() == picture.tobytes() and palettes[0] == palettes[1])
     except (OSError, ValueError, SyntaxError):
         return False

@@ -96,7 +96,8 @@ def _fill(file: FileIO, array: NDArray[Any], offset: int) -> None:
     Raises:
         EOFError: if the file ends before.
     """
-    rest = memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else memoryview(b"")
+    values: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
+    rest = memoryview(values)
     file.seek(offset)
     while rest:
         count = file.readinto(rest)
