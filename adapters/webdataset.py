@@ -79,13 +79,13 @@ class WebDatasetSource:
         storage_options: Mapping[str, Any] | None,
         declared: Tree | None = None,
     ) -> None:
-        upper = next((name for name in suffixes or () if name != name.lower()), None)
+        self._urls = listed(urls)
+        self._suffixes = None if suffixes is None else _checked(suffixes)
+        upper = next((name for name in self._suffixes or () if name != name.lower()), None)
         if upper is not None:
             raise InvalidArgumentError(
                 f"no sample has the suffix {upper!r}, since suffixes are made lower case: pass {upper.lower()!r}"
             )
-        self._urls = listed(urls)
-        self._suffixes = None if suffixes is None else _checked(suffixes)
         self._storage_options = storage_options
         self._declared = declared
 
