@@ -81,11 +81,6 @@ class WebDatasetSource:
     ) -> None:
         self._urls = listed(urls)
         self._suffixes = None if suffixes is None else _checked(suffixes)
-        upper = next((name for name in self._suffixes or () if name != name.lower()), None)
-        if upper is not None:
-            raise InvalidArgumentError(
-                f"no sample has the suffix {upper!r}, since suffixes are made lower case: pass {upper.lower()!r}"
-            )
         self._storage_options = storage_options
         self._declared = declared
 

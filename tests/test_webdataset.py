@@ -296,11 +296,3 @@ def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Pa
     (tmp_path / "0.tar").touch()
     with pytest.raises(InvalidArgumentError, match=r"there is no file .*1\.tar"):
         storage.cache(from_webdataset(str(tmp_path / "{0..1}.tar")), "d", "v1")
-
-
-def test_a_suffix_in_upper_case_which_no_sample_has_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.tar", [{"__key__": "a", "TXT": b"1"}])
-    with pytest.raises(InvalidArgumentError, match="pass 'txt'"):
-        from_webdataset(tmp_path / "a.tar", ["TXT"])
-    with pytest.raises(InvalidArgumentError, match="pass 'txt'"):
-        from_webdataset(tmp_path / "a.tar").with_element_spec({"__key__": ArraySpec(str), "TXT": ArraySpec(str)})
