@@ -46,6 +46,8 @@ class Csv:
         # Without this a line break in quotes ends the row if a block ends there.
         self._parse = pa_csv.ParseOptions(newlines_in_values=True) if parse is None else parse
         self._convert = pa_csv.ConvertOptions() if convert is None else copy(convert)
+        # Text that is no UTF-8 is refused when its record is stored, so that this one alone can be skipped.
+        self._convert.check_utf8 = False
         self._declared: Mapping[str, pa.DataType] = dict(self._convert.column_types or {})
         if schema is not None:
             if self._declared or self._convert.include_columns:
@@ -59,7 +61,7 @@ class Csv:
     def blocks(self, file: File) -> tuple[list[str] | None, Iterable[Any]]:
         """The columns, and blocks of them: as they are declared, and the others as text."""
         options = copy(self._convert)
-        options.column_types, options.include_columns, options.check_utf8 = {}, [], False
+        options.column_types, options.include_columns = {}, []
         with self._opened(file, options) as reader:
             header = reader.schema.names
         names = self._convert.include_columns or header
@@ -144,15 +146,19 @@ class Csv:
         if field.name in self._declared:
             hint = "Declare a type that holds it; pyarrow.string() loses nothing."
             raise ElementError(
-                str(field.type), repr(column[place].as_py()), path=f"[{field.name!r}]", record=place, hint=hint
+                str(field.type), _shown(column[place]), path=f"[{field.name!r}]", record=place, hint=hint
             )
         raise ElementError(
             f"{field.type} as in the first rows",
-            repr(column[place].as_py()),
+            _shown(column[place]),
             path=f"[{field.name!r}]",
             record=place,
             hint=f"Pass schema= with all columns and their types; {field.name!r} as pyarrow.string() loses nothing.",
         )
+
+
+def _shown(value: pa.Scalar) -> str:
+    return repr(value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace"))
 
 
 class _Rows:

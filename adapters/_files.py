@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -101,6 +101,10 @@ class Folder:
         with reading(text):
             fs, inner = url_to_fs(os.path.expanduser(text), **dict(storage_options or {}))  # noqa: PTH111
             if not fs.isdir(inner):
+                if isinstance(fs, LocalFileSystem):
+                    # What may not be looked at is not there for fsspec.
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        Path(inner).stat()
                 raise InvalidArgumentError("there is no such folder")
         return cls(fs, inner.rstrip("/"))
 

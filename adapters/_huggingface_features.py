@@ -16,6 +16,7 @@ import pyarrow.types as kinds
 
 from cachelayer.adapters._arrow_columns import Lists, arrow_array, arrow_type, check_structs, dtype_of, leaf_spec
 from cachelayer.adapters._exact_arrow import NotExactError
+from cachelayer.adapters._huggingface_pictures import as_files
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, AudioSpec, EncodedSpec, ImageSpec, RaggedSpec
@@ -81,7 +82,7 @@ def encoder(feature: Any) -> Callable[[Any], Any] | None:
         return partial(_encoded_json, feature)
     if isinstance(feature, (datasets.Value, *_ARRAYS)) or not hasattr(feature, "encode_example"):
         return None
-    return lambda value: None if value is None else feature.encode_example(value)
+    return lambda value: None if value is None else feature.encode_example(as_files(value))
 
 
 def _encoded_dict(parts: dict[str, Callable[[Any], Any]], value: Any) -> Any:

@@ -18,6 +18,7 @@ from datasets.arrow_writer import TypedSequence
 from cachelayer.adapters._exact_arrow import exactly
 from cachelayer.adapters._huggingface_compare import Comparison, is_missing, scalar
 from cachelayer.adapters._huggingface_features import encoder
+from cachelayer.adapters._huggingface_pictures import as_files, feature_of_pictures
 from cachelayer.builds.iterable_source import guarded
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
@@ -130,7 +131,7 @@ def table_of(
     arrays, found, nat = [], {}, set[str]()
     for name in names:
         given = [scalar(row.get(name)) for row in rows]
-        feature = None if features is None else features[name]
+        feature = feature_of_pictures(given) if features is None else features[name]
         comparison = Comparison(declared)
         values = [None if is_missing(value) else value for value in given]
         if any(map(is_missing, given)):
@@ -151,6 +152,8 @@ def table_of(
 
 def _column(values: list[Any], feature: Any, path: str, comparison: Comparison) -> tuple[pa.Array, Any]:
     """Return values as an Arrow array, and its feature: the first array that holds them as they are."""
+    if not comparison.declared:
+        values = [as_files(value) for value in values]
     if feature is None:
         typed = TypedSequence(values)
         array = pa.array(typed)

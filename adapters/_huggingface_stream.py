@@ -30,6 +30,7 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
     def __init__(self, stream: Stream[Any], spec: Tree, features: datasets.Features) -> None:
         super().__init__()
         self._stream = stream
+        self._stream.next_order = "call set_epoch(e) of the dataset before each iteration"
         self._spec = spec
         self._features = features
 
@@ -64,7 +65,10 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> Examples:  # noqa: ARG002
         if num_shards == 1:
             return self
-        raise InvalidArgumentError(f"the shards are the stream's: pass ref.stream(shard=({index}, {num_shards}))")
+        raise InvalidArgumentError(
+            f"the rows are one stream's: for a shard pass ref.stream(shard=({index}, {num_shards})), or call "
+            "datasets.distributed.split_dataset_by_node(); a DataLoader reads them with num_workers=0"
+        )
 
     @property
     def num_shards(self) -> int:

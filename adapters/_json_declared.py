@@ -19,7 +19,7 @@ from cachelayer.adapters._exact_text import fits_float
 from cachelayer.adapters._files import File
 from cachelayer.adapters._json_lines import JsonLines, parsed
 from cachelayer.builds.batches import BATCH_NBYTES
-from cachelayer.errors import ElementError
+from cachelayer.errors import ElementError, InvalidTypeError
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SUSPECTS = {
@@ -73,6 +73,8 @@ class DeclaredJsonLines:
                 self._check_numbers(block[int(place)], int(place))
         try:
             table = self._read(block)
+        except pa.ArrowNotImplementedError as error:
+            raise self._not_read(error) from error
         except pa.ArrowException as error:
             raise self._refused(block, error) from error
         if len(table) != len(block):
@@ -84,6 +86,18 @@ class DeclaredJsonLines:
         data = b"\n".join(block)
         options = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
         return pa_json.read_json(pa.BufferReader(data), options, self._options)
+
+    def _not_read(self, error: pa.ArrowException) -> InvalidTypeError:
+        """The error for a declared type that pyarrow does not read from JSON, whatever the lines say."""
+        named = [
+            (len(str(kind)), field) for field in self.declared for kind in _inner(field.type) if str(kind) in str(error)
+        ]
+        field = max(named, key=lambda found: found[0])[1] if named else None
+        leaf = "a column" if field is None else f"leaf [{field.name!r}], of {field.type},"
+        return InvalidTypeError(
+            f"{leaf} has a type in schema= that pyarrow does not read from JSON ({error}): declare another, such as "
+            "float32 in place of float16, or a list without a length, or pass no schema="
+        )
 
     def _refused(self, block: list[bytes], error: pa.ArrowException) -> ElementError:
         """The error with the first record that fails."""

@@ -61,8 +61,13 @@ class JsonLines:
 
 def _array(lines: list[bytes], kind: pa.DataType) -> pa.Array:
     _struct(lines, kind)
+    records = parsed(lines)
     try:
-        return pa.array(parsed(lines), kind)
+        try:
+            return pa.array(records, kind)
+        except UnicodeEncodeError:
+            # Text that is no UTF-8 is refused as that of Arrow files is: by its record, which can be skipped.
+            return pa.array([_as_bytes(record) for record in records], _of_bytes(kind)).view(kind)
     except (pa.ArrowException, UnicodeError) as error:
         if len(lines) == 1:
             raise ElementError("text in UTF-8", str(error), record=0, hint="Mend the line.") from error
@@ -73,6 +78,24 @@ def _array(lines: list[bytes], kind: pa.DataType) -> pa.Array:
         except ElementError as error:
             raise error.at(record=record) from error.__cause__
     raise ElementError(f"{kind}", "lines that pyarrow does not take")
+
+
+def _as_bytes(value: Any) -> Any:
+    """A value with the bytes of each text: those of the line, also if they are no UTF-8."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, dict):
+        return {name: _as_bytes(child) for name, child in value.items()}
+    return [_as_bytes(child) for child in value] if isinstance(value, list) else value
+
+
+def _of_bytes(kind: pa.DataType) -> pa.DataType:
+    """A type with bytes in place of text."""
+    if kinds.is_struct(kind):
+        return pa.struct([(field.name, _of_bytes(field.type)) for field in kind])
+    if kinds.is_list(kind):
+        return pa.list_(_of_bytes(kind.value_type))
+    return pa.binary() if kinds.is_string(kind) else kind
 
 
 def _struct(lines: list[bytes], told: pa.DataType | None) -> pa.DataType:
@@ -107,7 +130,7 @@ def parsed(lines: list[bytes], first: int = 0) -> list[dict[str, Any]]:
     records = []
     for record, line in enumerate(lines, first):
         try:
-            value = json.loads(line.decode(), object_pairs_hook=_object, parse_float=_float)
+            value = json.loads(line.decode("utf-8", "surrogateescape"), object_pairs_hook=_object, parse_float=_float)
         except ElementError as error:
             raise error.at(record=record) from None
         except (ValueError, RecursionError) as error:

@@ -22,6 +22,8 @@ _COMPRESSED = {
 }
 """How compressed files begin."""
 _NOT_READ = (".xz", ".zip")
+_NOT_READ_NAMES = (".br", ".brotli", ".lzma", ".lz", ".lzo", ".7z", ".sz", ".snappy", ".z")
+"""How names of compressed files end that begin with nothing of their own, or are not read."""
 
 
 class TextFormat(Protocol):
@@ -85,8 +87,15 @@ def stream_of(file: File) -> Any:
     """Return the bytes of a file as a stream of pyarrow, decompressed if its name says ``.gz``, ``.bz2`` or alike.
 
     Raises:
-        SourceError: for a file that is compressed, and whose name does not say so, or an empty one whose name does.
+        SourceError: for a file that is compressed, and whose name does not say so, or an empty one whose name does; and
+            for one whose name says a compression that is not read.
     """
+    ending = next((ending for ending in _NOT_READ_NAMES if file.path.lower().endswith(ending)), None)
+    if ending is not None:
+        raise SourceError(
+            f"{file.name} is compressed, as its name says, and {ending} files are not read: decompress it, or compress "
+            "it as .gz or .zst"
+        )
     raw = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
     start = raw.read(max(map(len, _COMPRESSED)))
     raw.seek(0)

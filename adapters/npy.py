@@ -1,4 +1,4 @@
-"""numpy's own files in: ``.npy`` memory-mapped, ``.npz`` read in blocks of rows."""
+"""numpy's own files in: ``.npy`` and ``.npz``, read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
+from io import FileIO
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -19,17 +20,22 @@ from cachelayer.adapters._files import Files, reading
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch, Stacked, batch_records
 from cachelayer.builds.source_identity import FileFacts
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 
 AnyPath = str | os.PathLike[str]
+_VERSIONS = ((1, 0), (2, 0), (3, 0))
+_MOST_BYTES = 2**63 - 1
+_MOST_EMPTY_ROWS = 2**24
 
 
 def from_npy(paths: AnyPath | Mapping[str, Any]) -> ArraySource:
     """The rows of ``.npy`` files, which may be larger than the memory.
+
+    An array in Fortran order is read as it lies, some rows of one column after another: that takes longer.
 
     Args:
         paths: the path of a file, whose rows are the elements; or a dict of paths, whose elements are dicts of a row of
@@ -38,7 +44,7 @@ def from_npy(paths: AnyPath | Mapping[str, Any]) -> ArraySource:
     Raises:
         InvalidArgumentError: where there is no such file.
         InvalidTypeError: for arrays of objects, which are pickled, or without a dimension.
-        SourceError: for what is no such file, or is cut short.
+        SourceError: for what is no such file, is cut short, or has a header that its bytes do not bear out.
     """
     return NpySource(paths)
 
@@ -47,8 +53,10 @@ class NpySource(ArraySource):
     """The rows of ``.npy`` files; see :func:`from_npy`."""
 
     def __init__(self, paths: AnyPath | Mapping[str, Any], declared: Tree | None = None) -> None:
-        super().__init__(tree.map_structure(paths, lambda _, path: _mapped(path)), declared)
         self._paths = paths
+        self._arrays: Any = tree.map_structure(paths, lambda _, path: _opened(path))
+        super().__init__(tree.map_structure(self._arrays, lambda _, array: array.unread), declared)
+        _check_rows({array.name: array for _, array in tree.leaf_values(self._arrays)})
 
     def file_facts(self) -> list[FileFacts]:
         """Return what the listings of its files say now."""
@@ -56,29 +64,46 @@ class NpySource(ArraySource):
 
     def rows(self, start: int, stop: int) -> Tree:
         # Read, not mapped: a file that gets shorter under a map ends the process.
-        return tree.map_structure(self._columns, lambda _, mapped: _rows_of(mapped, start, stop))
+        return tree.map_structure(self._arrays, lambda _, array: _rows_of(array, start, stop))
 
 
-def _rows_of(mapped: Any, start: int, stop: int) -> NDArray[Any]:
-    """Rows of a file that is mapped, which are read from it."""
-    if not isinstance(mapped, np.memmap) or not mapped.flags.c_contiguous or not mapped.size:
-        return np.asarray(mapped[start:stop])
-    path, shape = os.fspath(mapped.filename or ""), (stop - start, *mapped.shape[1:])
-    row_nbytes = mapped.nbytes // len(mapped)
-    with reading(path, f"failed at record {start} or later"):
-        found = np.fromfile(path, mapped.dtype, prod(shape), offset=mapped.offset + start * row_nbytes)
-        return found.reshape(shape)
-
-
-def _mapped(path: AnyPath) -> NDArray[Any]:
+def _opened(path: AnyPath) -> _Array:
+    name = os.fspath(path)
     if not Path(path).is_file():
-        raise InvalidArgumentError(f"there is no file {os.fspath(path)!r}")
-    with reading(os.fspath(path), "is no .npy file, or cut short"):
-        with Path(path).open("rb") as file:
-            header = _checked(_header(file), os.fspath(path))
-            _check_end(header, Path(path).stat().st_size - file.tell(), os.fspath(path))
-        mapped: NDArray[Any] = np.load(path, mmap_mode="r")
-        return mapped
+        raise InvalidArgumentError(f"there is no file {name!r}")
+    with reading(name, "is no .npy file, or cut short"), Path(path).open("rb") as file:
+        return _described(file, name, Path(path).stat().st_size, name)
+
+
+def _rows_of(array: _Array, start: int, stop: int) -> NDArray[Any]:
+    """Return some rows of the array of a ``.npy`` file."""
+    with reading(array.name, f"failed at record {start} or later"), Path(array.name).open("rb", buffering=0) as file:
+        if array.in_c_order:
+            found = np.empty((stop - start, *array.shape[1:]), array.dtype)
+            _fill(file, found, array.offset + start * array.row_nbytes)
+            return found
+        # The first dimension varies fastest, so that a run of rows lies together in each place of a row.
+        found = np.empty((*array.shape[:0:-1], stop - start), array.dtype)
+        whole = array.shape[0] * array.dtype.itemsize
+        for place, run in enumerate(found.reshape(prod(array.shape[1:]), stop - start)):
+            _fill(file, run, array.offset + place * whole + start * array.dtype.itemsize)
+        return found.T
+
+
+def _fill(file: FileIO, array: NDArray[Any], offset: int) -> None:
+    """Read an array from a place of a file.
+
+    Raises:
+        EOFError: if the file ends before.
+    """
+    values: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
+    rest = memoryview(values)
+    file.seek(offset)
+    while rest:
+        count = file.readinto(rest)
+        if not count:
+            raise EOFError("the file is shorter than it was: it ends within the array")
+        rest = rest[count:]
 
 
 def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None) -> NpzSource:
@@ -96,16 +121,29 @@ def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = N
 
 @dataclass(frozen=True)
 class _Array:
-    """An array of an ``.npz`` file, as its header says."""
+    """An array of a file, as its header says.
+
+    Args:
+        name: of the file, or within the ``.npz`` file.
+        dtype, shape: of the array.
+        in_c_order: whether rows lie together.
+        offset: where the values begin.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    in_c_order: bool = True
+    in_c_order: bool
+    offset: int
 
     @property
     def row_nbytes(self) -> int:
         return self.dtype.itemsize * prod(self.shape[1:])
+
+    @property
+    def unread(self) -> NDArray[Any]:
+        """An array of this dtype and shape, which takes no memory."""
+        return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
     def blocks(self, member: IO[bytes], first: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
         """The rows from one on, in blocks.
@@ -158,15 +196,12 @@ class NpzSource:
             stored = [name.removesuffix(".npy") for name in archive.namelist()]
             for leaf, name in self._chosen(stored).items():
                 with archive.open(f"{name}.npy") as member:
-                    title = f"{self._path}, array {name!r}"
-                    shape, in_c_order, dtype = _checked(_header(member), title)
-                    _check_end(
-                        (shape, in_c_order, dtype), archive.getinfo(f"{name}.npy").file_size - member.tell(), title
-                    )
-                found[leaf] = _Array(name, dtype, shape, in_c_order or len(shape) == 1)
+                    nbytes = archive.getinfo(f"{name}.npy").file_size
+                    found[leaf] = _described(member, name, nbytes, f"{self._path}, array {name!r}")
         lengths = {leaf: array.shape[0] for leaf, array in found.items()}
         if len(set(lengths.values())) != 1:
             raise InvalidTypeError(f"{self._path}: arrays of different lengths, {lengths}: choose some with arrays=")
+        _check_rows({f"{self._path}, array {array.name!r}": array for array in found.values()})
         return found
 
     def _chosen(self, stored: list[str]) -> dict[str, str]:
@@ -220,29 +255,57 @@ class NpzSource:
 
 
 def _header(file: IO[bytes]) -> Any:
-    """Shape, whether in C order, and dtype; the file stands at the first value then."""
+    """Shape, whether in Fortran order, and dtype; the file stands at the first value then."""
     version = np.lib.format.read_magic(file)
+    if version not in _VERSIONS:
+        raise ValueError(f"its header has the version {version}, which is none of {_VERSIONS}")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    return shape, not fortran, dtype
+    return read(file)
 
 
-def _checked(header: Any, name: str) -> Any:
-    shape, _, dtype = header
-    if dtype.hasobject or dtype.names:
-        raise InvalidTypeError(f"{name}: dtype {dtype} is not stored: save an array of numbers for each leaf")
-    if not shape:
-        raise InvalidTypeError(f"{name}: it has no rows, but one value")
-    return header
+def _described(file: IO[bytes], name: str, nbytes: int, title: str) -> _Array:
+    """Return the array that a file begins with.
 
-
-def _check_end(header: Any, nbytes: int, name: str) -> None:
-    """Raise if more bytes follow a header than its array has, as if two were saved to one file.
+    Args:
+        file: stands at its first byte.
+        name: of the array.
+        nbytes: of the whole file.
+        title: what messages call it.
 
     Raises:
-        SourceError: with the file and the number.
+        InvalidTypeError: for an array that is not stored.
+        SourceError: if the header and the number of bytes do not agree.
     """
-    shape, _, dtype = header
-    over = nbytes - dtype.itemsize * prod(shape)
+    shape, in_fortran_order, dtype = _header(file)
+    if dtype.hasobject or dtype.kind == "V" or dtype.subdtype is not None:
+        raise InvalidTypeError(f"{title}: dtype {dtype} is not stored: save an array of numbers for each leaf")
+    try:
+        ArraySpec(dtype)
+    except CacheLayerError as error:
+        raise InvalidTypeError(f"{title}: {error}") from error
+    if not shape:
+        raise InvalidTypeError(f"{title}: it has no rows, but one value")
+    if min(shape) < 0 or prod(length for length in shape if length) * max(1, dtype.itemsize) > _MOST_BYTES:
+        raise SourceError(f"{title} has a header with the shape {shape}, which no array has: save it anew")
+    over = nbytes - file.tell() - dtype.itemsize * prod(shape)
     if over > 0:
-        raise SourceError(f"{name} goes on for {over} bytes after its array: save one array a file")
+        raise SourceError(f"{title} goes on for {over} bytes after its array: save one array a file")
+    if over < 0:
+        raise SourceError(f"{title} is cut short: {-over} bytes of its array of shape {shape} are missing")
+    array = _Array(name, dtype, shape, not in_fortran_order or len(shape) == 1, file.tell())
+    _ = array.unread
+    return array
+
+
+def _check_rows(arrays: Mapping[str, _Array]) -> None:
+    """Raise if there are many rows of no bytes, whose number nothing but a header tells.
+
+    Raises:
+        SourceError: with the first file.
+    """
+    title, first = next(iter(arrays.items()))
+    if first.shape[0] > _MOST_EMPTY_ROWS and not any(array.row_nbytes for array in arrays.values()):
+        raise SourceError(
+            f"{title} has a header with {first.shape[0]:,} rows of no bytes, more than the {_MOST_EMPTY_ROWS:,} that "
+            "are taken without a byte for each: save fewer rows, or give them a leaf with values"
+        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -109,3 +111,25 @@ def test_a_folder_that_is_named_like_a_file_is_not_left_out_in_silence(tmp_path:
     assert names(find(tmp_path / "*")) == ["a.parquet"]
     with pytest.raises(InvalidArgumentError, match=r"there is no file .*: it is a folder: pass a pattern such as"):
         find(tmp_path / "b.parquet")
+
+
+@pytest.mark.parametrize("name", ["root/b", "root", "."])
+@pytest.mark.parametrize("read", [from_files, from_image_folder])
+def test_a_folder_that_may_not_be_read_is_named(name: str, read: Callable[..., Any]) -> None:
+    with TemporaryDirectory() as given:
+        folder = Path(given)
+        folder.chmod(0o755)
+        for each in "ab":
+            (folder / "root" / each).mkdir(parents=True)
+            (folder / "root" / each / "x.png").write_bytes(b"1")
+        (folder / name).chmod(0)
+        is_root = os.geteuid() == 0
+        try:
+            if is_root:
+                os.seteuid(65534)
+            with pytest.raises(SourceError, match=r"root cannot be read: PermissionError"):
+                _ = read(folder / "root").length
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (folder / name).chmod(0o755)

@@ -171,7 +171,7 @@ def test_a_file_cut_short_is_named(storage: cachelayer.Storage, tmp_path: Path, 
     for name, read in (("x.npy", from_npy), ("x.npz", from_npz)):
         path = tmp_path / name
         path.write_bytes(path.read_bytes()[:end])
-        with pytest.raises(SourceError, match=rf"{re.escape(name)} is no \.np. file, or cut short"):
+        with pytest.raises(SourceError, match=rf"{re.escape(name)} is (no \.np. file, or )?cut short"):
             storage.cache(lambda read=read, path=path: read(path), "d", "v1")
 
 

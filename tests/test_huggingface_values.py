@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets import Array2D, ClassLabel, Features, Json, LargeList, List, Translation, Value
+from datasets.distributed import split_dataset_by_node
 from PIL import Image
 from values_across import assert_same
 from values_table import BIG, NS
@@ -354,3 +355,46 @@ def test_set_epoch_gives_the_rows_of_that_epoch(storage: Storage) -> None:
     assert [row["x"] for row in unshuffled] == list(range(20))
     with pytest.raises(cachelayer.InvalidArgumentError, match="the order is the stream's"):
         out.shuffle(seed=1)
+
+
+def test_a_second_iteration_in_one_order_says_that_set_epoch_gives_another(storage: Storage) -> None:
+    ref = storage.submit([{"x": np.int64(n)} for n in range(20)], "again", "v1")
+    out = to_iterable_dataset(ref.stream(shuffle=True, seed=1))
+    first = [row["x"] for row in out]
+    with pytest.warns(CacheLayerWarning, match=r"call set_epoch\(e\) of the dataset") as said:
+        assert [[row["x"] for row in out] for _ in range(2)] == [first, first]
+    assert len(said) == 1
+    assert "stream.epoch" not in str(said[0].message)
+    for epoch in (1, 2):
+        out.set_epoch(epoch)
+        assert [row["x"] for row in out] != first
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3}, {"shuffle": True, "seed": 3, "shard": (1, 2)}])
+def test_nodes_share_a_stream_out_exactly_and_each_goes_on_from_its_state(options: Any, storage: Storage) -> None:
+    for number in (1, 10):
+        ref = storage.cache([{"x": np.int64(n)} for n in range(number)], f"nodes-{number}", "v1")
+        wanted = [int(each["x"]) for each in ref.stream(**options).epoch(2)]
+        for world in (1, 2, 3, 4):
+            for rank in range(world):
+
+                def node(rank: int = rank, world: int = world, ref: Any = ref) -> datasets.IterableDataset:
+                    found = split_dataset_by_node(to_iterable_dataset(ref.stream(**options)), rank, world)
+                    found.set_epoch(2)
+                    return found
+
+                rows = [row["x"] for row in node()]
+                assert rows == wanted[rank::world]
+                for place in range(len(rows)):
+                    stopped, again = node(), node()
+                    iterator = iter(stopped)
+                    for _ in range(place):
+                        next(iterator)
+                    again.load_state_dict(stopped.state_dict())
+                    assert [row["x"] for row in again] == rows[place:]
+
+
+def test_shards_that_a_stream_does_not_have_are_refused_with_the_fix(storage: Storage) -> None:
+    ref = storage.cache([{"x": np.int64(n)} for n in range(4)], "shards", "v1")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="split_dataset_by_node"):
+        to_iterable_dataset(ref.stream()).shard(2, 0)

@@ -217,7 +217,6 @@ def test_compressed_text_that_is_cut_short_or_not_named_so_is_refused(
     [
         (b"", r"a\.csv does not parse: ArrowInvalid: Empty CSV file"),
         (b"n,x\n1\n", r"a\.csv .*Expected 2 columns, got 1"),
-        (b"n,x\n1,\xff\n", r"a\.csv .*invalid UTF8"),
     ],
 )
 def test_csv_that_does_not_parse_is_named(
@@ -316,7 +315,7 @@ def test_any_json_is_kept_or_refused_with_its_record(records: list[dict[str, Any
         ('{"n": 1', "JSONDecodeError"),
         ("[1]", "one JSON object a line"),
         ("7", "one JSON object a line"),
-        (b'{"n": 1, "t": "\xff"}', "UnicodeDecodeError"),
+        (b'{"n": 1, "t": "\xff"}', "(text in UTF-8|the key 't')"),
     ],
 )
 def test_json_that_does_not_fit_is_refused_with_its_record(

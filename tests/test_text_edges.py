@@ -19,6 +19,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+import cachelayer
 from cachelayer import ElementError, InvalidTypeError, SourceError
 from cachelayer.adapters.pyarrow import from_csv, from_json
 from cachelayer.errors import CacheLayerError
@@ -243,3 +244,59 @@ def test_a_compressed_file_whose_name_does_not_say_so_is_refused_with_the_fix(na
         path.write_bytes(data)
         with pytest.raises(SourceError, match=fix):
             rows(READ[name](path))
+
+
+@pytest.mark.parametrize("ending", [".br", ".BR", ".lzma", ".snappy"])
+@pytest.mark.parametrize("name", READ)
+def test_a_file_whose_name_says_a_compression_that_is_not_read_is_refused(
+    name: str, ending: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a.{name}{ending}"
+    path.write_bytes(CSV if name == "csv" else b'{"x": 1}\n')
+    with pytest.raises(SourceError, match=rf"{ending.lower()} files are not read: decompress it"):
+        rows(READ[name](path))
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.list_(pa.float16()), pa.list_(pa.int8(), 2), pa.duration("s")])
+def test_a_declared_type_that_json_is_not_read_as_is_named_with_the_fix(kind: pa.DataType, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"w": 1, "x": null}\n' * 3)
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['x'\].*declare another, such as float32") as raised:
+        rows(from_json(path, pa.schema({"w": pa.int8(), "x": kind})))
+    assert "Mend the line" not in str(raised.value)
+
+
+TEXTS = {
+    "csv": (b"x,y\n" + b"a,1\n" * 3 + b"\xff,2\nc,3\n", from_csv),
+    "json": (b'{"x": "a", "y": 1}\n' * 3 + b'{"x": "\xff", "y": 2}\n{"x": "c", "y": 3}\n', from_json),
+    "json lists": (b'{"x": ["a"], "y": 1}\n' * 3 + b'{"x": ["\xff"], "y": 2}\n{"x": ["c"], "y": 3}\n', from_json),
+    "json dicts": (
+        b'{"x": {"z": "a"}, "y": 1}\n' * 3 + b'{"x": {"z": "\xff"}, "y": 2}\n{"x": {"z": "c"}, "y": 3}\n',
+        from_json,
+    ),
+}
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema({"x": pa.string(), "y": pa.int64()})])
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_row_of_text_that_is_no_utf_8_is_refused_by_its_record_or_left_out(
+    name: str, schema: Any, tmp_path: Path
+) -> None:
+    data, read = TEXTS[name]
+    if schema is not None and name not in ("csv", "json"):
+        schema = None
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    storage = cachelayer.Storage(tmp_path / "cache")
+    with pytest.raises(cachelayer.ElementError, match=r"record 3, leaf \['x'\].*: expected text in UTF-8"):
+        storage.submit(read(path, schema), "d", "v1")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 5 records were left out"):
+        ref = storage.submit(read(path, schema), "d", "v1", on_error="skip")
+    assert [element["y"] for element in ref] == [1, 1, 1, 3]
+
+
+def test_a_late_csv_value_of_a_number_that_is_no_utf_8_is_refused_by_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"x\n" + b"1\n" * 800_000 + b"\xff\n")
+    with pytest.raises(cachelayer.ElementError, match=r"record 800000, leaf \['x'\].*got '\\\\xff'"):
+        cachelayer.Storage(tmp_path / "cache").submit(from_csv(path), "d", "v1")

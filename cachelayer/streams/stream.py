@@ -34,6 +34,8 @@ class Stream(Generic[T]):
         # Set by an iterator that came from the start to the end.
         self._iterated_through = False
         self._warned = False
+        # An adapter says here how its object goes on to the next epoch.
+        self.next_order = "iterate over stream.epoch(e), or over stream.epochs(),"
 
     @property
     def element_spec(self) -> Any:
@@ -129,8 +131,8 @@ class Stream(Generic[T]):
         order, message = self._options.order, None
         if self._iterated_through and order.shuffle and order.reshuffle and self._options.steps.num_epochs == 1:
             message = (
-                "this stream is iterated over again, and has the same order each time: iterate over stream.epoch(e), "
-                "or over stream.epochs(), for another order in every epoch, or pass reshuffle=False"
+                f"this stream is iterated over again, and has the same order each time: {self.next_order} for another "
+                "order in every epoch, or pass reshuffle=False"
             )
         elif order.seed is not None and not order.shuffle and not any(function.rng for function in self._reader.maps):
             message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"

@@ -1,0 +1,163 @@
+"""``.npy`` and ``.npz`` files that are not what their header says: refused by name, and nothing is published."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import SourceError
+from cachelayer.adapters.npy import from_npy, from_npz
+from cachelayer.errors import CacheLayerError
+from cachelayer.records.codec import codec_for
+
+VALUES = np.arange(24, dtype=np.float32).reshape(6, 4)
+READ: dict[str, Callable[[Path], Any]] = {"npy": from_npy, "npz": from_npz}
+
+
+def npy(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    """A file with a header of any text."""
+    size = "<H" if version == b"\1\0" else "<I"
+    return b"\x93NUMPY" + version + struct.pack(size, len(header)) + header.encode("latin1") + data
+
+
+def described(descr: str = "'<f4'", shape: str = "(6, 4)", order: str = "False") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}}}\n"
+
+
+def saved(values: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def write(kind: str, data: bytes, folder: Path, compression: int = zipfile.ZIP_STORED) -> Path:
+    path = folder / f"x.{kind}"
+    if kind == "npy":
+        path.write_bytes(data)
+    else:
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr("x.npy", data)
+    return path
+
+
+DATA = VALUES.tobytes()
+BROKEN = {
+    "no bytes": b"",
+    "text": b"hello, this is no array",
+    "the magic alone": b"\x93NUMPY",
+    "an unknown version": npy(described(), DATA, b"\7\0"),
+    "a header longer than its file": b"\x93NUMPY\1\0\xff\xff{}",
+    "a header that is huge": b"\x93NUMPY\2\0" + struct.pack("<I", 2**31) + b" " * 100,
+    "a header of 200,000 brackets": npy("(" * 200_000, b"", b"\2\0"),
+    "a header that is no dict": npy("[1, 2]", DATA),
+    "a header that calls": npy("__import__('os')", DATA),
+    "a missing key": npy("{'descr': '<f4', 'shape': (6, 4)}", DATA),
+    "another key": npy(described()[:-2] + ", 'more': 1}", DATA),
+    "an unknown dtype": npy(described("'<q9'"), DATA),
+    "a dtype of fields": npy(described("[('a', '<f4'), ('b', '<f4')]", "(12,)"), DATA),
+    "a dtype of arrays": npy(described("('<f4', (4,))", "(6,)"), DATA),
+    "a void dtype": npy(described("'|V4'"), DATA),
+    "objects": npy(described("'|O'"), DATA),
+    "no dimension": npy(described(shape="()"), DATA[:4]),
+    "a shape of text": npy(described(shape="('6', 4)"), DATA),
+    "a shape of fractions": npy(described(shape="(6.0, 4)"), DATA),
+    "a negative length": npy(described(shape="(-6, 4)"), DATA),
+    "two negative lengths": npy(described(shape="(-6, -4)"), DATA),
+    "a number in place of an order": npy(described(order="2"), DATA),
+    "more rows than bytes": npy(described(shape="(7, 4)"), DATA),
+    "fewer rows than bytes": npy(described(shape="(5, 4)"), DATA),
+    "2**40 rows of some bytes": npy(described(shape=f"({2**40}, 4)"), DATA),
+    "one row of 2**60 bytes": npy(described(shape=f"(1, {2**58})"), DATA),
+    "more bytes than 64 bits count": npy(described(shape=f"({2**40}, {2**40})"), DATA),
+    "2**40 rows of no bytes": npy(described(shape=f"({2**40}, 0)")),
+    "2**80 rows of no bytes": npy(described(shape=f"({2**80}, 0)")),
+    "2**40 rows of text of no width": npy(described("'<U0'", f"({2**40},)")),
+    "2**40 rows of no bytes, in Fortran order": npy(described(shape=f"({2**40}, 0)", order="True")),
+    "no rows of 2**80 bytes": npy(described(shape=f"(0, {2**80})")),
+    "65 dimensions": npy(described(shape=str((1,) * 65)), DATA[:4]),
+}
+
+
+@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_header_that_does_not_tell_the_truth_is_refused_by_its_file(name: str, kind: str, tmp_path: Path) -> None:
+    path = write(kind, BROKEN[name], tmp_path)
+    storage = cachelayer.Storage(tmp_path / "cache")
+    with pytest.raises(CacheLayerError) as raised:
+        storage.submit(READ[kind](path), "d", "v1")
+    assert str(path) in str(raised.value)
+    assert not storage.datasets()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["npy", "npz", "compressed npz"])
+def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(kind: str, order: Any, tmp_path: Path) -> None:
+    compression = zipfile.ZIP_DEFLATED if kind.startswith("compressed") else zipfile.ZIP_STORED
+    path = write(kind[-3:], saved(np.asarray(VALUES, order=order)), tmp_path, compression)
+    whole = path.read_bytes()
+    storage = cachelayer.Storage(tmp_path / "cache")
+    for end in range(0, len(whole), 17):
+        path.write_bytes(whole[:end])
+        with pytest.raises(SourceError) as raised:
+            storage.submit(READ[kind[-3:]](path), "d", "v1")
+        assert str(path) in str(raised.value)
+    assert not storage.datasets()
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_damaged_byte_in_an_npz_file_is_refused_or_changes_nothing(compression: int, tmp_path: Path) -> None:
+    path = write("npz", saved(VALUES), tmp_path, compression)
+    whole = path.read_bytes()
+    storage = cachelayer.Storage(tmp_path / "cache")
+    refused = 0
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            ref = storage.submit(from_npz(path), "d", f"v{place}")
+        except CacheLayerError as error:
+            refused += 1
+            assert str(path) in str(error)  # noqa: PT017
+        else:
+            found = ref.read(range(len(ref)))
+            np.testing.assert_array_equal(next(iter(found.values())), VALUES)
+    assert refused
+
+
+def test_rows_of_no_bytes_are_rows_if_their_number_can_be_stored(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path / "cache")
+    path = write("npy", saved(np.zeros((1000, 0), np.int16)), tmp_path)
+    ref = storage.submit(from_npy(path), "d", "v1")
+    assert (len(ref), ref[999].shape, ref[999].dtype) == (1000, (0,), np.int16)
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 3, 2), (0, 3), (7, 0)])
+@pytest.mark.parametrize("dtype", ["<f4", ">i8", "?", "<U3", "M8[ns]"])
+def test_rows_in_fortran_order_are_those_of_the_array(shape: Any, dtype: str, tmp_path: Path) -> None:
+    values = np.asfortranarray(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    path = write("npy", saved(values), tmp_path)
+    source = from_npy(path)
+    assert source.length == shape[0]
+    for start, stop in [(0, shape[0]), (shape[0] // 2, shape[0])]:
+        np.testing.assert_array_equal(source.rows(start, stop), values[start:stop])
+
+
+def test_a_fortran_file_that_gets_shorter_while_it_is_read_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.asfortranarray(np.zeros((100_000, 100), np.uint8)))
+    source = from_npy(path)
+    codec = codec_for(source.element_spec)
+    batches = source.batches(None)
+    next(batches).columns(codec)
+    os.truncate(path, 5_000_000)
+    with pytest.raises(SourceError, match=r"x\.npy"):
+        deque((batch.columns(codec) for batch in batches), maxlen=0)
