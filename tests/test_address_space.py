@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachelayer.arrayrecord.address_space import AddressSpace, NoRoomError, Slot, _Region
+from cachelayer.arrayrecord.address_space import AddressSpace, NoRoomError, Slot
 from cachelayer.arrayrecord.buddies import Buddies
+from cachelayer.arrayrecord.reserved_memory import ReservedMemory
 
 UNIT = mmap.ALLOCATIONGRANULARITY
 
@@ -185,7 +186,7 @@ def test_files_are_known_by_offsets_wherever_the_range_lies(tmp_path: Path) -> N
 
 def test_the_highest_addresses_that_there_are_serve_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the system maps files just below the end of all addresses."""
-    import cachelayer.arrayrecord.address_space as module
+    import cachelayer.arrayrecord.reserved_memory as module
 
     reserve, highest = module._system_map, []
 
@@ -281,4 +282,4 @@ def test_threads_read_right_bytes_while_files_come_and_go(tmp_path: Path) -> Non
 
 def test_more_addresses_than_the_system_has_are_refused_with_its_error() -> None:
     with pytest.raises(OSError, match="memory"):
-        _Region(1 << 60, UNIT)
+        ReservedMemory(1 << 60, UNIT)

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 import cachelayer
 from cachelayer.access import open_shards
 from cachelayer.access.shard_set import ShardSet
-from cachelayer.arrayrecord import address_space as addresses
 from cachelayer.arrayrecord import index, mapping
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
 from cachelayer.arrayrecord.footer import Footer, read_footer
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import ShardReader
+from cachelayer.arrayrecord.reserved_memory import mapping_limit
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
 from cachelayer.records.memory import Ints
@@ -360,7 +360,7 @@ print(len([each for each in caught if issubclass(each.category, cachelayer.Cache
 """
 
 
-@pytest.mark.skipif(addresses.mapping_limit() > 100_000, reason="so many mappings take long to be used up")
+@pytest.mark.skipif(mapping_limit() > 100_000, reason="so many mappings take long to be used up")
 def test_if_others_use_up_all_mappings_records_are_read_all_the_same_after_one_warning(
     shards: dict[str, Shard],
 ) -> None:
