@@ -130,7 +130,7 @@ def test_an_index_that_has_a_record_elsewhere_than_arithmetic_is_refused(tmp_pat
     raw = remote.reads.whole(name)
     first, second = raw[64 + 16 * 42 : 64 + 16 * 43], raw[64 + 16 * 43 : 64 + 16 * 44]
     remote.reads.changed[name] = raw.replace(first + second, second + first)
-    with pytest.raises(CorruptionError, match=r"record 42 of the shard does not lie where its index has it"):
+    with pytest.raises(CorruptionError, match=r"record 42 of the shard does not lie where its index says"):
         remote.records([42])
 
 

@@ -1,4 +1,4 @@
-"""Reading a shard as everybody else does: through array_record itself."""
+"""Read a shard with array_record's own reader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cachelayer.errors import CorruptionError
 
-# Records are read in runs: reading ahead of them would read most of them twice.
+# Callers read runs of records: array_record's readahead would read most of them twice.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
 
 
@@ -17,7 +17,7 @@ class StockReader:
         path: the shard.
 
     Raises:
-        CorruptionError: where array_record does not open it.
+        CorruptionError: if array_record cannot open it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,10 +34,10 @@ class StockReader:
         return self._records
 
     def read(self, start: int, stop: int) -> list[bytes]:
-        """The records from one number up to another, both within the shard.
+        """Return the records from ``start`` to before ``stop``, all within the shard.
 
         Raises:
-            CorruptionError: where array_record does not read them.
+            CorruptionError: if array_record cannot read them.
         """
         try:
             return list(self._reader.read(start, stop))
