@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError, InvalidTypeError, MissingDependencyError
 from cachelayer.records import dtypes
 from cachelayer.records.column import Column, Flat
-from cachelayer.records.leaf_codecs import DenseLeaf, RaggedLeaf
+from cachelayer.records.leaf_codecs import DenseLeaf
 from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.ragged_sparse_codecs import RaggedLeaf
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec
 from cachelayer.records.values import Nullable, Ragged
 from cachelayer.user_warnings import warn

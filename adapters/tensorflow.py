@@ -26,7 +26,8 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.flat_values import encode_strings
-from cachelayer.records.leaf_codecs import DenseLeaf, RaggedLeaf, SparseLeaf
+from cachelayer.records.leaf_codecs import DenseLeaf
+from cachelayer.records.ragged_sparse_codecs import RaggedLeaf, SparseLeaf
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 

@@ -17,7 +17,8 @@ from cachelayer.records import tree
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import layout_of
-from cachelayer.records.leaf_codecs import fixed_nbytes, leaf_codec
+from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.leaf_parts import fixed_nbytes
 from cachelayer.records.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
 from cachelayer.records.record_buffers import PREFIX, Frames, RecordBuffer, Records
 from cachelayer.records.spec import ArraySpec

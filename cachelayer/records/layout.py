@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachelayer.records.leaf_codecs import FixedPart, LeafCodec, fixed_nbytes
-
-_U32 = np.dtype("<u4")
+from cachelayer.records.leaf_codecs import LeafCodec
+from cachelayer.records.leaf_parts import U32, FixedPart, fixed_nbytes
 
 
 def padded(nbytes: int) -> int:
@@ -60,7 +59,7 @@ def layout_of(leaves: Sequence[LeafCodec]) -> Layout:
     variable_count = sum(len(leaf.variable) for leaf in leaves)
     null_nbytes = -(-len(leaves) // 8)
     parts: list[FixedPart] = [part for leaf in leaves for part in leaf.fixed]
-    parts.append((_U32, (variable_count,)))
+    parts.append((U32, (variable_count,)))
     parts.append((np.dtype(np.uint8), (null_nbytes,)))
     offsets = [0] * len(parts)
     end = 0
