@@ -47,7 +47,7 @@ def test_integers_of_any_form_are_those_of_lists(form: Callable[[list[Any]], Any
 def test_masks_of_any_form_are_masks(name: str, mask: list[bool]) -> None:
     assert record_numbers(FORMS[name](mask), len(mask)).tolist() == np.flatnonzero(mask).tolist()
     for records in (len(mask) - 1, len(mask) + 1):
-        with pytest.raises(InvalidArgumentError, match=rf"a mask of shape \[{len(mask)}\].*one bool a record"):
+        with pytest.raises(InvalidArgumentError, match=rf"a mask of shape \[{len(mask)}\].*one bool for each record"):
             record_numbers(FORMS[name](mask), records)
 
 

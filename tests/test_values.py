@@ -144,7 +144,7 @@ def test_rows_of_any_dtype_are_filled_up(values: Any, value: Any, expected: Any)
     ],
 )
 def test_a_filler_that_the_dtype_does_not_hold_is_refused(values: Any, value: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="do not hold it"):
+    with pytest.raises(InvalidArgumentError, match="does not fit dtype"):
         Ragged(values, np.array([0, 1, 3])).to_dense(value=value)
 
 
@@ -172,9 +172,9 @@ def test_a_row_is_taken_by_an_integer(row: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (ragged_of([[1], [2]]), r"a Ragged is no array: call to_dense\(\)"),
-        (Sparse(np.zeros((1, 1), np.int64), np.ones(1), np.array([2])), r"a Sparse is no array: call to_dense\(\)"),
-        (Nullable(np.zeros(2), np.ones(2, bool)), "a Nullable is no array: take values, .* and valid"),
+        (ragged_of([[1], [2]]), r"a Ragged is not an array: call to_dense\(\)"),
+        (Sparse(np.zeros((1, 1), np.int64), np.ones(1), np.array([2])), r"a Sparse is not an array: call to_dense\(\)"),
+        (Nullable(np.zeros(2), np.ones(2, bool)), "a Nullable is not an array: use values, .* and valid"),
     ],
 )
 def test_what_is_no_array_becomes_none_by_chance(value: Any, advice: str) -> None:

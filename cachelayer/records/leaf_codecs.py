@@ -1,6 +1,6 @@
-r"""How each kind of leaf is laid out in parts: static arrays, strings, arrays of unknown shape, ragged, sparse.
+r"""The codecs of leaves, which translate each kind of leaf to and from the parts that a record stores.
 
-A part is fixed (the same number of bytes in every record) or variable. Parts of a leaf, in order:
+A part is fixed (the same number of bytes in every record) or variable. The parts of a leaf, in order:
 
 ================  ==========================================  =======================================
 leaf              fixed parts                                 variable parts
@@ -12,7 +12,7 @@ ragged array      uint32: inner dimensions not known          uint32 row lengths
 sparse array      int64: dense shape                          int64 indices, row by row; values
 ================  ==========================================  =======================================
 
-*values* is one part of the dtype; for strings two: uint32 byte lengths, then the bytes of all.
+*values* is one part of the dtype; for strings it is two: uint32 byte lengths, then the bytes of all strings.
 """
 
 from __future__ import annotations
@@ -42,23 +42,27 @@ class LeafCodec(Protocol):
     variable: tuple[np.dtype[Any], ...]
 
     def filler(self) -> Any:
-        """What stands in the place of a None."""
+        """Return the value that is stored in place of None."""
 
     def from_rows(self, rows: Sequence[Any]) -> Column:
-        """The column of these rows; an ElementError carries the index of the row as its record."""
+        """Return the column of these rows.
+
+        Raises:
+            ElementError: if a row does not fit; its record is the index of the row.
+        """
 
     def from_batch(self, batch: Any) -> Column:
-        """The column of a batch: leaves stacked on a leading axis."""
+        """Return the column of a batch: leaves stacked on a leading axis."""
 
     def to_rows(self, column: Column) -> list[Any]:
-        """The rows, in memory that no other row has; who keeps one keeps little of the others."""
+        """Return the rows, such that keeping one keeps little memory of others alive."""
 
     def to_batch(self, column: Column) -> Any:
-        """The rows stacked on a leading axis."""
+        """Return the rows stacked on a leading axis."""
 
 
 def leaf_codec(spec: LeafSpec) -> LeafCodec:
-    """The codec of a leaf spec."""
+    """Return the codec of a leaf spec."""
     if isinstance(spec, RaggedSpec):
         return RaggedLeaf(spec)
     if isinstance(spec, SparseSpec):
@@ -71,7 +75,7 @@ def leaf_codec(spec: LeafSpec) -> LeafCodec:
 
 
 class StaticLeaf:
-    """An array, or a scalar, of known shape."""
+    """The codec of arrays and scalars of known shape."""
 
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
@@ -102,7 +106,7 @@ class StaticLeaf:
 
 
 class StringLeaf:
-    """One ``bytes`` or ``str`` of any length."""
+    """The codec of single ``bytes`` or ``str`` of any length."""
 
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
@@ -129,7 +133,7 @@ class StringLeaf:
 
 
 class DenseLeaf:
-    """An array with dimensions that are not known, or of strings."""
+    """The codec of arrays with unknown dimensions, and of arrays of strings."""
 
     def __init__(self, spec: LeafSpec) -> None:
         self._spec = spec
@@ -147,7 +151,7 @@ class DenseLeaf:
         return self.from_parts(shapes, Flat.of_rows([array.reshape(-1) for array in arrays], self._values.array_dtype))
 
     def from_parts(self, shapes: Ints, flat: Flat) -> Column:
-        """The column of rows of these shapes, int64 ``[rows, rank]``, and their values in C order."""
+        """Return the column of rows with these shapes, int64 ``[rows, rank]``, and these values in C order."""
         fixed = (as_u32(self._spec, shapes[:, self._unknown]),) if self._unknown else ()
         return Column(fixed, self._values.encode(flat))
 

@@ -22,7 +22,7 @@ _I64 = np.dtype("<i8")
 
 
 class RaggedLeaf:
-    """A ragged array: row lengths of every level, then the flat values."""
+    """The codec of ragged arrays: the row lengths of each level, then the flat values."""
 
     def __init__(self, spec: RaggedSpec) -> None:
         self._spec = spec
@@ -65,7 +65,7 @@ class RaggedLeaf:
         return self.from_parts(levels, inner, Flat.of_rows([f.reshape(-1) for f in flats], self._values.array_dtype))
 
     def from_parts(self, levels: Sequence[Flat], inner: Ints, flat: Flat) -> Column:
-        """The column of rows with these row lengths at each level, inner shapes ``[rows, inner rank]``, and values."""
+        """Return the column of rows with these row lengths at each level, inner shapes ``[rows, rank]``, and values."""
         fixed = (as_u32(self._spec, inner[:, self._unknown]),) if self._unknown else ()
         lengths = [
             Flat(as_u32(self._spec, level.values, np.repeat(np.arange(len(inner)), level.lengths)), level.splits)
@@ -140,11 +140,11 @@ class SparseLeaf:
         return self.from_parts(shapes, indices, Flat.of_rows([row.values for row in sparse], self._values.array_dtype))
 
     def from_parts(self, shapes: Ints, indices: Flat, flat: Flat) -> Column:
-        """The column of rows of these dense shapes, ``[rows, rank]``, with their indices and values."""
+        """Return the column of rows with these dense shapes, ``[rows, rank]``, indices and values."""
         return Column((shapes,), (indices, *self._values.encode(flat)))
 
     def from_batch(self, batch: Any) -> Column:
-        """Rows of a Sparse whose first dimension is the batch; each gets the batch's inner dense shape."""
+        """Return the column of a Sparse with the batch as its first dimension. Each row gets its inner dense shape."""
         if not isinstance(batch, Sparse):
             return self.from_rows(list(batch))
         rows = int(batch.dense_shape[0])
@@ -164,7 +164,7 @@ class SparseLeaf:
         ]
 
     def to_batch(self, column: Column) -> Any:
-        """One Sparse with the batch as its first dimension, wide enough for the largest row."""
+        """Return one Sparse with the batch as its first dimension, wide enough for the largest row."""
         indices, flat = column.variable[0], self._values.decode(column.variable[1:])
         shapes: Ints = column.fixed[0]
         inner = np.vstack([self._known, shapes]).max(axis=0)
@@ -174,7 +174,7 @@ class SparseLeaf:
 
 
 def _conform_values(spec: LeafSpec, values: Any, inner: Shape, row: int) -> NDArray[Any]:
-    """The flat values of a ragged or sparse leaf as the spec stores them."""
+    """Return the flat values of a ragged or sparse leaf as the spec stores them."""
     try:
         conformed: NDArray[Any] = conform(ArraySpec(spec.dtype, (None, *inner)), values, row)
     except ElementError as error:

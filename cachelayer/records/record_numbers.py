@@ -1,4 +1,4 @@
-"""Record numbers as users hand them in: integers, masks, ranges, slices; lists, arrays, tensors, columns of tables."""
+"""Read record numbers from what users pass: integers, masks, ranges and slices; lists, arrays, tensors, columns."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 Numbers = NDArray[np.int64]
 
 _WORD = np.iinfo(np.int64)
-_ACCEPTED = "pass a sequence of integers, or a mask of one bool a record"
+_ACCEPTED = "pass a sequence of integers, or a mask with one bool for each record"
 
 
-def record_numbers(given: Any, records: int) -> Numbers:
-    """Return what a user handed in as the numbers of records, each in [0, records).
+def record_numbers(indices: Any, records: int) -> Numbers:
+    """Return the indices that a user passed as record numbers, each in [0, records).
 
     Args:
-        given: integers, of which negative ones count from the end; or one bool a record; or a slice. A list, an array,
-            or anything that numpy makes an array of.
+        indices: integers, negative ones count from the end; or one bool for each record; or a slice. Integers and
+            bools are a list, an array, or anything that numpy can convert to an array.
         records: how many records there are.
 
     Returns:
-        int64 of shape ``[count]``; it may share the memory of ``given``.
+        int64 of shape ``[count]``; it may share the memory of ``indices``.
 
     Raises:
         RecordIndexError: if there is no such record.
-        InvalidArgumentError: if a mask has another length, or there is not one dimension.
-        InvalidTypeError: if it holds anything but integers, or anything but bools.
+        InvalidArgumentError: if a mask has another length, or the indices have not one dimension.
+        InvalidTypeError: if the indices are neither all integers nor all bools.
     """
-    found = numbers_or_mask(given, records)
-    return np.flatnonzero(found) if found.dtype == np.bool_ else found
+    numbers = numbers_or_mask(indices, records)
+    return np.flatnonzero(numbers) if numbers.dtype == np.bool_ else numbers
 
 
-def numbers_or_mask(given: Any, records: int) -> NDArray[Any]:
-    """Return what :func:`record_numbers` does, but a mask as it is: bool of shape ``[records]``."""
-    if isinstance(given, slice):
-        given = sliced(range(records), given)
-    if isinstance(given, range):
-        return _of_range(given, records)
-    array = _as_array(given, records)
+def numbers_or_mask(indices: Any, records: int) -> NDArray[Any]:
+    """Return record numbers as :func:`record_numbers` does, but a mask unchanged: bool of shape ``[records]``."""
+    if isinstance(indices, slice):
+        indices = sliced(range(records), indices)
+    if isinstance(indices, range):
+        return _of_range(indices, records)
+    array = _as_array(indices, records)
     if array.ndim != 1:
         raise InvalidArgumentError(f"indices of shape {list(array.shape)}: pass one dimension")
     if array.dtype == np.bool_:
@@ -51,23 +51,23 @@ def numbers_or_mask(given: Any, records: int) -> NDArray[Any]:
     if len(array) == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu":
-        raise InvalidTypeError(f"indices of dtype {array.dtype}: pass integers, or a mask of one bool a record")
+        raise InvalidTypeError(f"indices of dtype {array.dtype}: {_ACCEPTED}")
     if array.dtype == np.uint64 and int(array.max()) > _WORD.max:
         raise outside(int(array.max()), records)
     return _in_bounds(array.astype(np.int64, copy=False), records)
 
 
-def record_number(given: Any, records: int) -> int:
-    """Return what a user handed in as the number of one record, in [0, records).
+def record_number(index: Any, records: int) -> int:
+    """Return the index that a user passed as a record number, in [0, records).
 
     Raises:
         RecordIndexError: if there is no such record.
-        InvalidTypeError: if it is no integer; a bool is none.
+        InvalidTypeError: if it is not an integer; a bool is not one.
     """
-    number = _integer(given)
+    number = _integer(index)
     if number is None:
         raise InvalidTypeError(
-            f"index {_shown(given)}: pass an integer or a slice, no {type(given).__name__}; "
+            f"index {_shown(index)}: pass an integer or a slice, not a {type(index).__name__}; "
             "read() and select() take several numbers, or a mask"
         )
     if not -records <= number < records:
@@ -90,21 +90,21 @@ def sliced(numbers: Any, rows: slice) -> Any:
 
 
 def outside(number: int, records: int) -> RecordIndexError:
-    """Return the error that says that there is no record of this number."""
+    """Return the error for a record number that does not exist."""
     return RecordIndexError(f"record {number} of {records}: indices lie in [{-records}, {records})")
 
 
-def _of_range(given: range, records: int) -> Numbers:
-    if not given:
+def _of_range(numbers: range, records: int) -> Numbers:
+    if not numbers:
         return np.empty(0, np.int64)
-    for number in (given[0], given[-1]):
+    for number in (numbers[0], numbers[-1]):
         if not -records <= number < records:
             raise outside(number, records)
-    return _in_bounds(np.arange(given.start, given.stop, given.step, dtype=np.int64), records)
+    return _in_bounds(np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64), records)
 
 
 def _in_bounds(numbers: Numbers, records: int) -> Numbers:
-    # As unsigned integers negative ones are the largest: one comparison for both ends.
+    # As unsigned integers, negative numbers are the largest: one comparison checks both ends.
     if len(numbers) == 0 or int(numbers.view(np.uint64).max()) < records:
         return numbers
     least, most = int(numbers.min()), int(numbers.max())
@@ -115,26 +115,26 @@ def _in_bounds(numbers: Numbers, records: int) -> Numbers:
 
 def _checked_mask(mask: NDArray[np.bool_], records: int) -> NDArray[np.bool_]:
     if len(mask) != records:
-        raise InvalidArgumentError(f"a mask of shape {list(mask.shape)}: pass one bool a record, [{records}]")
+        raise InvalidArgumentError(f"a mask of shape {list(mask.shape)}: pass one bool for each record, [{records}]")
     return mask
 
 
-def _as_array(given: Any, records: int) -> NDArray[Any]:
-    """Return integers or bools as an array; anything else that is an array already is returned as it is."""
-    if isinstance(given, np.ma.MaskedArray):
-        raise InvalidTypeError("a masked array hides numbers: pass those that are meant")
-    if not isinstance(given, np.ndarray) and hasattr(given, "__array__"):
+def _as_array(indices: Any, records: int) -> NDArray[Any]:
+    """Return integers or bools as an array; return an array of anything else unchanged."""
+    if isinstance(indices, np.ma.MaskedArray):
+        raise InvalidTypeError("a masked array hides numbers: pass a plain array of the numbers that you mean")
+    if not isinstance(indices, np.ndarray) and hasattr(indices, "__array__"):
         try:
-            given = np.asarray(given)
+            indices = np.asarray(indices)
         except Exception as error:
-            raise InvalidTypeError(f"a {type(given).__name__} does not become an array: {error}") from error
-    if isinstance(given, np.ndarray):
-        return _of_items(given.tolist(), records) if given.dtype == object and given.ndim == 1 else given
-    # Records, and streams of them, are iterable too: all of them would be read before the first is refused.
-    is_records = hasattr(given, "element_spec") or hasattr(given, "get_state") or hasattr(given, "with_state")
-    if is_records or isinstance(given, (str, bytes, Mapping, Set)) or not isinstance(given, Iterable):
-        raise InvalidTypeError(f"indices {_shown(given)} of type {type(given).__name__}: {_ACCEPTED}")
-    return _of_items(given if isinstance(given, (list, tuple)) else list(given), records)
+            raise InvalidTypeError(f"a {type(indices).__name__} does not become an array: {error}") from error
+    if isinstance(indices, np.ndarray):
+        return _of_items(indices.tolist(), records) if indices.dtype == object and indices.ndim == 1 else indices
+    # Records and streams are iterable too, but must be refused before any of them is read.
+    is_records = hasattr(indices, "element_spec") or hasattr(indices, "get_state") or hasattr(indices, "with_state")
+    if is_records or isinstance(indices, (str, bytes, Mapping, Set)) or not isinstance(indices, Iterable):
+        raise InvalidTypeError(f"indices {_shown(indices)} of type {type(indices).__name__}: {_ACCEPTED}")
+    return _of_items(indices if isinstance(indices, (list, tuple)) else list(indices), records)
 
 
 def _of_items(items: Sequence[Any], records: int) -> NDArray[Any]:
@@ -159,7 +159,7 @@ def _item(place: int, item: Any) -> int:
 
 
 def _integer(value: Any) -> int | None:
-    """Return an integer as an int, or None for anything else; a bool, or an array of one, is none."""
+    """Return an integer as an int, None for anything else; a bool, or an array of one, is not an integer."""
     if type(value) is int or isinstance(value, np.integer):
         return int(value)
     if isinstance(value, (bool, np.bool_)) or str(getattr(value, "dtype", "")).endswith("bool"):
