@@ -192,4 +192,4 @@ def test_without_a_cluster_one_of_its_own_is_started_and_ended(folder: Path) -> 
 def test_an_address_that_is_none_is_named(folder: Path) -> None:
     environment = {**os.environ, "RAY_ADDRESS": "nonsense", "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(folder)}
     done = subprocess.run([sys.executable, "-c", OWN], capture_output=True, text=True, env=environment)
-    assert "StorageError: no Ray cluster: Invalid address format: nonsense. RAY_ADDRESS says" in done.stderr
+    assert "StorageError: no Ray cluster: Invalid address format: nonsense. Set RAY_ADDRESS to" in done.stderr

@@ -91,7 +91,7 @@ def test_most_records_are_the_limit(storage: Storage) -> None:
     [
         ("fail", cachelayer.SourceError, "record 3210: OSError: the disk of the source went away"),
         ("misfit", cachelayer.ElementError, r"record 3210, leaf \['x'\]: expected int64"),
-        ("die", cachelayer.SourceError, "was killed by SIGKILL, perhaps for want of memory, while it made records"),
+        ("die", cachelayer.SourceError, "was killed by SIGKILL, perhaps because memory ran out, while it made records"),
         ("exit", cachelayer.SourceError, "ended with status 7 while it made records"),
     ],
 )
