@@ -1,4 +1,4 @@
-"""A leaf of a batch taken apart: its values, one after another, and its lengths."""
+"""Take a leaf of a batch apart into its values, one after another, and its lengths."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Unpacked:
-    """A leaf of a batch.
+    """A leaf of a batch, taken apart.
 
     Args:
         rows: the rows of the batch that are not null, int64.
-        nulls: how many are.
-        values: all values of the others, of shape ``[n]``.
-        lengths: by what they are lengths of. Those of ``axis 0`` and of ``values`` are one for each of ``rows``.
+        nulls: the number of rows that are null.
+        values: all values of the rows that are not null, of shape ``[n]``.
+        lengths: for each thing that has lengths, such as ``axis 0``, its lengths. ``axis 0`` and ``values`` have one
+            length for each of ``rows``.
     """
 
     rows: Ints
@@ -33,7 +34,7 @@ class Unpacked:
 
 
 def unpack(spec: LeafSpec, batch: Any, rows: int) -> Unpacked:
-    """A leaf of a batch of so many rows, as ``ref.read`` gives it."""
+    """Take apart a leaf of a batch of ``rows`` rows, as ``ref.read`` returns it."""
     valid = np.ones(rows, np.bool_)
     if isinstance(batch, Nullable):
         batch, valid = batch.values, batch.valid
@@ -54,30 +55,30 @@ def _sparse(batch: Sparse, valid: Flags) -> tuple[NDArray[Any], dict[str, Ints]]
 
 
 def _levels(spec: LeafSpec, batch: Ragged, valid: Flags) -> dict[str, Ints]:
-    """Lengths along each axis that is not known: a dense array counts once, a ragged one with each of its rows."""
-    found = {}
+    """Return the lengths along each unknown axis: one for a dense array, one for each row of a ragged array."""
+    by_axis = {}
     counted = valid
     for axis, splits in enumerate(batch.nested_row_splits):
         lengths = np.diff(splits).astype(np.int64)
         if spec.shape[axis] is None:
-            found[f"axis {axis}"] = lengths[counted]
+            by_axis[f"axis {axis}"] = lengths[counted]
         if isinstance(spec, RaggedSpec):
             counted = np.repeat(counted, lengths)
         else:
             first = splits[:-1][counted & (lengths > 0)]
             counted = np.zeros(int(splits[-1]), np.bool_)
             counted[first] = True
-    return found
+    return by_axis
 
 
 def _each(spec: RaggedSpec, rows: NDArray[Any]) -> tuple[NDArray[Any], dict[str, Ints]]:
-    """Ragged rows whose inner dimensions are not known: they come one by one."""
-    found: dict[str, Ints] = {}
+    """Take apart ragged rows that are objects, because their inner dimensions are unknown."""
+    by_axis: dict[str, Ints] = {}
     if spec.shape[0] is None:
-        found["axis 0"] = np.array([len(row) for row in rows], np.int64)
+        by_axis["axis 0"] = np.array([len(row) for row in rows], np.int64)
     for axis in range(1, spec.ragged_rank + 1):
         lengths = [np.diff(row.nested_row_splits[axis - 1]) for row in rows]
-        found[f"axis {axis}"] = np.concatenate([*lengths, np.empty(0, np.int64)]).astype(np.int64)
+        by_axis[f"axis {axis}"] = np.concatenate([*lengths, np.empty(0, np.int64)]).astype(np.int64)
     flat = [row.flat_values.reshape(-1) for row in rows]
     dtype = object if isinstance(spec.dtype, type) else spec.dtype
-    return np.concatenate(flat) if flat else np.empty(0, dtype), found
+    return np.concatenate(flat) if flat else np.empty(0, dtype), by_axis
