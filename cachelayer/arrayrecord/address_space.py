@@ -247,7 +247,7 @@ class AddressSpace:
                 _LOCK.release()
 
 
-class _OfProcess:
+class _ProcessSpace:
     """Returns the address space of this process, which the first call reserves."""
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ class _OfProcess:
         return self._space
 
 
-address_space = _OfProcess()
+address_space = _ProcessSpace()
 """Return the address space of this process; None, with one warning, if the system grants no addresses."""
 
 

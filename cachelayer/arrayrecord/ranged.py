@@ -65,7 +65,7 @@ def _check_header(head: bytes, index_nbytes: int, stats: ShardStats, name: str) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _IndexRows:
     """The index rows of some records, and what must be fetched to complete them.
 
     Args:
@@ -173,20 +173,20 @@ class RangedShards:
             elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
             if elsewhere.any():
                 raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
-        found = _without_headers(places, bodies[len(first) :])
+        records = _without_headers(places, bodies[len(first) :])
         compressed = np.array([self._headers[shard].compression != "none" for shard in shard_of.tolist()], np.bool_)
         if compressed.all():
-            found = decompressed([(np.arange(len(found)), found)], name)
+            records = decompressed([(np.arange(len(records)), records)], name)
         elif compressed.any():
             # Some shards of the version are compressed, others are not.
-            records = found.to_list()
+            mixed = records.to_list()
             for row in np.flatnonzero(compressed).tolist():
-                stored = [(np.zeros(1, np.int64), RecordBuffer.of([records[row]]))]
+                stored = [(np.zeros(1, np.int64), RecordBuffer.of([mixed[row]]))]
                 one = decompressed(stored, lambda _, row=row: name(row))  # type: ignore[misc]
-                records[row] = one.to_list()[0]
-            found = RecordBuffer.of(records)
-        _check(found, rows["crc32c"], name)
-        return found
+                mixed[row] = one.to_list()[0]
+            records = RecordBuffer.of(mixed)
+        _check(records, rows["crc32c"], name)
+        return records
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of each record; the arguments are those of :meth:`records`."""
@@ -213,7 +213,7 @@ class RangedShards:
         rows["length"] = np.array(sizes, np.int64)[place]
         return rows
 
-    def _rows(self, shard_of: Ints, within: Ints) -> _Rows:
+    def _rows(self, shard_of: Ints, within: Ints) -> _IndexRows:
         """Return the index rows of these records that are here, and plan how to fetch the others."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
@@ -234,7 +234,7 @@ class RangedShards:
             *((shard, place, place + index.ROW.itemsize) for (shard, _), place in zip(single, places, strict=True)),
         ]
         ranges = [(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted]
-        return _Rows(out, missing, whole, heads, single, ranges)
+        return _IndexRows(out, missing, whole, heads, single, ranges)
 
     def _index(self, shard: int) -> Bytes | None:
         """Return the index of a shard; None if it is not here."""
@@ -251,7 +251,7 @@ class RangedShards:
             self._copies.pop(shard, None)
             return None
 
-    def _fill_in(self, wanted: _Rows, within: Ints, bodies: Sequence[bytes]) -> None:
+    def _fill_in(self, wanted: _IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
         """Fill in the rows that were missing, from the fetched ranges."""
         fetched = iter(bodies)
         for shard in wanted.whole:
