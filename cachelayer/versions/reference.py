@@ -22,7 +22,7 @@ class Reference:
 
     Args:
         dataset_id: the dataset.
-        name: a version, a tag, or ``latest``; None where only the digest is given.
+        name: a version, a tag, or ``latest``; None if the reference has only a digest.
         digest: a prefix of the digest, or None.
     """
 
@@ -61,12 +61,12 @@ class Reference:
         return Reference.parse(text) if is_whole else Reference.parse(self.dataset_id, text)
 
     def resolve(self, snapshot: Snapshot) -> VersionInfo:
-        """The version that is meant.
+        """Return the version that the reference names.
 
         Raises:
-            VersionNotFoundError: where there is none; the message names what exists.
-            InvalidArgumentError: where a digest's prefix stands for several.
-            CorruptionError: where the version is there with another digest.
+            VersionNotFoundError: if there is no such version; the message names those that exist.
+            InvalidArgumentError: if several digests begin with the prefix.
+            CorruptionError: if the version has another digest.
         """
         versions = snapshot.versions
         if self.name is None:
@@ -151,7 +151,7 @@ def _parted(text: str, version: Any, argument: str = "version") -> tuple[str, An
 
 
 def split_slice(text: str) -> tuple[str, slice | None]:
-    """A reference and the slice at its end, if it has one."""
+    """Return a reference without the slice at its end, and that slice; None if it has no slice."""
     match = _SLICE.fullmatch(text)
     if match is None:
         return text, None
