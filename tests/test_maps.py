@@ -489,7 +489,7 @@ def test_mapped_streams_are_pickled_with_what_was_declared(varying: Any) -> None
 
 
 def test_things_that_are_no_arrays_are_refused() -> None:
-    with pytest.raises(ElementError, match="set, which is no array"):
+    with pytest.raises(ElementError, match="set, which is not an array"):
         numbers(4).stream(2).map(lambda n: {n})[0]
     with pytest.raises(InvalidTypeError, match="pass a function"):
         numbers(4).stream(2).map(None)  # type: ignore[arg-type]
