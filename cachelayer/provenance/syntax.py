@@ -136,7 +136,7 @@ def _walk(root: _Definition) -> Iterator[ast.AST | str]:
 
 
 def _matters(node: object, field: str) -> bool:
-    """Return whether a node in this field of its parent is neither a docstring nor the decorator that makes versions."""
+    """Return whether a node in this field of its parent is neither a docstring nor a decorator that makes versions."""
     if isinstance(node, ast.Expr):
         return not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))
     if field != "decorator_list" or not isinstance(node, ast.Call):
