@@ -1,4 +1,4 @@
-"""The boundary of streams: what they know of records, which is not where the records are stored."""
+"""Protocols through which streams see records, without knowing how the records are stored."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Ordering(Protocol):
 
     @property
     def shuffle(self) -> bool:
-        """Whether the order is permuted."""
+        """True if the order is permuted."""
 
     @property
     def seed(self) -> int | None:
@@ -55,7 +55,7 @@ class Ordering(Protocol):
 
     @property
     def reshuffle(self) -> bool:
-        """Whether each epoch has a permutation of its own."""
+        """True if each epoch has a permutation of its own."""
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""

@@ -17,7 +17,7 @@ from cachelayer.streams.reads import Block, Plan
 
 @dataclass(eq=False)
 class _Ahead(Generic[T]):
-    """A block that the thread reads, or is going to read."""
+    """A block that the thread has been asked to read."""
 
     plan: Plan[T]
     outcome: Outcome[Block[T]]

@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class StreamIdentity:
-    """The records and the order in which a position counts.
+    """The records and the order that a position refers to.
 
     Args:
         digest: identity of the records.

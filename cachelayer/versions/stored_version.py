@@ -26,10 +26,10 @@ from cachelayer.versions.snapshot import VersionInfo
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A published version as it is stored. Reads its manifest at first touch, again after a pickle.
+    """A published version as it is stored. Reads its manifest when it is first used, and again after unpickling.
 
     Args:
-        store: where it is kept.
+        store: the store that holds it.
         dataset_id: the dataset.
         info: what the log says of it.
     """
@@ -131,7 +131,7 @@ class StoredVersion:
 
     @contextmanager
     def shard_file(self, number: int) -> Iterator[Path]:
-        """The file of a shard, with its index beside it: downloaded for the moment if the store is not local."""
+        """Yield the file of a shard, with its index beside it; a store that is not local downloads both for the moment."""
         shard = self.manifest.shards[number]
         name = f"{self.dataset_id}/{shard.name}"
         if isinstance(self.store, LocalStore):
