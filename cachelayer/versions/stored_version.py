@@ -131,7 +131,7 @@ class StoredVersion:
 
     @contextmanager
     def shard_file(self, number: int) -> Iterator[Path]:
-        """Yield the file of a shard, with its index beside it; a store that is not local downloads both for the moment."""
+        """Yield the file of a shard, with its index beside it; if the store is not local, a temporary copy of both."""
         shard = self.manifest.shards[number]
         name = f"{self.dataset_id}/{shard.name}"
         if isinstance(self.store, LocalStore):
