@@ -81,7 +81,7 @@ def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
 def text(what: str, value: Any) -> str:
     """Return the value, a str."""
     if not isinstance(value, str):
-        raise TypeError(f"{what} is {_shown(value)}, not a text")
+        raise TypeError(f"{what} is {_shown(value)}, not a string")
     return value
 
 

@@ -125,7 +125,7 @@ class StoredVersion:
             if Log(self.store, self.dataset_id).head().versions.get(self.info.version) != self.info:
                 raise VersionNotFoundError(
                     f"{self.name} was deleted, and its files are gone: fetch another version; "
-                    "delete(..., grace=...) says how long those of readers stay"
+                    "delete(..., grace=...) sets how long files stay for those who still read them"
                 ) from error
             raise
 
