@@ -16,10 +16,10 @@ _MOST_BITS = 4096
 
 
 def given(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
-    """Return an argument that a call needs, though its signature has a default since ``"id@version"`` may precede it.
+    """Return a required argument; its signature has a default only because ``"id@version"`` may come before it.
 
     Raises:
-        CacheLayerError: if it is None, as the error of this type.
+        CacheLayerError: if it is None; the argument ``error`` is the type.
     """
     if value is None:
         raise error(f"missing argument: pass {name}=")
@@ -27,10 +27,10 @@ def given(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError
 
 
 def check_options(options: Iterable[str], known: Sequence[str]) -> None:
-    """Raise if a keyword is no option of a call that lists its options elsewhere.
+    """Raise if a keyword is not an option of a call that lists its options elsewhere.
 
     Raises:
-        UnknownOptionError: with the nearest option that there is.
+        UnknownOptionError: with the option that is spelled most like it.
     """
     for name in options:
         if name not in known:

@@ -55,11 +55,11 @@ class RandomAccess(Protocol[T_co]):
 
     @property
     def declared_spec(self) -> Any:
-        """The element spec that all records are known to have; None if only the first of them tells."""
+        """The element spec that all records are known to have; None if it is only inferred from the first record."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What is kept with the records beside them."""
+        """The metadata that is stored with the records."""
 
     @property
     def record_nbytes(self) -> int:
@@ -89,18 +89,18 @@ class RandomAccess(Protocol[T_co]):
         """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
 
     def stored(self) -> HasRecords[Any] | None:
-        """Return the records as they are stored, images and sounds as their files; None if they are not stored."""
+        """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
 
 
 class HasRecords(Protocol[T_co]):
-    """An object for users whose records streams, builds and adapters read: a ref, or a view of one."""
+    """An object of the public API that has records, such as a ref or a view; streams, builds and adapters read them."""
 
     def __records__(self) -> RandomAccess[T_co]:
         """Return the records."""
 
 
 def has_records(obj: object) -> TypeGuard[HasRecords[Any]]:
-    """Return whether an object hands out records: one of ours, for nobody else has that method."""
+    """Return whether an object is one of ours that has records: no other object has that method."""
     return hasattr(type(obj), "__records__")
 
 

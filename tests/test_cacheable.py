@@ -101,7 +101,7 @@ def test_what_cannot_be_recorded_is_refused_with_what_can(storage: cachelayer.St
     with pytest.raises(cachelayer.InvalidTypeError, match=r"record=\(\"split\",\)"):
         storage.cacheable("rows", "v1", record="split")
     with (
-        pytest.raises(cachelayer.InvalidTypeError, match="argument 'split' of .* has no value, or JSON cannot hold it"),
+        pytest.raises(cachelayer.InvalidTypeError, match=r"argument 'split' of .* has no value, or JSON"),
         pytest.warns(cachelayer.CacheLayerWarning, match="split"),
     ):
         storage.cacheable("rows", "v1", record=["split"])(rows)(object())

@@ -51,23 +51,23 @@ class StepReader:
 
     @property
     def identity(self) -> StreamIdentity:
-        """What the positions of the stream count in."""
+        """The records and the order that positions of the stream refer to."""
         return StreamIdentity(self.records.digest, self.options.order)
 
     @property
     def is_mapped(self) -> bool:
-        """True if functions change what is handed out, so that the spec of the records is not that of the stream."""
+        """True if functions change what is handed out, so that the stream may have another spec than the records."""
         return bool(self.maps or self.batch_maps)
 
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
-        """Return the reader of some rows of each global batch: what a process of a sharded array needs.
+        """Return the reader of some rows of each global batch, for a process that holds part of a sharded array.
 
         Args:
-            rows: the row numbers that are read of a global batch of so many rows, in any order; with remainder "pad"
-                that is ``global_batch_size`` at every step, else the rows of the step.
+            rows: given the number of rows of a global batch, returns the rows to read, in any order. With remainder
+                "pad" that number is ``global_batch_size`` at every step, else the number of records in the step.
 
         Raises:
-            InvalidArgumentError: if the stream has no batches, or is that of one shard of several.
+            InvalidArgumentError: if the stream has no batches, or is for one of several shards.
         """
         if not self.options.batched or self.options.steps.shard_count > 1:
             raise InvalidArgumentError(
