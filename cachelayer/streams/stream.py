@@ -74,8 +74,8 @@ class Stream(Generic[T]):
             element_spec: the structure of what the function returns, with leaf specs, dtypes or objects with shape and
                 dtype. Needed if shapes vary or values may be None: such leaves are :class:`cachelayer.Ragged` or
                 :class:`cachelayer.Nullable` in every batch, and an element that does not fit raises an
-                ``ElementError``. Without it, leaves that the function passes on look in batches as they do in those of
-                the dataset, and leaves that it makes are stacked, so all must have one shape.
+                ``ElementError``. Without it, leaves that the function passes on are batched as in the dataset, and
+                leaves that it makes are stacked, so all must have one shape.
 
         Raises:
             InvalidArgumentError: if ``rng`` is True and the stream has no seed, if :meth:`map_batches` was called
@@ -148,7 +148,7 @@ class Stream(Generic[T]):
     __reversed__ = None
 
     def __len__(self) -> int:
-        """Return how many items an iterator hands out to this shard, from ``start`` on.
+        """Return how many items a new iterator of this shard hands out, from ``start`` on.
 
         Raises:
             TypeError: if the stream has no end.

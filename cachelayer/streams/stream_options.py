@@ -28,7 +28,7 @@ class MixtureArguments(TypedDict, total=False):
 
 
 class StreamArguments(MixtureArguments, total=False):
-    """The keyword arguments of a stream that has an end, except ``remainder``, which decides its type."""
+    """The keyword arguments of a stream that is not a mixture, except ``remainder``, which decides its type."""
 
     num_epochs: int | None
 

@@ -123,7 +123,9 @@ def needed(dataset_id: str, version: Any, argument: str = "version") -> tuple[st
 
 
 def plain(dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
-    """Return the dataset and the plain name of its version, for calls that take neither ``latest`` nor a digest; see :func:`needed`.
+    """Return the dataset and the name of its version, for calls that take neither ``latest`` nor a digest.
+
+    The arguments are those of :func:`needed`.
 
     Raises:
         InvalidNameError: if the id or the name is invalid, or no version is named.
