@@ -71,7 +71,7 @@ def make_options(
         remainder = "drop"
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
     if batch > MOST_POSITIONS:
-        raise InvalidArgumentError(f"a step of {batch} records: it must have at most 2**62")
+        raise InvalidArgumentError(f"a step of {batch} records: at most 2**62 are possible")
     if batch % shard_count:
         raise InvalidArgumentError(
             f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "
