@@ -130,7 +130,7 @@ class Manifest:
         return self.shards.attempts | kept
 
     def as_stored(self) -> Manifest:
-        """Return it as it is when it is read again: JSON has no tuples, and no classes of a user."""
+        """Return the manifest as it will be read back: JSON has neither tuples nor a user's classes."""
         spec = spec_json.from_json(spec_json.to_json(self.element_spec))
         return replace(self, element_spec=spec, provenance=json.loads(json.dumps(self.provenance)))
 

@@ -40,7 +40,7 @@ class StoredVersion:
 
     @classmethod
     def with_manifest(cls, store: ObjectStore, dataset_id: str, info: VersionInfo, manifest: Manifest) -> Self:
-        """Return a version whose manifest was just written, and need not be read."""
+        """Return a version with the manifest that was just written, so that it need not be read."""
         made = cls(store, dataset_id, info)
         made.__dict__["manifest"] = manifest
         return made
