@@ -30,7 +30,7 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
     def __init__(self, stream: Stream[Any], spec: Tree, features: datasets.Features) -> None:
         super().__init__()
         self._stream = stream
-        self._stream.next_order = "call set_epoch(e) of the dataset before each iteration"
+        self._stream._next_order = "call set_epoch(e) of the dataset before each iteration"
         self._spec = spec
         self._features = features
 

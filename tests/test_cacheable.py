@@ -85,7 +85,7 @@ def test_arguments_are_stored_in_clear_only_if_they_are_numbers_or_named(
     assert (arguments["split"], arguments["size"]) == ("train", 3)
     assert not any(b"hunter" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert list(rows(*secret)) == [1]
-    with pytest.raises(cachelayer.ArgumentsMismatchError, match="url is another one") as caught:
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match="url has changed") as caught:
         rows(secret[0].replace("2", "4"), *secret[1:])
     assert "hunter" not in str(caught.value)
     with pytest.raises(cachelayer.ArgumentsMismatchError, match="split was 'train' and is 'test'"):
@@ -101,7 +101,7 @@ def test_what_cannot_be_recorded_is_refused_with_what_can(storage: cachelayer.St
     with pytest.raises(cachelayer.InvalidTypeError, match=r"record=\(\"split\",\)"):
         storage.cacheable("rows", "v1", record="split")
     with (
-        pytest.raises(cachelayer.InvalidTypeError, match="JSON cannot hold argument 'split'"),
+        pytest.raises(cachelayer.InvalidTypeError, match=r"argument 'split' of .* has no value, or JSON"),
         pytest.warns(cachelayer.CacheLayerWarning, match="split"),
     ):
         storage.cacheable("rows", "v1", record=["split"])(rows)(object())
@@ -173,7 +173,7 @@ def test_code_that_changed_is_one_warning_that_says_what_and_what_to_do(
 def test_the_warning_is_an_error_where_it_is_asked_to_be(storage: cachelayer.Storage, load: Load) -> None:
     storage.cacheable("rows", "v1")(load()["rows"])(3)
     changed = storage.cacheable("rows", "v1")(load(("n * SIZE", "n"))["rows"])
-    with pytest.raises(cachelayer.StaleVersionWarning, match="scaled changed; SIZE is not used"):
+    with pytest.raises(cachelayer.StaleVersionWarning, match="scaled changed; SIZE is no longer used"):
         changed(3)
 
 

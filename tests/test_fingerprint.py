@@ -168,10 +168,10 @@ def test_what_has_no_meaning_does_not_matter(load: Load, change: tuple[str, str]
         (("x / 2", "x / 3"), ["half changed"]),
         (("SIZE = 3", "SIZE = 4"), ["SIZE was 3 and is 4"]),
         (("SIZE = 3", "SIZE = 3.0"), ["SIZE was 3 and is 3.0"]),
-        (("SIZE = 3", "SIZE = [3]"), ["SIZE is not used any more or no plain constant (it was 3)"]),
+        (("SIZE = 3", "SIZE = [3]"), ["SIZE is no longer used, or no longer a plain constant (it was 3)"]),
         (("retry(5)", "retry(6)"), ["shown changed", "retry.<locals>.decorate.<locals>.wrapper.times was 5 and is 6"]),
         (("scale: int = 2", "scale: int = 3"), ["Reader changed"]),
-        (("return half(RATIO)", "return 1"), ["Reader changed", "half is not used any more"]),
+        (("return half(RATIO)", "return 1"), ["Reader changed", "half is no longer used"]),
         (("reader = Reader()", "reader = unused()"), None),
         (("it's", "it was"), ["shown changed"]),
     ],
@@ -185,10 +185,10 @@ def test_what_changed_is_named(load: Load, change: tuple[str, str], expected: li
         assert before.changes(after) == [
             "rows changed",
             "unused is new",
-            "Base is not used any more",
-            "Reader is not used any more",
-            "half is not used any more",
-            "NAMES is not used any more or no plain constant",
+            "Base is no longer used",
+            "Reader is no longer used",
+            "half is no longer used",
+            "NAMES is no longer used, or no longer a plain constant",
             "UNUSED is new (4)",
         ]
 

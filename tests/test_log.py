@@ -214,7 +214,7 @@ def test_a_writer_that_loses_again_and_again_pauses_and_gives_up(
     monkeypatch.setattr("time.sleep", pauses.append)
     clock = iter(range(1000))
     monkeypatch.setattr("time.monotonic", lambda: 10.0 * next(clock))
-    with pytest.raises(StorageError, match="for 300 s others put each next entry first, up to 31"):
+    with pytest.raises(StorageError, match="for 300 s, other writers added every next entry first, up to 31"):
         tag(Log(AlwaysLost(tmp_path), "d"), "a")
     assert len(pauses) == 30
     assert max(pauses) <= 2.0

@@ -217,7 +217,7 @@ def test_without_threads_a_function_is_called_by_one_at_a_time() -> None:
         (lambda s: s(4).map(drawn, rng=True), InvalidArgumentError, r"map\(rng=True\) needs a seed: pass seed="),
         (lambda s: s(4).map_batches(len).map(str), InvalidArgumentError, r"call map\(\) first"),
         (lambda s: s().map_batches(len), InvalidArgumentError, "pass a global_batch_size"),
-        (lambda s: s(4).map(str, threads=-1), InvalidArgumentError, "threads -1: it is 0 at least"),
+        (lambda s: s(4).map(str, threads=-1), InvalidArgumentError, "threads -1: it must be at least 0"),
         (lambda s: s(4).map(str, threads=1.5), InvalidTypeError, "threads 1.5"),
     ],
 )
@@ -489,7 +489,7 @@ def test_mapped_streams_are_pickled_with_what_was_declared(varying: Any) -> None
 
 
 def test_things_that_are_no_arrays_are_refused() -> None:
-    with pytest.raises(ElementError, match="set, which is no array"):
+    with pytest.raises(ElementError, match="set, which is not an array"):
         numbers(4).stream(2).map(lambda n: {n})[0]
     with pytest.raises(InvalidTypeError, match="pass a function"):
         numbers(4).stream(2).map(None)  # type: ignore[arg-type]

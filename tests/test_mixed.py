@@ -159,7 +159,7 @@ def test_sixty_five_thousand_turns_are_the_most(refs: list[DataRef[Any]]) -> Non
     [
         (lambda r: [], InvalidArgumentError, "pass one DataRef or more"),
         (lambda r: [r[0]], InvalidTypeError, "pass pairs of a DataRef and its weight"),
-        (lambda r: [(r[0], 0)], InvalidArgumentError, "weight 0: it is 1 at least"),
+        (lambda r: [(r[0], 0)], InvalidArgumentError, "weight 0: it must be at least 1"),
         (lambda r: [(r[0], 0.5)], InvalidTypeError, "weight 0.5"),
         (lambda r: [(r[0][:0], 1)], InvalidArgumentError, "no records to mix"),
         (lambda r: [([1, 2], 1)], InvalidTypeError, "pass pairs of a DataRef and its weight"),

@@ -206,7 +206,7 @@ def test_what_is_typed_into_a_notebook_is_known_by_what_stands_there() -> None:
         assert Origin.of(make(same)).code_changes(built) == []
         assert Origin.of(make(other)).code_changes(built) == ["helper changed"]
     assert Origin.of(same["Rows"]("b")).value_changes(Origin.of(first["Rows"]("a")).to_json()) == [
-        "attribute name is another one"
+        "attribute name has changed"
     ]
 
 

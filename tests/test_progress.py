@@ -98,7 +98,7 @@ def test_it_is_silent_when_told_to_be_says_nothing_in_a_fork_and_keeps_no_proces
 def test_who_waits_says_so_again(logs: Logs) -> None:
     first, second, *_ = logs["waits"]
     assert first == "rows@v1: waiting for another process"
-    assert second == "rows@v1: still waiting for another process, for 0:00 now"
+    assert second == "rows@v1: still waiting for another process after 0:00"
 
 
 def test_a_terminal_has_a_bar_by_the_clock_even_if_it_says_no_size(logs: Logs) -> None:

@@ -97,7 +97,7 @@ def test_changes_name_both_values_if_both_are_known() -> None:
     assert changes({}, 2) == changes({"arguments": {"a": 2, "old": 2}}, 2) == []
     assert changes({"arguments": {"a": 1, "b": None}}, 2, [3]) == ["a was 1 and is 2", "b was None and is [3]"]
     built = Origin.of_call(Call.of(rows, (1,), {"name": "y"}), None).to_json()
-    assert changes(built, 1) == ["name is another one"]
+    assert changes(built, 1) == ["name has changed"]
     clear = Origin.of_call(Call.of(rows, (1,), {"name": "y"}), None, ["name"]).to_json()
     assert changes(clear, 1) == ["name was 'y' and is 'x'"]
     assert changes(clear, 1, None, 4, "y") == changes(built, 1, None, 4, "y", record=("name",)) == []

@@ -82,10 +82,10 @@ CHANGES: dict[str, tuple[Any, Any, str]] = {
     ),
     "closure": (times(2), times(3), "scale was 2 and is 3"),
     "another function": (times(2), functools.partial(scaled, 3), "scaled is new"),
-    "iterable": (Row("a"), Row("b"), "attribute name is another one"),
-    "iterable's dict": (Row("a", {"x": "y"}), Row("a", {"x": "z"}), "attribute options is another one"),
-    "method": (Row("a").rows, Row("b").rows, "attribute name is another one"),
-    "callable object": (Called("a"), Called("b"), "attribute name is another one"),
+    "iterable": (Row("a"), Row("b"), "attribute name has changed"),
+    "iterable's dict": (Row("a", {"x": "y"}), Row("a", {"x": "z"}), "attribute options has changed"),
+    "method": (Row("a").rows, Row("b").rows, "attribute name has changed"),
+    "callable object": (Called("a"), Called("b"), "attribute name has changed"),
     "class": (Row("a").rows, Called("a").rows, "Called is new"),
 }
 

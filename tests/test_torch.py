@@ -824,7 +824,7 @@ def test_rank_and_world_are_those_of_torch_distributed(tmp_path: Path) -> None:
         (lambda ref: Sampler(ref, 7, 0), "60 records do not divide into steps of 7 over 7 ranks: pass drop_last"),
         (lambda ref: BatchSampler(ref, 16, 2, 0), "60 records do not divide into steps of 16"),
         (lambda ref: BatchSampler(ref, 15, 2, 0, drop_last=True), "not divisible by the shard count 2"),
-        (lambda ref: Sampler(ref, 2, 2), re.escape("(2, 2): the index lies in [0, 2)")),
+        (lambda ref: Sampler(ref, 2, 2), re.escape("(2, 2): the index must lie in [0, 2)")),
         (lambda ref: Sampler(ref, 0, 0), "num_replicas"),
         (lambda ref: Sampler(ref, seed=-1), "seed"),
     ],

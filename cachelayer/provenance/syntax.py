@@ -1,4 +1,4 @@
-"""What stands in the source of a function or class, whatever its comments, docstrings, layout and quotes are."""
+"""Hash the source of functions and classes; comments, docstrings, layout and quotes do not count."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _NO_MEANING = {"kind", "ctx", "type_comment"}
 _parsing = ProcessLock()
 _MAKES_VERSIONS = "cacheable"
-"""The decorator whose own arguments are no part of the code below it."""
+"""The decorator whose own arguments do not count as code of the function below it."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A function or class in its source.
+    """The source of a function or class.
 
     Args:
-        hash: of its syntax tree, in 12 hexadecimal digits.
-        names: the names of its module that it uses, but for variables.
-        variables: names whose values some function of the file changes: ``global`` and ``nonlocal``.
+        hash: the hash of its syntax tree, in 12 hexadecimal digits.
+        names: the names of its module that it uses, except ``variables``.
+        variables: names that some function of the file declares ``global`` or ``nonlocal``, so their values change.
     """
 
     hash: str
@@ -38,7 +38,7 @@ class Piece:
 
 
 def function_of(code: CodeType, module: dict[str, Any]) -> Piece | None:
-    """The source of a function; None where there is none, or more than one lambda in its line.
+    """Return the source of a function; None if it is not available, or if several lambdas stand in its line.
 
     Args:
         code: its code.
@@ -48,16 +48,16 @@ def function_of(code: CodeType, module: dict[str, Any]) -> Piece | None:
 
 
 def class_of(name: str, filename: str, module: dict[str, Any]) -> Piece | None:
-    """The source of a class by its qualified name; None where there is none."""
+    """Return the source of a class by its qualified name; None if it is not available."""
     return _pieces(_source(filename, module)).get(name)
 
 
 _sources: dict[str, str] = {}
-"""By file, as they were when they were read first: a file may be edited while the program runs its older code."""
+"""The source of each file when it was first read: the file may change while the program runs its older code."""
 
 
 def read_again(filename: str, module: dict[str, Any]) -> None:
-    """Read the source of a file whose code begins to run now."""
+    """Read the source of a file again, because its code begins to run now."""
     linecache.checkcache(filename)
     _sources[filename] = "".join(linecache.getlines(filename, module))
 
@@ -70,10 +70,10 @@ def _source(filename: str, module: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=64)
 def _pieces(source: str) -> dict[tuple[int, str] | str, Piece | None]:
-    """Functions by first line and name, classes by qualified name; None where several have the same."""
+    """Return functions by first line and name, and classes by qualified name; None if several differ under one key."""
     found: dict[tuple[int, str] | str, Piece | None] = {}
     try:
-        # CPython before 3.12 fails where the syntax trees of two threads are made at once (python/cpython#106905).
+        # CPython before 3.12 fails if two threads make syntax trees at once (python/cpython#106905).
         with _parsing:
             parsed = ast.parse(source)
         tree = _with_whole_texts(parsed)
@@ -88,7 +88,7 @@ def _pieces(source: str) -> dict[tuple[int, str] | str, Piece | None]:
 
 
 def _with_whole_texts(tree: ast.Module) -> ast.Module:
-    """The tree with the texts of f-strings in one piece each: releases of Python cut them differently."""
+    """Return the tree with each text of an f-string in one piece: releases of Python cut them differently."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             values: list[ast.expr] = []
@@ -103,7 +103,7 @@ def _with_whole_texts(tree: ast.Module) -> ast.Module:
 
 
 def _definitions(tree: ast.AST) -> Iterator[tuple[_Definition, str]]:
-    """Every function and class with its qualified name."""
+    """Yield every function and class with its qualified name."""
     pending = [(tree, "")]
     while pending:
         node, prefix = pending.pop()
@@ -121,7 +121,7 @@ def _first_line(node: _Definition) -> int:
 
 
 def _walk(root: _Definition) -> Iterator[ast.AST | str]:
-    """All that has a meaning, in order: nodes, texts for names and plain values, and ")" at the end of each node."""
+    """Yield all that has a meaning, in order: nodes, names and plain values as texts, ")" at the end of each node."""
     pending: list[ast.AST | str] = [root]
     while pending:
         item = pending.pop()
@@ -136,7 +136,7 @@ def _walk(root: _Definition) -> Iterator[ast.AST | str]:
 
 
 def _matters(node: object, field: str) -> bool:
-    """Return whether a node in a field of another is more than a docstring, or the decorator that makes versions."""
+    """Return whether a node in this field of its parent is neither a docstring nor a decorator that makes versions."""
     if isinstance(node, ast.Expr):
         return not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))
     if field != "decorator_list" or not isinstance(node, ast.Call):
@@ -152,7 +152,7 @@ def _hash(root: _Definition) -> str:
 
 
 def _names_of(root: _Definition, scopes: Mapping[tuple[int, str], set[str]]) -> set[str]:
-    """The names of the module that a definition uses: in its scope, and in its decorators, defaults and bases."""
+    """Return the module's names that a definition uses: in its scope, and in its decorators, defaults and bases."""
     name = "lambda" if isinstance(root, ast.Lambda) else root.name
     parts: list[ast.AST | None] = []
     if not isinstance(root, ast.Lambda):
@@ -167,7 +167,7 @@ def _names_of(root: _Definition, scopes: Mapping[tuple[int, str], set[str]]) -> 
 
 
 def _scopes(source: str) -> dict[tuple[int, str], set[str]]:
-    """The names of the module that each scope, and those within it, uses: by line and name."""
+    """Return the module's names that each scope and the scopes within it use, by line and name of the scope."""
     found: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
 
     def take(table: symtable.SymbolTable) -> set[str]:

@@ -1,8 +1,8 @@
-"""What a thread makes for others, with no lock that a signal handler which raises could leave taken.
+"""Results that one thread makes for others, without locks that a signal handler could leave taken.
 
-The classes of ``threading`` and ``concurrent.futures`` hold their locks in Python code: an interrupt there leaves one
-taken for ever, and every thread that asks for it waits for ever. Here one call in C takes a lock, or gives it back, and
-a waiter looks again after a while.
+The classes of ``threading`` and ``concurrent.futures`` hold their locks in Python code. If a signal handler raises
+there, a lock stays taken for ever, and every thread that asks for it waits for ever. Here a single call in C takes or
+releases a lock, and a waiter looks again after a while.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Generic, TypeVar
 
 R = TypeVar("R")
 
-# A waiter whose turn was lost to an interrupt looks again after so long.
+# A waiter looks again after this time, in case an interrupt has lost its wake-up.
 _SECONDS = 0.2
 
 
 class CancelledError(Exception):
-    """What was asked for is not made any more."""
+    """The work was cancelled before it began."""
 
 
 class Flag:
-    """Set once, and looked at by others."""
+    """A flag that one thread sets once, and others look at."""
 
     __slots__ = ("_set",)
 
@@ -37,10 +37,10 @@ class Flag:
 
 
 class Outcome(Generic[R]):
-    """What a thread makes, unless it was cancelled before the thread began."""
+    """The result that a thread makes, unless it is cancelled before the thread begins."""
 
     def __init__(self) -> None:
-        # Who was first, "begun" or "cancelled": setdefault decides and notes it in one step.
+        # "begun" or "cancelled", whichever came first: setdefault decides and stores it in one step.
         self._first: dict[None, str] = {}
         self._unfinished = threading.Lock()
         self._unfinished.acquire()
@@ -48,11 +48,11 @@ class Outcome(Generic[R]):
         self._error: BaseException | None = None
 
     def begin(self) -> bool:
-        """Return True if the work is the caller's, False if it was cancelled."""
+        """Return True if the caller has to do the work, False if it was cancelled."""
         return self._first.setdefault(None, "begun") == "begun"
 
     def cancel(self) -> bool:
-        """Return True if nobody has begun, and nobody will."""
+        """Cancel the work; return False if somebody has begun it already."""
         if self._first.setdefault(None, "cancelled") == "begun":
             return False
         self._wake()
@@ -73,10 +73,11 @@ class Outcome(Generic[R]):
         self._wake()
 
     def result(self) -> R:
-        """Wait for what is made.
+        """Wait for the result, and return it.
 
         Raises:
-            CancelledError: if it was cancelled.
+            CancelledError: if the work was cancelled.
+            BaseException: what the work raised.
         """
         while not self.done():
             if self._unfinished.acquire(timeout=_SECONDS):
@@ -88,6 +89,6 @@ class Outcome(Generic[R]):
         return self._result[0]
 
     def _wake(self) -> None:
-        # Another thread may have been quicker.
+        # RuntimeError: another thread has released it already.
         with suppress(RuntimeError):
             self._unfinished.release()

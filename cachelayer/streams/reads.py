@@ -1,4 +1,4 @@
-"""Items that are read at once, and what one call reads."""
+"""Blocks: items that are read at once, and plans to read them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ U = TypeVar("U")
 
 
 class Dropped(BaseException):
-    """Nobody waits any longer for what a thread is reading."""
+    """Raised in a thread that reads what nobody waits for any longer."""
 
 
 class Reading:
-    """The reading of one block: whether anybody waits for it, and how long the user's functions took.
+    """The reading of one block: whether anybody still waits for it, and how long the user's functions took.
 
     Args:
-        stops: one of them is set as soon as nobody waits.
+        stops: flags, one of which is set when nobody waits any longer.
     """
 
     __slots__ = ("seconds", "stops")
@@ -32,13 +32,13 @@ class Reading:
         self.seconds = 0.0
 
     def check(self) -> None:
-        """Raise if nobody waits any longer: asked before each call of a function of the user's."""
+        """Raise if nobody waits any longer; called before each call of a user's function."""
         for stop in self.stops:
             if stop.is_set():
                 raise Dropped
 
     def timed(self, work: Callable[..., U], *arguments: Any) -> U:
-        """Return what a function makes of its arguments, and count its time as the user's."""
+        """Return what a function returns, and count its time as that of the user's functions."""
         begun = time.perf_counter()
         try:
             return work(*arguments)
@@ -49,12 +49,12 @@ class Reading:
 class Block(Generic[T]):
     """Items that were read at once, and the positions between them.
 
-    ``items.popleft()`` hands one out. That is one call of C, which no signal handler interrupts, and the position
-    follows from the number of items that are left: the two cannot disagree.
+    ``items.popleft()`` hands one out. That is a single call in C, which no signal handler interrupts, and the position
+    follows from the number of items that are left. So the two always agree.
 
     Args:
         begin: the position before the first item.
-        after: the position after each item; there may be one more than items, if the last step has none for a shard.
+        after: the position after each item; one more than there are items if the last step has no item for this shard.
         items: what was read.
         failure: the error that ended the block early.
         seconds: how long the user's functions took.
@@ -79,7 +79,7 @@ class Block(Generic[T]):
 
     @property
     def position(self) -> int:
-        """The position after what was handed out."""
+        """The position after the last item that was handed out."""
         handed_out = self._count - len(self.items)
         return self._after[handed_out - 1] if handed_out else self._begin
 
@@ -89,28 +89,28 @@ class Block(Generic[T]):
         return self._after[-1] if self._after else self._begin
 
     def extended(self, item: T, after: int) -> Block[T]:
-        """A block of what is left of this one, and one item more."""
+        """Return a block of the items that are left of this one, and one more."""
         left = len(self.items)
         return Block(self.position, [*self._after[self._count - left : self._count], after], [*self.items, item])
 
     def failed(self, error: BaseException) -> Block[T]:
-        """A block of what is left of this one, ended by an error."""
+        """Return a block of the items that are left of this one, ended by an error."""
         left = len(self.items)
         return Block(self.position, self._after[self._count - left : self._count], self.items, error)
 
     def replaced(self, change: Callable[[T, int], Any]) -> Block[Any]:
-        """A block of what a function makes of each item and the position after it."""
+        """Return a block of what a function makes of each item and the position after it."""
         items = map(change, self.items, self._after)
         return Block(self._begin, self._after, items, self.failure, self.seconds)
 
 
 @dataclass(frozen=True)
 class Plan(Generic[T]):
-    """A block that can be read.
+    """A plan to read a block.
 
     Args:
         begin: the position where it begins.
-        after: the position after each item; there may be one more than items.
+        after: the position after each item, as in :class:`Block`.
         read: appends the items to a list, one after another.
     """
 
@@ -124,11 +124,11 @@ class Plan(Generic[T]):
         return self.after[-1]
 
     def load(self, stop: Flag | None, caught: type[BaseException]) -> Block[T]:
-        """Read the block; an error ends it, and the items before the error stay.
+        """Read the block; if an error ends it, keep the items before the error.
 
         Args:
-            stop: set as soon as nobody waits for the block.
-            caught: the errors that are kept; others are raised, and nothing is read then.
+            stop: set when nobody waits for the block any longer.
+            caught: the errors that end a block; others are raised, and the items are lost.
         """
         items: list[T] = []
         failure: BaseException | None = None
@@ -138,12 +138,12 @@ class Plan(Generic[T]):
         except Dropped:
             raise
         except StopIteration as error:
-            failure = RuntimeError("records that are read raised StopIteration")
+            failure = RuntimeError("reading the records raised StopIteration")
             failure.__cause__ = error
         except caught as error:
             failure = error
         try:
             return Block(self.begin, self.after, items, failure, reading.seconds)
         finally:
-            # The error's traceback holds this frame.
+            # The error's traceback holds this frame, which must not hold the error.
             failure = None

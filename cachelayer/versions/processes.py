@@ -1,11 +1,11 @@
-"""Which process is at work, told so exactly that others on its host know at once when it has ended.
+"""Identify a process so exactly that other processes on its host see at once when it has ended.
 
-A process is known by its host, the boot of that host, its pid namespace (each container of a host has its own, in which
-the same numbers mean other processes), its pid, and when it started (a pid is given away again). If the system does not
-tell all of this, as on macOS, nothing is known, and others wait for the lease to expire.
+A process is identified by its host, the boot of that host, its pid namespace (each container has its own, in which the
+same pids are other processes), its pid, and its start time (pids are reused). If the system does not tell all of this,
+as on macOS, a process has no identity, and others wait for its lease to expire.
 
-What stands in a lease was written by others. At worst it makes two builders do the same work: what is published is
-decided by the log alone.
+Other processes write the identities in leases, and may write anything. At worst, two builders do the same work: the log
+alone decides what is published.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST_PID = 2**31 - 1
 
 @dataclass(frozen=True)
 class Process:
-    """A process.
+    """The identity of a process.
 
     Args:
         host: the name of its host.
@@ -44,7 +44,7 @@ class Process:
 
     @classmethod
     def from_json(cls, document: object) -> Process | None:
-        """Return what :meth:`to_json` gave; None for anything else."""
+        """Return the process that :meth:`to_json` wrote; None for anything else."""
         if not isinstance(document, Mapping):
             return None
         host, boot = document.get("host"), document.get("boot")
@@ -56,12 +56,12 @@ class Process:
         return cls(host, boot, **numbers) if numbers["pid"] <= _LARGEST_PID else None
 
     def has_ended(self) -> bool:
-        """Return whether the process is known to have ended; False if it runs, or nothing is known of it here."""
+        """Return whether the process is known to have ended; False if it runs, or if that is not known here."""
         here = this_process()
         if here is None or (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return False
         try:
-            # Also where /proc hides the processes of other users.
+            # This works even if /proc hides the processes of other users.
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
@@ -72,10 +72,10 @@ class Process:
 
 
 def this_process() -> Process | None:
-    """Return this process; None if the system does not tell all that is needed."""
+    """Return this process; None if the system does not tell enough to identify it."""
     pid, stat = os.getpid(), _stat("self")
     try:
-        # Another namespace's /proc counts processes otherwise.
+        # The /proc of another pid namespace shows this process under another pid.
         if stat is None or (_PROC / "self").readlink().name != str(pid):
             return None
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -87,11 +87,11 @@ def this_process() -> Process | None:
 
 @dataclass(frozen=True)
 class _Stat:
-    """What /proc tells of a process.
+    """What /proc tells about a process.
 
     Args:
         start: when it started, in ticks since the boot.
-        is_dead: whether it has ended, and only its parent has not asked for it.
+        is_dead: whether it has ended, though its parent has not collected its exit status yet.
     """
 
     start: int
@@ -100,7 +100,7 @@ class _Stat:
 
 def _stat(pid: str) -> _Stat | None:
     try:
-        # The second field is the name of the program, in brackets, and may hold anything.
+        # The second field is the name of the program, in brackets. It may hold brackets and spaces itself.
         fields = (_PROC / pid / "stat").read_text(errors="replace").rpartition(")")[2].split()
         return _Stat(int(fields[19]), fields[0] in ("Z", "X"))
     except (OSError, ValueError, IndexError):
