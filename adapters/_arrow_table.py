@@ -13,9 +13,9 @@ from cachelayer.adapters._handed import check_ref
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
-from cachelayer.records.record_numbers import record_numbers
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.user_indices import record_numbers
 
 try:
     import pyarrow as pa

@@ -19,9 +19,9 @@ from cachelayer.protocols import T
 from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.storage.staleness import OnChange
 from cachelayer.storage.storage import Storage
+from cachelayer.streams.block_plan import Block
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import END
-from cachelayer.streams.reads import Block
 from cachelayer.streams.steps import Steps
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.user_warnings import warn

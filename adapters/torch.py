@@ -24,12 +24,12 @@ from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records import tree
-from cachelayer.records.record_numbers import record_numbers
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.user_indices import record_numbers
+from cachelayer.streams.block_plan import Block
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.reads import Block
 from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
 
 try:

@@ -13,7 +13,7 @@ import pytest
 import cachelayer
 from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.remote import FsspecStore
+from cachelayer.objects.bucket_store import FsspecStore
 from cachelayer.versions.attempts import BeatingAttempts
 from cachelayer.versions.heartbeat import EXPIRY, Heartbeat, Life, Turn, Turns, Watch, expiry
 

@@ -17,8 +17,8 @@ from log_entries import commit
 import cachelayer
 from cachelayer import Storage, StorageError
 from cachelayer.builds.batches import Batch, Elements
-from cachelayer.builds.build import build
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import build
 from cachelayer.builds.staging import Stage
 from cachelayer.objects.local import LocalStore
 from cachelayer.progress.meter import Progress

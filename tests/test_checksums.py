@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelayer.objects.checksums import joined
+from cachelayer.objects.crc32c import joined
 
 PARTS = st.lists(st.binary(max_size=40) | st.integers(0, 5).map(lambda n: bytes(n * 70_001)), max_size=6)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cachelayer.versions.plan_differences import differences
+from cachelayer.versions.build_plan_differences import differences
 
 PLAN: dict[str, Any] = {
     "shard_bytes": 100,

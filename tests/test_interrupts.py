@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import cachelayer
-from cachelayer.streams.outcome import Outcome
+from cachelayer.streams.interruptible_future import Outcome
 
 # Where there is state; the rest of the streams is arithmetic.
 OURS = {

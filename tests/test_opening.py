@@ -18,9 +18,9 @@ from store_conformance import TEXT, StoreConformance
 
 from cachelayer import InvalidArgumentError, InvalidTypeError, MissingDependencyError, StorageError
 from cachelayer.objects import client
+from cachelayer.objects.bucket_store import FsspecStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.remote import FsspecStore
 
 
 class PlainFileSystem(MemoryFileSystem):

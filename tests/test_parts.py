@@ -31,7 +31,7 @@ from cachelayer.builds.sharded_source import divided
 from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
 from cachelayer.objects import paths
-from cachelayer.objects.remote import FsspecStore
+from cachelayer.objects.bucket_store import FsspecStore
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Finished, Unfinished
 

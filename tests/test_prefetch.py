@@ -19,9 +19,9 @@ import pytest
 
 import cachelayer
 from cachelayer import SourceError
+from cachelayer.streams.block_plan import Plan, Reading
 from cachelayer.streams.pace import Pace
 from cachelayer.streams.prefetch import Prefetcher
-from cachelayer.streams.reads import Plan, Reading
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 

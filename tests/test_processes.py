@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from cachelayer.versions.processes import Process, this_process
+from cachelayer.versions.process_identity import Process, this_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells of processes so exactly")
 WHO = """
 import json, sys
-from cachelayer.versions.processes import this_process
+from cachelayer.versions.process_identity import this_process
 print(json.dumps(this_process().to_json()), flush=True)
 sys.stdin.read()
 """

@@ -15,7 +15,7 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage, StorageError
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.publish import Publisher
+from cachelayer.builds.build_version import Publisher
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import open_store

@@ -20,8 +20,8 @@ from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, sta
 from servers import Server, new_bucket
 
 from cachelayer import CacheLayerWarning, StorageError
+from cachelayer.objects.bucket_store import FsspecStore
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.remote import FsspecStore
 
 TEXT = os.urandom(100_000)
 LARGE = os.urandom(1 << 20) * 33

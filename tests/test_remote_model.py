@@ -18,10 +18,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.publish import Publisher
+from cachelayer.builds.build_version import Publisher
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.remote import FsspecStore
+from cachelayer.objects.bucket_store import FsspecStore
 from cachelayer.provenance.origin import Origin
 from cachelayer.versions.log import Log
 

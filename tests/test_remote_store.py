@@ -18,8 +18,8 @@ from servers import Server, new_bucket
 from store_conformance import StoreConformance
 
 from cachelayer import StorageError
+from cachelayer.objects.bucket_store import FsspecStore
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.remote import FsspecStore
 
 
 def store_of(server: Server, **options: object) -> FsspecStore:

@@ -23,9 +23,9 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_version import Publisher
 from cachelayer.builds.compare_source import spread
 from cachelayer.builds.notes import BuildNotes
-from cachelayer.builds.publish import Publisher
 from cachelayer.builds.resume import Resumption
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore

@@ -198,7 +198,7 @@ def test_a_version_without_records_of_its_source_is_no_warning(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Origin, "to_json", lambda _: {})
-    monkeypatch.setattr("cachelayer.builds.publish.Publisher._known_again", lambda *_: {})
+    monkeypatch.setattr("cachelayer.builds.build_version.Publisher._known_again", lambda *_: {})
     storage.cache(times(2), "d", "v1")
     monkeypatch.undo()
     for source in (times(3), [4, 5], np.zeros((4, 4)), Row("a"), functools.partial(scaled, 7)):

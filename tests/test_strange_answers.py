@@ -23,8 +23,8 @@ from faults import FaultProxy, answer, fault_proxy
 from servers import Server, new_bucket
 
 from cachelayer import StorageError
+from cachelayer.objects.bucket_store import FsspecStore
 from cachelayer.objects.open_store import open_store
-from cachelayer.objects.remote import FsspecStore
 
 DATA = os.urandom(10_000)
 GOOGLE = {"token": "anon"}

@@ -13,7 +13,7 @@ from cachelayer.builds.source import Source, as_source, expected_length
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.origin import Origin
-from cachelayer.versions.plan import Plan
+from cachelayer.versions.build_plan import Plan
 from cachelayer.versions.stored_version import StoredVersion
 
 

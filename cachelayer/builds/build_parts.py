@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from cachelayer.arrayrecord.index import record_checksums
-from cachelayer.builds.build import Built
+from cachelayer.builds.build_shards import Built
 from cachelayer.builds.encode import LeftOut
 from cachelayer.builds.hosts import SharedParts
 from cachelayer.builds.part_task import PartTask

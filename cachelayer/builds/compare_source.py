@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import google_crc32c
 
 from cachelayer.arrayrecord.index import record_checksum, row_range
-from cachelayer.builds.build import EarlierShards, whole_shards
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import EarlierShards, whole_shards
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import SourceError

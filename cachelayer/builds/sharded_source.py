@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, overload, runtime_checkable
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.build import inferred
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import inferred
 from cachelayer.builds.encode_workers import encode
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source, as_source

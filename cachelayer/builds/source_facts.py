@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of
-from cachelayer.builds.build import Built
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import Built
 from cachelayer.builds.compare_source import Again, by_first_record, spread, stored_checksums
 from cachelayer.builds.iterable_source import SequenceSource
 from cachelayer.builds.source import Source

@@ -13,7 +13,7 @@ from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LocalStore, absolute
 
 if TYPE_CHECKING:
-    from cachelayer.objects.remote import FsspecStore
+    from cachelayer.objects.bucket_store import FsspecStore
 
 _TIMEOUT = 60.0
 _BUCKETS = {"gs", "gcs", "s3", "s3a"}
@@ -53,7 +53,7 @@ def open_store(
     root = f"{parts.netloc}{parts.path}".rstrip("/")
     if not root or (parts.scheme in _BUCKETS and not parts.netloc):
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
-    from cachelayer.objects.remote import FsspecStore
+    from cachelayer.objects.bucket_store import FsspecStore
 
     return FsspecStore(parts.scheme, root, options, timeout, unsafe_commit)
 

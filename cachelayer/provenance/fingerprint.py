@@ -17,7 +17,7 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 from cachelayer.provenance.secrecy import hashed, hidden_text, is_hidden, is_secret
-from cachelayer.provenance.syntax import Piece, class_of, function_of, read_again
+from cachelayer.provenance.source_hash import Piece, class_of, function_of, read_again
 
 ALGORITHM = 1
 """Stored with every fingerprint; fingerprints of different algorithms are not compared."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.bit_sets import Marks
-from cachelayer.records.record_numbers import numbers_or_mask, record_number, record_numbers, sliced
+from cachelayer.records.user_indices import numbers_or_mask, record_number, record_numbers, sliced
 
 Numbers = NDArray[np.int64]
 

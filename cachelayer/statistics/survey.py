@@ -14,10 +14,10 @@ from cachelayer.progress.meter import Progress
 from cachelayer.protocols import records_of
 from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import ImageSpec, LeafSpec
-from cachelayer.statistics.columns import Unpacked, unpack
 from cachelayer.statistics.images import ImageStats, ImageSummary
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
 from cachelayer.statistics.text import StringStats, StringSummary
+from cachelayer.statistics.unpack_leaf import Unpacked, unpack
 from cachelayer.streams.order import Order
 
 _BATCH_NBYTES = 8 << 20

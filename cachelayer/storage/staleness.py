@@ -21,7 +21,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.provenance.origin import Origin
 from cachelayer.provenance.secrecy import hidden_values
 from cachelayer.user_warnings import warn
-from cachelayer.versions.plan import differences
+from cachelayer.versions.build_plan import differences
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)

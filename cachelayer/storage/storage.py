@@ -10,8 +10,8 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import given, integer
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions, SubmitOptions
+from cachelayer.builds.build_version import Publisher
 from cachelayer.builds.hosts import Hosts
-from cachelayer.builds.publish import Publisher
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import splits_of
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError

@@ -9,8 +9,8 @@ from typing import Any, Unpack, cast, overload
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, given
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, SubmitOptions
+from cachelayer.builds.build_version import ALLOW_EMPTY, Publisher
 from cachelayer.builds.encode import OnError
-from cachelayer.builds.publish import ALLOW_EMPTY, Publisher
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import splits_of
 from cachelayer.engines import Engine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachelayer.streams.block_plan import Plan
 from cachelayer.streams.pace import BLOCK_NBYTES, Pace
 from cachelayer.streams.prefetch import Prefetcher
-from cachelayer.streams.reads import Plan
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import Step
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cachelayer.errors import StateError
 from cachelayer.protocols import T
+from cachelayer.streams.block_plan import Block
 from cachelayer.streams.blocks import prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
-from cachelayer.streams.reads import Block
 
 if TYPE_CHECKING:
     from cachelayer.streams.stream import Stream

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Stacking
-from cachelayer.streams.outcome import Flag
-from cachelayer.streams.reads import Dropped, Reading
+from cachelayer.streams.block_plan import Dropped, Reading
+from cachelayer.streams.interruptible_future import Flag
 
 Indices = NDArray[np.int64]
 

@@ -9,10 +9,10 @@ from itertools import dropwhile, takewhile
 from typing import Generic
 
 from cachelayer.protocols import T
-from cachelayer.streams.outcome import CancelledError, Outcome
+from cachelayer.streams.block_plan import Block, Plan
+from cachelayer.streams.interruptible_future import CancelledError, Outcome
 from cachelayer.streams.pace import Pace, nbytes_of
 from cachelayer.streams.prefetch_worker import Worker
-from cachelayer.streams.reads import Block, Plan
 
 
 @dataclass(eq=False)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from cachelayer.streams.outcome import Flag, Outcome
-from cachelayer.streams.reads import Dropped
+from cachelayer.streams.block_plan import Dropped
+from cachelayer.streams.interruptible_future import Flag, Outcome
 
 R = TypeVar("R")
 _Task = tuple[Outcome[Any], Callable[[Flag], Any]]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import RandomAccess, Stacking
+from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, called
-from cachelayer.streams.reads import Reading
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions

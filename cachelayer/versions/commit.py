@@ -11,7 +11,7 @@ from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CacheLayerE
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
-from cachelayer.versions.compose import Composition
+from cachelayer.versions.append_and_subset import Composition
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cachelayer.objects.local import storage_error
 from cachelayer.user_warnings import warn
-from cachelayer.versions.processes import Process, this_process
+from cachelayer.versions.process_identity import Process, this_process
 
 _NOTE_NBYTES = 4096
 _PAUSE = 0.05

@@ -28,7 +28,7 @@ from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.processes import Process, this_process
+from cachelayer.versions.process_identity import Process, this_process
 
 EXPIRY = 30.0
 """Seconds without a beat after which an attempt counts as dead; ``CACHELAYER_LEASE_SECONDS`` overrides it."""

@@ -13,8 +13,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arrayrecord.array_record_reader import StockReader
 from cachelayer.arrayrecord.reader import ShardReader
-from cachelayer.arrayrecord.stock import StockReader
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths

@@ -196,7 +196,7 @@ def _open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client
             from cachelayer.objects.s3 import S3Client
 
             return S3Client(options, timeout)
-        from cachelayer.objects.generic import GenericClient
+        from cachelayer.objects.fsspec_client import GenericClient
 
         return GenericClient(url, options, timeout)
     except ModuleNotFoundError as error:

@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from cachelayer.builds.build import NOTHING, Built, EarlierShards, build
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_parts import build_parts, build_together, collected, remove_others
+from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build
 from cachelayer.builds.compare_source import check_earlier
 from cachelayer.builds.hosts import Hosts, SharedParts, refuse_other_build
 from cachelayer.builds.notes import BuildNotes
@@ -44,9 +44,9 @@ from cachelayer.provenance.environment import commit_of, environment, now
 from cachelayer.provenance.origin import Origin
 from cachelayer.records import spec_json
 from cachelayer.user_warnings import warn
+from cachelayer.versions.append_and_subset import Composition, appended
 from cachelayer.versions.attempts import Lead, attempts_of, new_attempt, pause
 from cachelayer.versions.commit import Committer
-from cachelayer.versions.compose import Composition, appended
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from cachelayer.protocols import T
-from cachelayer.streams.outcome import Flag
+from cachelayer.streams.interruptible_future import Flag
 
 U = TypeVar("U")
 
