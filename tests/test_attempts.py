@@ -13,7 +13,7 @@ import pytest
 import cachelayer
 from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.bucket_store import FsspecStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.attempts import BeatingAttempts
 from cachelayer.versions.heartbeat import EXPIRY, Heartbeat, Life, Turn, Turns, Watch, expiry
 
@@ -31,16 +31,16 @@ def root() -> str:
 
 
 @pytest.fixture
-def store(root: str) -> FsspecStore:
-    return FsspecStore("memory", root)
+def store(root: str) -> BucketStore:
+    return BucketStore("memory", root)
 
 
-def beat_once(store: FsspecStore, attempt: str) -> None:
+def beat_once(store: BucketStore, attempt: str) -> None:
     """What a process leaves that was killed after its first beat."""
     store.put(paths.build_lease("d", attempt), b'{"who": "process 1 on a", "status": "5 records", "beat": 1}')
 
 
-def test_of_attempts_those_are_running_that_beat(store: FsspecStore) -> None:
+def test_of_attempts_those_are_running_that_beat(store: BucketStore) -> None:
     attempts = BeatingAttempts(store, "d")
     beat_once(store, "killed")
     with attempts.running("alive", lambda: "at work"), attempts.running("other", lambda: "at work"):
@@ -53,7 +53,7 @@ def test_of_attempts_those_are_running_that_beat(store: FsspecStore) -> None:
     assert store.names("d/_running") == []
 
 
-def test_who_begins_to_watch_between_two_beats_takes_nobody_for_dead(store: FsspecStore) -> None:
+def test_who_begins_to_watch_between_two_beats_takes_nobody_for_dead(store: BucketStore) -> None:
     beat_once(store, "a")
     watch = Watch(store, "d")
     assert watch.look("a") is Life.UNKNOWN
@@ -66,7 +66,7 @@ def test_who_begins_to_watch_between_two_beats_takes_nobody_for_dead(store: Fssp
     assert watch.look("a") is Life.DEAD
 
 
-class AnswersLate(FsspecStore):
+class AnswersLate(BucketStore):
     """Every answer takes longer than the expiry."""
 
     def read(self, name: str) -> bytes | None:
@@ -75,14 +75,14 @@ class AnswersLate(FsspecStore):
         return found
 
 
-def test_a_late_answer_makes_nobody_dead(root: str, store: FsspecStore) -> None:
+def test_a_late_answer_makes_nobody_dead(root: str, store: BucketStore) -> None:
     beat_once(store, "a")
     watch = Watch(AnswersLate("memory", root), "d")
     assert watch.look("a") is Life.UNKNOWN
     assert watch.look("a") is Life.UNKNOWN
 
 
-class IsAway(FsspecStore):
+class IsAway(BucketStore):
     """Takes no beats while it is away."""
 
     away = threading.Event()
@@ -95,7 +95,7 @@ class IsAway(FsspecStore):
         super().put(name, data)
 
 
-def test_beats_go_on_after_a_store_was_away(root: str, store: FsspecStore) -> None:
+def test_beats_go_on_after_a_store_was_away(root: str, store: BucketStore) -> None:
     with BeatingAttempts(IsAway("memory", root), "d").running("a", lambda: "at work"):
         IsAway.away.set()
         for _ in range(3):
@@ -114,7 +114,7 @@ def test_an_attempt_whose_first_beat_cannot_be_written_does_not_begin(root: str)
     assert "cachelayer-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_turn_has_one_holder_and_leaves_nothing_behind(store: FsspecStore) -> None:
+def test_a_turn_has_one_holder_and_leaves_nothing_behind(store: BucketStore) -> None:
     turns = Turns(store, "d", "v1")
     assert turns.last() == Turn(0, None)
     together = threading.Barrier(8)
@@ -133,7 +133,7 @@ def test_a_turn_has_one_holder_and_leaves_nothing_behind(store: FsspecStore) -> 
     assert store.names("d/_leases/v1") == []
 
 
-def test_who_was_taken_for_dead_leaves_the_turn_to_its_successor(store: FsspecStore) -> None:
+def test_who_was_taken_for_dead_leaves_the_turn_to_its_successor(store: BucketStore) -> None:
     turns = Turns(store, "d", "v1")
     with ExitStack() as slow:
         assert slow.enter_context(turns.take(turns.last(), "slow"))
@@ -144,7 +144,7 @@ def test_who_was_taken_for_dead_leaves_the_turn_to_its_successor(store: FsspecSt
     assert store.names("d/_leases/v1") == []
 
 
-def test_a_damaged_turn_is_one_of_somebody_dead(store: FsspecStore) -> None:
+def test_a_damaged_turn_is_one_of_somebody_dead(store: BucketStore) -> None:
     store.put("d/_leases/v1/000001", b"damaged")
     with BeatingAttempts(store, "d").lead("v1", str) as lead:
         assert lead.is_ours
@@ -169,7 +169,7 @@ def test_threads_that_cache_at_once_in_memory_build_once(root: str) -> None:
 
 
 def test_a_version_that_is_deleted_and_built_again_leaves_no_trace_of_earlier_turns(
-    root: str, store: FsspecStore
+    root: str, store: BucketStore
 ) -> None:
     storage = cachelayer.Storage(f"memory://{root}", local_cache_bytes=0)
     for number in range(3):

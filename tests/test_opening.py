@@ -18,7 +18,7 @@ from store_conformance import TEXT, StoreConformance
 
 from cachelayer import InvalidArgumentError, InvalidTypeError, MissingDependencyError, StorageError
 from cachelayer.objects import client
-from cachelayer.objects.bucket_store import FsspecStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.open_store import open_store
 
@@ -38,9 +38,9 @@ fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
 
 class TestUnsafeCommit(StoreConformance):
     @pytest.fixture
-    def store(self) -> FsspecStore:
+    def store(self) -> BucketStore:
         store = open_store(f"plain://{uuid.uuid4().hex}", unsafe_commit=True)
-        assert isinstance(store, FsspecStore)
+        assert isinstance(store, BucketStore)
         return store
 
 

@@ -31,7 +31,7 @@ from cachelayer.builds.sharded_source import divided
 from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
 from cachelayer.objects import paths
-from cachelayer.objects.bucket_store import FsspecStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Finished, Unfinished
 
@@ -309,7 +309,7 @@ def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monke
     """It has parts to claim yet when the others have built and published them."""
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.5")
     host, begun, published, made = threading.local(), threading.Event(), threading.Event(), itertools.count()
-    claim, upload = Unfinished.claim, FsspecStore.upload
+    claim, upload = Unfinished.claim, BucketStore.upload
     over: list[str] = []
 
     def late_claim(self: Unfinished, attempt: str, number: int, *which: Any) -> bool:
@@ -319,12 +319,12 @@ def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monke
             published.wait(20)
         return claim(self, attempt, number, *which)
 
-    def noted_upload(self: FsspecStore, path: Path, name: str, *told: Any) -> None:
+    def noted_upload(self: BucketStore, path: Path, name: str, *told: Any) -> None:
         over.extend([name] * self.exists(name))
         upload(self, path, name, *told)
 
     monkeypatch.setattr(Unfinished, "claim", late_claim)
-    monkeypatch.setattr(FsspecStore, "upload", noted_upload)
+    monkeypatch.setattr(BucketStore, "upload", noted_upload)
 
     def build(index: int) -> cachelayer.DataRef[Any]:
         host.index = index

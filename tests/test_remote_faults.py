@@ -20,7 +20,7 @@ from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, sta
 from servers import Server, new_bucket
 
 from cachelayer import CacheLayerWarning, StorageError
-from cachelayer.objects.bucket_store import FsspecStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
 TEXT = os.urandom(100_000)
@@ -56,20 +56,20 @@ def proxy(proxied: tuple[Server, FaultProxy, dict[str, Any]]) -> Iterator[FaultP
 
 
 @pytest.fixture
-def open_one(proxied: tuple[Server, FaultProxy, dict[str, Any]]) -> Callable[..., FsspecStore]:
+def open_one(proxied: tuple[Server, FaultProxy, dict[str, Any]]) -> Callable[..., BucketStore]:
     server, _, options = proxied
     url = server.url(new_bucket(server), "prefix")
 
-    def open_one(**more: Any) -> FsspecStore:
+    def open_one(**more: Any) -> BucketStore:
         store = open_store(url, {**options, **more})
-        assert isinstance(store, FsspecStore)
+        assert isinstance(store, BucketStore)
         return store
 
     return open_one
 
 
 @pytest.fixture
-def store(open_one: Callable[..., FsspecStore], proxy: FaultProxy) -> FsspecStore:
+def store(open_one: Callable[..., BucketStore], proxy: FaultProxy) -> BucketStore:
     store = open_one()
     store.put("a/b", TEXT)
     proxy.forget()
@@ -85,7 +85,7 @@ def race(open_args: tuple[str, dict[str, Any]], who: int) -> dict[str, bool]:
 
 
 def test_each_name_has_one_winner_whose_bytes_are_there_though_replies_are_lost(
-    store: FsspecStore, proxy: FaultProxy
+    store: BucketStore, proxy: FaultProxy
 ) -> None:
     writes = {"method": "POST" if store.scheme == "gs" else "PUT"}
     proxy.add(
@@ -104,7 +104,7 @@ def test_each_name_has_one_winner_whose_bytes_are_there_though_replies_are_lost(
         assert store.read(name) == f"{name} of {winners[0]}".encode()
 
 
-def test_who_is_told_that_its_own_object_is_in_the_way_has_won(store: FsspecStore, proxy: FaultProxy) -> None:
+def test_who_is_told_that_its_own_object_is_in_the_way_has_won(store: BucketStore, proxy: FaultProxy) -> None:
     proxy.add(lose(containing="my token", times=1))
     assert store.put_if_absent("lost", b"my token")
     proxy.add(answer(412, containing="another token", times=1))
@@ -114,7 +114,7 @@ def test_who_is_told_that_its_own_object_is_in_the_way_has_won(store: FsspecStor
 
 @pytest.mark.parametrize("fault", TRANSIENT)
 def test_whatever_happens_to_a_read_its_bytes_are_right(
-    store: FsspecStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
+    store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
 ) -> None:
     proxy.add(fault(method="GET", times=2))
     assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
@@ -164,7 +164,7 @@ def test_where_obstore_is_refused_s3fs_reads_and_says_so_once(s3: Server) -> Non
 
 @pytest.mark.parametrize("fault", TRANSIENT)
 def test_whatever_happens_to_an_upload_its_bytes_are_right(
-    store: FsspecStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
+    store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     for data in (TEXT, LARGE):
@@ -177,7 +177,7 @@ def test_whatever_happens_to_an_upload_its_bytes_are_right(
 
 
 def test_a_server_that_says_nothing_is_asked_again(
-    open_one: Callable[..., FsspecStore], proxy: FaultProxy, tmp_path: Path
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, tmp_path: Path
 ) -> None:
     store = open_one(timeout=4)
     store.put("a/b", TEXT)
@@ -187,7 +187,7 @@ def test_a_server_that_says_nothing_is_asked_again(
     assert store.put_if_absent("a/c", b"token")
 
 
-OPERATIONS: dict[str, Callable[[FsspecStore, Path], object]] = {
+OPERATIONS: dict[str, Callable[[BucketStore, Path], object]] = {
     "read": lambda store, path: store.read("a/b"),
     "exists": lambda store, path: store.exists("a/b"),
     "modified": lambda store, path: store.modified("a/b"),
@@ -206,14 +206,14 @@ DIFFERENT = ["read", "put_if_absent", "upload", "download", "read_ranges"]
 
 
 @pytest.fixture(params=OPERATIONS)
-def operation(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[FsspecStore], object]:
+def operation(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[BucketStore], object]:
     (tmp_path / "file").write_bytes(b"1")
     return lambda store: OPERATIONS[request.param](store, tmp_path / "file")
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
 def test_a_refusal_is_an_error_at_once_and_never_absence(
-    store: FsspecStore, proxy: FaultProxy, operation: Callable[[FsspecStore], object], status: int
+    store: BucketStore, proxy: FaultProxy, operation: Callable[[BucketStore], object], status: int
 ) -> None:
     proxy.add(answer(status))
     # To Google 400 is no matter of credentials.
@@ -225,10 +225,10 @@ def test_a_refusal_is_an_error_at_once_and_never_absence(
 
 
 def test_a_bucket_that_is_not_there_is_an_error_that_says_so(
-    store: FsspecStore, operation: Callable[[FsspecStore], object]
+    store: BucketStore, operation: Callable[[BucketStore], object]
 ) -> None:
     other = open_store(f"{store.scheme}://no-such-bucket/prefix", store.options)
-    assert isinstance(other, FsspecStore)
+    assert isinstance(other, BucketStore)
     with pytest.raises(StorageError, match="there is no bucket 'no-such-bucket'"):
         operation(other)
 
@@ -236,7 +236,7 @@ def test_a_bucket_that_is_not_there_is_an_error_that_says_so(
 @pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
 @pytest.mark.parametrize("fault", [answer(503), stall()])
 def test_a_server_that_never_answers_is_an_error_that_names_it(
-    open_one: Callable[..., FsspecStore], proxy: FaultProxy, operation: Callable[[FsspecStore], object], fault: Fault
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, operation: Callable[[BucketStore], object], fault: Fault
 ) -> None:
     store = open_one(timeout=0.3)
     proxy.add(fault)
@@ -246,7 +246,7 @@ def test_a_server_that_never_answers_is_an_error_that_names_it(
 
 @pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
 def test_an_endpoint_where_nobody_listens_is_an_error_that_names_it(
-    open_one: Callable[..., FsspecStore], proxy: FaultProxy, operation: Callable[[FsspecStore], object]
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, operation: Callable[[BucketStore], object]
 ) -> None:
     proxy.refuse()
     with pytest.raises(
@@ -257,7 +257,7 @@ def test_an_endpoint_where_nobody_listens_is_an_error_that_names_it(
 
 @pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
 def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
-    store: FsspecStore, proxy: FaultProxy, operation: Callable[[FsspecStore], object]
+    store: BucketStore, proxy: FaultProxy, operation: Callable[[BucketStore], object]
 ) -> None:
     proxy.refuse()
     listening = threading.Timer(0.3, proxy.accept)
@@ -284,7 +284,7 @@ def test_who_keeps_a_search_for_credentials_waiting_is_not_waited_for(tmp_path: 
     assert "(timeout 0.5 s): is the host reachable" in done.stderr
 
 
-def test_reading_never_lists_and_asks_once(store: FsspecStore, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:
     store.read("a/b")
     store.exists("a/b")
     store.read_ranges(RANGES)
@@ -294,7 +294,7 @@ def test_reading_never_lists_and_asks_once(store: FsspecStore, proxy: FaultProxy
     assert not [exchange.path for exchange in exchanges if "list-type" in exchange.path or "prefix=" in exchange.path]
 
 
-def test_neighbours_come_with_one_request(store: FsspecStore, proxy: FaultProxy) -> None:
+def test_neighbours_come_with_one_request(store: BucketStore, proxy: FaultProxy) -> None:
     ranges = [("a/b", start, start + 100) for start in range(0, 20_000, 200)]
     assert store.read_ranges(ranges) == [TEXT[start:stop] for _, start, stop in ranges]
     assert [exchange.received for exchange in proxy.exchanges()] == [ranges[-1][2]]

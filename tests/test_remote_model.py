@@ -21,7 +21,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_version import Publisher
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.bucket_store import FsspecStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.origin import Origin
 from cachelayer.versions.log import Log
 
@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 
 @dataclass(frozen=True)
-class Dying(FsspecStore):
+class Dying(BucketStore):
     """A store whose client dies at one of its writes: before it, or before it hears of it."""
 
     steps: int = 0
@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
         self.environment = patch.dict(os.environ, CACHELAYER_LEASE_SECONDS=LEASE_SECONDS)
         self.environment.start()
         self.root = uuid.uuid4().hex
-        self.store = FsspecStore("memory", self.root)
+        self.store = BucketStore("memory", self.root)
         self.clients = [cachelayer.Storage(f"memory://{self.root}", local_cache_bytes=0) for _ in range(2)]
         self.versions: dict[str, list[int]] = {}
         self.tags: dict[str, str] = {}

@@ -18,39 +18,39 @@ from servers import Server, new_bucket
 from store_conformance import StoreConformance
 
 from cachelayer import StorageError
-from cachelayer.objects.bucket_store import FsspecStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
 
-def store_of(server: Server, **options: object) -> FsspecStore:
+def store_of(server: Server, **options: object) -> BucketStore:
     store = open_store(server.url(new_bucket(server), "a/prefix"), {**server.storage_options(), **options})
-    assert isinstance(store, FsspecStore)
+    assert isinstance(store, BucketStore)
     return store
 
 
 class TestMemory(StoreConformance):
     @pytest.fixture
-    def store(self) -> FsspecStore:
+    def store(self) -> BucketStore:
         store = open_store(f"memory://{uuid.uuid4().hex}")
-        assert isinstance(store, FsspecStore)
+        assert isinstance(store, BucketStore)
         return store
 
 
 class TestS3(StoreConformance):
     @pytest.fixture
-    def store(self, s3: Server) -> FsspecStore:
+    def store(self, s3: Server) -> BucketStore:
         return store_of(s3)
 
 
 class TestS3WithoutObstore(StoreConformance):
     @pytest.fixture
-    def store(self, s3: Server) -> FsspecStore:
+    def store(self, s3: Server) -> BucketStore:
         return store_of(s3, config_kwargs={})
 
 
 class TestGcs(StoreConformance):
     @pytest.fixture
-    def store(self, gcs: Server) -> FsspecStore:
+    def store(self, gcs: Server) -> BucketStore:
         return store_of(gcs)
 
 
@@ -100,13 +100,13 @@ class Lavish(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(handler: type[BaseHTTPRequestHandler], **options: object) -> Iterator[FsspecStore]:
+def served(handler: type[BaseHTTPRequestHandler], **options: object) -> Iterator[BucketStore]:
     """A store whose server is this handler."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         store = open_store("gs://bucket", {**Server("gs", endpoint).storage_options(), **options})
-        assert isinstance(store, FsspecStore)
+        assert isinstance(store, BucketStore)
         yield store
         server.shutdown()
 

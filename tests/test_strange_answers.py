@@ -23,7 +23,7 @@ from faults import FaultProxy, answer, fault_proxy
 from servers import Server, new_bucket
 
 from cachelayer import StorageError
-from cachelayer.objects.bucket_store import FsspecStore
+from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 
 DATA = os.urandom(10_000)
@@ -69,9 +69,9 @@ def serving(
         server.shutdown()
 
 
-def open_one(url: str, options: dict[str, Any], endpoint: str, timeout: float = 20) -> FsspecStore:
+def open_one(url: str, options: dict[str, Any], endpoint: str, timeout: float = 20) -> BucketStore:
     store = open_store(url, {**options, "endpoint_url": endpoint, "timeout": timeout})
-    assert isinstance(store, FsspecStore)
+    assert isinstance(store, BucketStore)
     return store
 
 
@@ -107,7 +107,7 @@ def test_a_host_that_is_no_store_is_an_error(
     url: str, options: dict[str, Any], body: bytes, what: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(bytes(40_000_000 if what == "upload" else 1))
-    calls: dict[str, Callable[[FsspecStore], object]] = {
+    calls: dict[str, Callable[[BucketStore], object]] = {
         "exists": lambda store: store.exists("a"),
         "names": lambda store: store.names("a"),
         "upload": lambda store: store.upload(tmp_path / "file", "a"),
@@ -223,15 +223,15 @@ def test_credentials_that_get_no_token_are_named(gcs: Server) -> None:
 
 
 @pytest.fixture
-def proxied(s3: Server) -> Iterator[tuple[FsspecStore, FaultProxy]]:
+def proxied(s3: Server) -> Iterator[tuple[BucketStore, FaultProxy]]:
     with fault_proxy(s3.endpoint) as proxy:
         store = open_store(s3.url(new_bucket(s3)), s3.storage_options(proxy.endpoint))
-        assert isinstance(store, FsspecStore)
+        assert isinstance(store, BucketStore)
         store.put("a", DATA)
         yield store, proxy
 
 
-def test_credentials_that_were_refused_are_looked_for_again(proxied: tuple[FsspecStore, FaultProxy]) -> None:
+def test_credentials_that_were_refused_are_looked_for_again(proxied: tuple[BucketStore, FaultProxy]) -> None:
     store, proxy = proxied
     first = store._client()
     proxy.add(answer(403, times=1))
@@ -246,7 +246,7 @@ def test_credentials_that_were_refused_are_looked_for_again(proxied: tuple[Fsspe
     assert store.read("a") == DATA
 
 
-def test_obstore_is_not_done_without_for_one_refusal(proxied: tuple[FsspecStore, FaultProxy]) -> None:
+def test_obstore_is_not_done_without_for_one_refusal(proxied: tuple[BucketStore, FaultProxy]) -> None:
     store, proxy = proxied
     for _ in range(2):
         proxy.add(answer(403, containing="object_store", times=1))

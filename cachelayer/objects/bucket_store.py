@@ -10,26 +10,22 @@ from typing import Any, TypeVar
 from cachelayer.errors import (
     CorruptionError,
     InvalidArgumentError,
-    MissingDependencyError,
     StorageError,
 )
 from cachelayer.objects import transfer
 from cachelayer.objects.client import Client, OnBytes, Stat, client_of, forget, key_of
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.loop import run
+from cachelayer.objects.open_client import CONDITIONAL, open_client
 from cachelayer.objects.retry import Kind, RequestError, retried
 
 T = TypeVar("T")
-
-CONDITIONAL = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "memory": "memory"}
-"""Schemes whose stores have put-if-absent, and the extra that each needs."""
-
 
 _MAY_BE_ABSENT = " S3 also answers this for missing objects, unless you may list the bucket."
 
 
 @dataclass(frozen=True)
-class FsspecStore:
+class BucketStore:
     """Objects below a URL.
 
     Args:
@@ -131,7 +127,7 @@ class FsspecStore:
     def _client(self) -> Client:
         place = self.url if self.scheme not in CONDITIONAL else self.scheme
         key = (place, self.timeout, key_of(self.options))
-        return client_of(key, lambda: _open_client(self.url, self.options, self.timeout))
+        return client_of(key, lambda: open_client(self.url, self.options, self.timeout))
 
     def _run(self, what: str, name: str, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         client: Client | None = None
@@ -182,27 +178,3 @@ async def _opened(client: Client, work: Callable[[Client], Coroutine[Any, Any, T
 
 def _retried(client: Client, attempt: Callable[[], Awaitable[T]], nbytes: int = 0) -> Coroutine[Any, Any, T]:
     return retried(attempt, client.timeout, nbytes)
-
-
-def _open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client:
-    scheme = url.partition("://")[0]
-    extra = CONDITIONAL.get(scheme, scheme)
-    try:
-        if extra == "gcs":
-            from cachelayer.objects.gcs import GcsClient
-
-            return GcsClient(options, timeout)
-        if extra == "s3":
-            from cachelayer.objects.s3 import S3Client
-
-            return S3Client(options, timeout)
-        from cachelayer.objects.fsspec_client import GenericClient
-
-        return GenericClient(url, options, timeout)
-    except ModuleNotFoundError as error:
-        install = f"cachelayer[{extra}]" if extra in {"gcs", "s3"} else "the package that fsspec needs for this scheme"
-        raise MissingDependencyError(
-            f"{scheme}:// needs a package that is not there ({error}): install {install}"
-        ) from error
-    except TypeError as error:
-        raise InvalidArgumentError(f"storage_options of {scheme}://: {error}") from error

@@ -22,7 +22,7 @@ _REFUSED = (NotImplementedError, ValueError, TypeError, AttributeError)
 _create_lock = threading.Lock()
 
 
-class GenericClient:
+class FsspecClient:
     """Requests to a file system of fsspec. Its put-if-absent is atomic only among the threads of one process.
 
     Args:
