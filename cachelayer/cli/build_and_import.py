@@ -73,7 +73,7 @@ def build(
 ) -> Answer:
     """Call a function that returns a source, and publish its elements as a version.
 
-    A version that exists is not built again: only the arguments are compared.
+    A version that exists is not built again: its arguments and code are compared.
     """
     target = open_storage(storage, option, local_cache)
     source_function = user_function.load(function)
