@@ -48,7 +48,7 @@ def test_help_shows_an_example_and_the_shared_options(name: str) -> None:
 def test_help_of_all_names_each_command_and_the_exit_codes(tmp_path: Path) -> None:
     text = script("--help", cwd=tmp_path).stdout
     assert all(f" {name} " in text for name in COMMANDS)
-    assert "Exit codes: 0 well, 1 a finding" in text
+    assert "Exit codes: 0 success, 1 a finding" in text
     assert "--install-completion" in text
     assert script("--version", cwd=tmp_path).stdout == f"cachelayer {cachelayer.__version__}\n"
 

@@ -130,7 +130,7 @@ def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> N
         arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint), *patient)
         proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
         said = interrupted(arguments, here, lambda: len(uploads(url, s3)) >= 2 * shards - 1)
-        assert "to go on where it stopped, run the same command again" in said
+        assert "to continue where it stopped, run the same command again" in said
         assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
         proxy.clear()
         proxy.forget()
@@ -158,7 +158,7 @@ def test_an_interrupted_build_does_not_wait_for_the_network_and_goes_on_after_fi
             return any("00002.json" in store.names(f"{notes}/{attempt}") for attempt in store.names(notes))
 
         said = interrupted(arguments, here, are_finished)
-        assert "d@v1 is not published; run the same command again: it goes on after the shards that are fin" in said
+        assert "d@v1 is not published; run the same command again: it continues after the shards that are fin" in said
         assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
         proxy.clear()
         proxy.forget()

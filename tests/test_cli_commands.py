@@ -67,7 +67,7 @@ def test_log_tells_who_did_what(storage: cachelayer.Storage) -> None:
     assert {"time", "user", "host", "pid"} <= set(events[0])
     assert "best" in invoke("log", f"{storage.url}/d").stdout
     refused("log", f"{storage.url}/x")
-    assert "name the dataset alone" in refused("log", f"{storage.url}/d@v1")
+    assert "name only the dataset" in refused("log", f"{storage.url}/d@v1")
 
 
 def test_show_tells_everything_of_a_version(storage: cachelayer.Storage) -> None:
@@ -89,7 +89,7 @@ def test_show_of_very_many_shards_names_the_first(tmp_path: Path) -> None:
     storage.submit([bytes(50_000)] * 30, "d", "v1", shard_bytes=100_000)
     text = invoke("show", f"{storage.url}/d").stdout
     assert text.count(".array_record") == 10
-    assert "more: --json has them all" in text
+    assert "more: --json shows all" in text
 
 
 def test_show_of_a_nested_spec_is_a_tree(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_what_cannot_be_built_is_said(function: str, says: str) -> None:
         (("--arg", "size"), "NAME=VALUE"),
         (("--compression", "gzip"), "gzip"),
         (("--shard-bytes", "much"), "--shard-bytes 'much'"),
-        (("--metadata", "[1]"), "--metadata is an object of JSON"),
+        (("--metadata", "[1]"), "--metadata takes a JSON object"),
         (("--on-error", "ignore"), "on_error 'ignore'"),
         (("--engine", "spark"), "engine='spark': expected"),
     ],
@@ -307,8 +307,8 @@ def test_names_tell_the_format(names: list[str], kind: str) -> None:
 @pytest.mark.needs("pyarrow")
 def test_files_that_cannot_be_imported_are_refused(here: Path) -> None:
     write_samples(here)
-    assert "do not tell one format" in refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)
-    assert "do not tell one format" in refused("import", "a.xyz", "b.xyz", "cache", *BUILD)
+    assert "do not show one format" in refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)
+    assert "do not show one format" in refused("import", "a.xyz", "b.xyz", "cache", *BUILD)
     assert "it is one of parquet" in refused("import", "rows.csv", "cache", *BUILD, "--format", "excel")
     assert "takes one folder" in refused("import", "photos", "mixed", "cache", *BUILD, "--format", "files")
     assert "there is no file 'none.csv'" in refused("import", "none.csv", "cache", *BUILD)

@@ -85,7 +85,7 @@ def test_a_mistake_is_one_error_and_never_a_success(
         assert result.exit_code in (2, 3), (result.exit_code, result.output)
         assert result.stdout == ""
         assert "Traceback" not in result.stderr
-        assert "a mistake in cachelayer" not in result.stderr
+        assert "a bug in cachelayer" not in result.stderr
         assert sum(line.startswith("error: ") for line in said) == 1 or "Usage:" in result.stderr
     assert sorted(here.iterdir()) == before
 

@@ -12,18 +12,18 @@ PAGE = Path(__file__).parents[1] / "docs" / "values.md"
 SIGNS = {"equal": "=", "warned": "!", "refused": "✗", "none": "-"}
 HEAD = """# Values in other frameworks
 
-What comes out of a framework's adapter equals what went in: value, dtype, nulls, order and count. If it cannot, the way
-in refuses the record or leaf by name, and the way out refuses it or warns once. The tables show each way: out of a ref,
-then into one.
+This page shows which values each framework's adapter keeps. What comes out equals what went in: value, dtype, nulls,
+order and count. If that is impossible, the way in refuses the record or leaf by name, and the way out refuses it or
+warns once. Each cell shows two ways: first out of a ref, then into one.
 
 | | |
 |---|---|
 | = | equal |
-| ! | a warning names the leaf, and says what changes |
+| ! | a warning names the leaf and says what changes |
 | ✗ | an error names the leaf |
 | - | the framework has no such value, or nothing came out that could go in |
 
-A letter leads to the reason, below each table. Every cell is a test. `python tests/values_page.py` writes this page
+The letters refer to the reasons below each table. Every cell is a test. `python tests/values_page.py` writes this page
 from `tests/verdicts/`.
 """
 

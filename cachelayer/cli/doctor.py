@@ -1,4 +1,4 @@
-"""``doctor``: what this machine has, and whether a storage can be published to."""
+"""The command ``doctor``: check this machine, and check that a storage can be published to."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ _VARIABLES = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """Something by which a client may reach its stores. Never its value.
+class CredentialPlace:
+    """A place where a client finds credentials. Never holds their value.
 
     Args:
         scheme: ``gs`` or ``s3``.
-        where: the variable or the file.
-        kind: what it is.
+        where: the environment variable or the file.
+        kind: what was found there.
     """
 
     scheme: str
@@ -80,11 +80,11 @@ class Found:
     "cachelayer doctor gs://bucket/caches",
 )
 def doctor(
-    storage: Annotated[str | None, typer.Argument(metavar="[STORAGE]", help="Probed, where it is given.")] = None,
+    storage: Annotated[str | None, typer.Argument(metavar="[STORAGE]", help="A storage to probe.")] = None,
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Show versions, credentials found and local copies, and probe a storage. Exit code 1 where it cannot be used."""
+    """Show versions, credentials found and local copies; probe a storage. Exit code 1 if it cannot be used."""
     libraries = {"python": platform.python_version(), **{name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}}
     found = [*_variables(), *_files()]
     copies = _copies(folder_of(local_cache))
@@ -118,29 +118,29 @@ def _install(name: str) -> str:
     return f"pip install 'cachelayer[{_OPTIONAL[name]}]'" if name in _OPTIONAL else "pip install cachelayer"
 
 
-def _variables() -> Iterator[Found]:
+def _variables() -> Iterator[CredentialPlace]:
     for scheme, names in _VARIABLES.items():
         for name in os.environ:
             if name in names or any(name.startswith(f"{one}_") for one in names if one.startswith("FSSPEC")):
-                yield Found(scheme, f"${name}", "environment variable")
+                yield CredentialPlace(scheme, f"${name}", "environment variable")
 
 
-def _files() -> Iterator[Found]:
+def _files() -> Iterator[CredentialPlace]:
     home = Path("~").expanduser()
     gcloud = Path(os.environ.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
     own = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     for path in (*([Path(own)] if own else []), gcloud / "application_default_credentials.json"):
         if own or path.is_file():
-            yield Found("gs", str(path), _google_kind(path))
+            yield CredentialPlace("gs", str(path), _google_kind(path))
     for variable, name in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")):
         path = Path(os.environ.get(variable) or home / ".aws" / name)
         if path.is_file():
-            yield Found("s3", str(path), _aws_kind(path))
+            yield CredentialPlace("s3", str(path), _aws_kind(path))
 
 
 def _google_kind(path: Path) -> str:
     try:
-        kind = json.loads(path.read_text()).get("type", "of no type")
+        kind = json.loads(path.read_text()).get("type", "without a type")
     except OSError:
         return "a file that cannot be read"
     except (ValueError, AttributeError):
@@ -156,7 +156,7 @@ def _aws_kind(path: Path) -> str:
     return f"profiles {', '.join(names)}" if names else "a file without profiles"
 
 
-def _credentials(found: list[Found]) -> RenderableType:
+def _credentials(found: list[CredentialPlace]) -> RenderableType:
     if not found:
         return "no credentials in the environment or in files; gs:// also asks the metadata server of a Google machine"
     shown = table("credentials", "where", "kind")
@@ -192,7 +192,7 @@ def _described(copies: dict[str, Any]) -> list[tuple[str, str]]:
 def _probed(storage: str, option: Options) -> tuple[str, list[Check]]:
     store = open_store(storage, storage_options(option))
     if isinstance(store, LocalStore) and not store.root.is_dir():
-        return store.url, [Check("exists", ok=False, detail="there is no such folder: the first build makes it")]
+        return store.url, [Check("exists", ok=False, detail="the folder does not exist: the first build makes it")]
     return store.url, probe(store)
 
 

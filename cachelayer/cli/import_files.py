@@ -1,4 +1,4 @@
-"""Files as sources: which adapter reads them."""
+"""The formats of ``cachelayer import``, and the adapter that reads each."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _FOLDERS = ("images", "sounds", "files")
 FORMATS = (*_NAMES, *_FOLDERS)
 
 
-def format_of(files: Sequence[str], said: str | None) -> str:
-    """The format of files: the one that is said, else what their names or, in a folder, the names in it tell.
+def format_of(files: Sequence[str], chosen: str | None) -> str:
+    """Return the format of files: the chosen one, otherwise the one that their names, or the names in a folder, show.
 
     Raises:
-        InvalidArgumentError: where they do not tell, or a folder does not stand alone.
+        InvalidArgumentError: if the names do not show one format, or several folders are passed.
     """
-    if said is not None and said not in FORMATS:
-        raise InvalidArgumentError(f"--format {said!r}: it is one of {', '.join(FORMATS)}")
-    found = said or _told(files)
-    if found in _FOLDERS and len(files) > 1:
-        raise InvalidArgumentError(f"--format {found} takes one folder, got {len(files)}")
-    return found
+    if chosen is not None and chosen not in FORMATS:
+        raise InvalidArgumentError(f"--format {chosen!r}: it is one of {', '.join(FORMATS)}")
+    kind = chosen or _by_names(files)
+    if kind in _FOLDERS and len(files) > 1:
+        raise InvalidArgumentError(f"--format {kind} takes one folder, got {len(files)}")
+    return kind
 
 
-def _told(files: Sequence[str]) -> str:
+def _by_names(files: Sequence[str]) -> str:
     kinds = {_by_name(file) for file in files}
     if kinds == {None} and len(files) == 1:
         return _in_folder(files[0])
     if len(kinds) > 1 or None in kinds:
         shown = ", ".join(files[:3])
-        raise InvalidArgumentError(f"{shown}: the names do not tell one format: say it by --format {'|'.join(FORMATS)}")
+        raise InvalidArgumentError(f"{shown}: the names do not show one format: pass --format {'|'.join(FORMATS)}")
     return str(kinds.pop())
 
 
@@ -64,7 +64,7 @@ def _in_folder(path: str) -> str:
 
 
 def imported(kind: str, files: list[str]) -> Any:
-    """The source of files of a format."""
+    """Return the source for files of a format."""
     return _SOURCES[kind](files)
 
 
@@ -97,7 +97,7 @@ def _tfrecord(files: list[str]) -> Any:
 
     compression = {file.endswith(".gz") for file in files}
     if len(compression) > 1:
-        raise InvalidArgumentError("TFRecord files, some with .gz and some without: import them apart")
+        raise InvalidArgumentError("some TFRecord files end in .gz and some do not: import them separately")
     return from_tfrecord(files, compression_type="GZIP" if compression == {True} else None)
 
 
