@@ -325,7 +325,7 @@ def test_a_base_that_is_deleted_meanwhile_ends_the_append_and_nothing_is_left(st
         yield {"x": 1, "image": np.zeros(7, np.uint8)}
         storage.delete("d", "v1", grace=0)
 
-    with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1 was deleted while 'v2' was made of it"):
+    with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1 was deleted while 'v2' was made from it"):
         storage.append("d", "v1", "v2", more())
     assert storage.versions("d") == {}
     assert not list(tmp_path.rglob("shard-*"))

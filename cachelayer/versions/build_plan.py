@@ -1,4 +1,4 @@
-"""The plan of a build: what another build has to have in common to go on with it, or to help."""
+"""The plan of a build: another build needs an equal one to resume it, or to help."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Plan:
     """What is built, and how.
 
     Args:
-        decides: what decides the shards beside the source; values of JSON, stored in clear.
-        identity: what tells the source from others, beside its elements; values of JSON, texts are hidden.
+        decides: what decides the shards besides the source; JSON values, stored in clear.
+        identity: what distinguishes the source, besides its elements; JSON values, whose texts are hidden.
         origin: the code and the values that make the source.
     """
 
@@ -30,17 +30,17 @@ class Plan:
 
     @cached_property
     def stored(self) -> dict[str, Any]:
-        """What is noted of it."""
+        """What a note holds of the plan."""
         return {**self._with(self.origin.salt), "salt": self.origin.salt}
 
     @property
     def stored_identity(self) -> dict[str, Any]:
-        """What is recorded of what tells the source from others, beside its elements; texts are hidden."""
+        """What provenance holds of the source's identity; texts are hidden."""
         found: dict[str, Any] = hidden_values(self.identity, self.origin.salt)
         return found
 
     def beside(self, noted: Mapping[str, Any]) -> dict[str, Any]:
-        """Return it as it would be noted beside another one: what is the same of both is stored the same."""
+        """Return it as a note with the salt of another plan, so that equal values are stored equally."""
         salt = noted.get("salt")
         return {**self._with(salt), "salt": salt} if isinstance(salt, str) else self.stored
 
@@ -52,10 +52,10 @@ class Plan:
         return found
 
     def changes(self, noted: Mapping[str, Any]) -> list[str]:
-        """Return what is different here from a plan that was noted, a phrase each; empty if it is the same build."""
+        """Return how this plan differs from a noted one, a phrase each; empty if it is the same build."""
         salt = noted.get("salt") if isinstance(noted, Mapping) else None
         if not isinstance(salt, str):
-            return ["it was begun by another release"]
+            return ["another release began it"]
         now = self._with(salt)
         found = [
             phrase
@@ -73,7 +73,7 @@ class Plan:
 
     def _phrases(self, name: str, noted: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if name == "code":
-            return self.origin.code_changes(noted) or ["the code of the source is another one, or not known"]
+            return self.origin.code_changes(noted) or ["the code of the source has changed, or is unknown"]
         before, after = noted.get(name), now.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             return differences(before, after)
@@ -81,7 +81,7 @@ class Plan:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return what is different of stored values, a phrase each."""
+    """Return how stored values differ, a phrase each."""
     return [
         _phrase(_SPOKEN.get(name, name), before.get(name), after.get(name))
         for name in {**before, **after}
