@@ -8,16 +8,16 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from repository import SUPPORT
 
 from cachelayer.progress.display import Status, clock
 from cachelayer.progress.meter import Progress, Waiting, current, notice
 
 Logs = dict[str, list[str]]
-CHILD = Path(__file__).with_name("progress_child.py")
+CHILD = SUPPORT.joinpath("progress_child.py")
 
 
 class Terminal(io.StringIO):

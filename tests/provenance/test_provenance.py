@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repository import ROOT
 
 import cachelayer
 from cachelayer import CacheLayerWarning, InvalidArgumentError
@@ -227,7 +228,7 @@ def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None
         return list(range(count))
 
     make = cachelayer.Storage(tmp_path).cacheable("d", "v1", description="rows", metadata={"a": 1})(rows)
-    page = (Path(__file__).parents[1] / "docs" / "format.md").read_text()
+    page = (ROOT / "docs" / "format.md").read_text()
     table = page.split("### Provenance")[1].split("\n\n")[2]
     documented = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert set(make(3).provenance) == documented - {

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from faults import answer, fault_proxy
 from log_entries import commit
+from repository import SUPPORT
 from resume_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, generated, row, run
 from servers import Server, new_bucket
 
@@ -694,7 +695,7 @@ cachelayer.Storage(sys.argv[1]).cache(source, "rows", "v1", shard_bytes=resume_c
 
 def test_a_worker_that_outlives_its_killed_builder_keeps_nobody_waiting(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITH_WORKERS, str(tmp_path)]
-    folder = str(Path(__file__).parent)
+    folder = str(SUPPORT)
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder}
     ) as builder:

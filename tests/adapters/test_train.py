@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job
 from reference import Case
+from repository import SUPPORT
 
 import cachelayer
 
 pytestmark = pytest.mark.needs("jax", "orbax", "optax")
-CHILD = Path(__file__).with_name("train_child.py")
+CHILD = SUPPORT.joinpath("train_child.py")
 CASE = Case(RECORDS, BATCH, EPOCHS, remainder="drop", seed=SEED)
 DEVICES = {"train": 1, "meshes": 2}
 Lines = list[dict[str, Any]]

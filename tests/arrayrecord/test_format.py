@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import zstandard
+from repository import ROOT
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
@@ -22,7 +23,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import TypedCodec, codec_for
 from cachelayer.records.selection import Selection
 
-PAGE = Path(__file__).parent.parent.joinpath("docs", "format.md").read_text(encoding="utf-8")
+PAGE = ROOT.joinpath("docs", "format.md").read_text(encoding="utf-8")
 Pair = namedtuple("Pair", ["first", "second"])
 
 

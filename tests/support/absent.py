@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-TESTS = Path(__file__).parent
-ADAPTERS = TESTS.parent / "adapters"
+from repository import ROOT, SUPPORT, TESTS
+
+ADAPTERS = ROOT / "adapters"
 # What the extra `test` brings beyond `test-core`. Any other package that is missing fails the tests that import it.
 OPTIONAL = {
     "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "keras", "moto", "mypy", "obstore",
@@ -56,6 +57,6 @@ def _own(name: str) -> Path | None:
     file = (
         ADAPTERS / f"{parts[2]}.py"
         if parts[:2] == ["cachelayer", "adapters"] and parts[2:]
-        else TESTS / f"{parts[0]}.py"
+        else SUPPORT / f"{parts[0]}.py"
     )
     return file if file.exists() else None

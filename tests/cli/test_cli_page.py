@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from cachelayer.cli.app import app
 
-PAGE = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
+PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
 def pattern(shown: str) -> re.Pattern[str]:

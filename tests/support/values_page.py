@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby
-from pathlib import Path
 
+from repository import ROOT
 from values_table import DTYPES, NESTINGS, VALUES, Column, Rule, columns
 
-PAGE = Path(__file__).parents[1] / "docs" / "values.md"
+PAGE = ROOT / "docs" / "values.md"
 SIGNS = {"equal": "=", "warned": "!", "refused": "✗", "none": "-"}
 HEAD = """# Values in other frameworks
 
@@ -23,8 +23,8 @@ warns once. Each cell shows two ways: first out of a ref, then into one.
 | ✗ | an error names the leaf |
 | - | the framework has no such value, or nothing came out that could go in |
 
-The letters refer to the reasons below each table. Every cell is a test. `python tests/values_page.py` writes this page
-from `tests/verdicts/`.
+The letters refer to the reasons below each table. Every cell is a test.
+`python tests/support/values_page.py` writes this page from `tests/verdicts/`.
 """
 
 

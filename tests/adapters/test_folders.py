@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+from repository import ROOT
 from source_conformance import SourceConformance, assert_seeks
 
 import cachelayer
@@ -21,7 +22,7 @@ from cachelayer import ArraySpec, AudioSpec, ImageSpec, InvalidArgumentError, In
 from cachelayer.adapters.folders import from_audio_folder, from_files, from_image_folder
 from cachelayer.adapters.npy import from_npy, from_npz
 
-DOCS = Path(__file__).parents[1] / "docs" / "files.md"
+DOCS = ROOT / "docs" / "files.md"
 CLASSES = ["cat", "dog"]
 
 

@@ -10,10 +10,10 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from repository import TESTS
 
 from cachelayer import ArraySpec, Ragged
 
@@ -22,7 +22,7 @@ Verdict = Literal["equal", "refused", "warned", "none"]
 BIG = 2**53 + 1
 NS = 2**60 + 1
 NAT = np.datetime64("NaT")
-FOLDER = Path(__file__).with_name("verdicts")
+FOLDER = TESTS / "verdicts"
 
 DTYPES = {
     np.dtype(code).name: np.dtype(code)

@@ -17,12 +17,13 @@ import pytest
 from crash_child import REVOKED, main, rows
 from forks import FORKS
 from log_entries import commit
+from repository import SUPPORT
 
 import cachelayer
 from cachelayer.objects import paths
 from cachelayer.versions.log import Log
 
-CHILD = Path(__file__).with_name("crash_child.py")
+CHILD = SUPPORT.joinpath("crash_child.py")
 RECORDS = 4000
 ROUNDS, ROUNDS_OF_A_SOAK = 6, 100
 

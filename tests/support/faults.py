@@ -7,8 +7,8 @@ In tests::
         ... server.storage_options(proxy.endpoint) ...
         assert not [e for e in proxy.exchanges() if "list-type" in e.path]
 
-As a program: `python tests/faults.py --upstream HOST:PORT --latency-ms 20 --bandwidth 1e8` prints its port and runs
-until it is ended. With `--control` it takes the calls below on its standard input, and ends with that.
+As a program: `python tests/support/faults.py --upstream HOST:PORT --latency-ms 20 --bandwidth 1e8` prints its port and
+runs until it is ended. With `--control` it takes the calls below on its standard input, and ends with that.
 """
 
 from __future__ import annotations

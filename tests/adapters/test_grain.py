@@ -21,6 +21,7 @@ from absl import flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Case
+from repository import ROOT
 
 import cachelayer
 from cachelayer.adapters.grain import Sampler, batches, iter_dataset
@@ -28,7 +29,7 @@ from cachelayer.adapters.grain import Sampler, batches, iter_dataset
 # What Grain hands out is compared with the stream itself, again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:this stream is iterated over again")
 
-DOCS = Path(__file__).parents[1] / "docs" / "grain.md"
+DOCS = ROOT / "docs" / "grain.md"
 RECORDS = 60
 HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 TWO_WORKERS = grain.MultiprocessingOptions(num_workers=2)

@@ -6,7 +6,6 @@ import io
 import math
 import re
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from repository import ROOT
 
 from cachelayer.streams.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, round_keys
 
-DOCS = Path(__file__).parents[1] / "docs" / "order.md"
+DOCS = ROOT / "docs" / "order.md"
 WORDS = st.integers(0, 2**64 - 1)
 SIZES = st.one_of(st.integers(1, 70), st.integers(65_530, 65_545), st.integers(1, 1 << 18))
 POWERS = [(1 << bits) + more for bits in (7, 12, 16, 17, 18) for more in (-1, 0, 1)]

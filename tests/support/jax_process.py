@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repository import ROOT
+
 RECORDS, BATCH, EPOCHS, SEED = 100, 8, 2, 3
 STEPS = EPOCHS * (RECORDS // BATCH)
 
@@ -55,7 +57,7 @@ def assert_tests_pass(file: str, *, devices: int = 1) -> None:
 
 def run_page(name: str) -> None:
     """Run the code of a page in docs/, one block after the other; what they print is what the page shows."""
-    page = Path(__file__).parents[1] / "docs" / name
+    page = ROOT / "docs" / name
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(), re.DOTALL)
     assert len(blocks) >= 3
     names: dict[str, Any] = {}

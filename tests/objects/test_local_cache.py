@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 from copies_child import total
+from repository import SUPPORT
 
 import cachelayer
 from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome, folder_of
 
-CHILD = Path(__file__).with_name("copies_child.py")
+CHILD = SUPPORT.joinpath("copies_child.py")
 
 
 @contextmanager

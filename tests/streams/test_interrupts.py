@@ -22,7 +22,16 @@ from cachelayer.streams.interruptible_future import Outcome
 # Where there is state; the rest of the streams is arithmetic.
 OURS = {
     str(Path(cachelayer.__file__).parent / "streams" / f"{name}.py")
-    for name in ("maps", "outcome", "pace", "prefetch", "prefetch_worker", "reads", "step_reader", "stream")
+    for name in (
+        "block_plan",
+        "interruptible_future",
+        "maps",
+        "pace",
+        "prefetch",
+        "prefetch_worker",
+        "step_reader",
+        "stream",
+    )
 }
 assert all(Path(file).is_file() for file in OURS)
 # Locks of these that an interrupt left taken would keep the thread that reads ahead waiting for ever.

@@ -16,15 +16,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from datasets import Features, List, Value
+from pictures_and_sounds import PIXELS, SOUNDS, png, wav
 from PIL import Image
+from repository import ROOT
 from source_conformance import SourceConformance
-from test_decoding import PIXELS, SOUNDS, png, wav
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, Ragged, RaggedSpec, SourceError
 from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
 
-DOCS = Path(__file__).parents[1] / "docs" / "huggingface.md"
+DOCS = ROOT / "docs" / "huggingface.md"
 
 
 @pytest.fixture

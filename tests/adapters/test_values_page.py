@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from repository import TESTS
 from values_page import PAGE, render
 from values_table import FOLDER
 
 
 def test_the_page_shows_the_verdicts_that_are_tested() -> None:
-    assert PAGE.read_text() == render(), "run: python tests/values_page.py"
+    assert PAGE.read_text() == render(), "run: python tests/support/values_page.py"
 
 
 def test_every_column_of_the_page_has_its_tests() -> None:
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_values_*.py"))
+    tests = "".join(path.read_text() for path in (TESTS / "adapters").glob("test_values_*.py"))
     assert {path.stem for path in FOLDER.glob("*.toml")} == {*re.findall(r'Row\(\s*"(\w+)"', tests)}

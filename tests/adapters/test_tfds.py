@@ -23,6 +23,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tensorflow_datasets as tfds
 
+from repository import ROOT
+
 from cachelayer.adapters.tfds import as_source
 
 CLASSES = ["cat", "dog", "hen"]
@@ -254,7 +256,7 @@ def test_examples_are_no_batches(tiny: Any) -> None:
 
 
 def test_the_page_is_right() -> None:
-    page = Path(__file__).parents[1] / "docs" / "loaders.md"
+    page = ROOT / "docs" / "loaders.md"
     blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(), re.DOTALL)
     assert len(blocks) == 3
     names: dict[str, Any] = {"__name__": "page"}

@@ -22,12 +22,13 @@ import pytest
 from copies_child import total
 from faults import Exchange, Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, stall
 from remote_child import check, epoch, read_some, rows, wait
+from repository import SUPPORT
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import CacheLayerWarning, CorruptionError, Storage
 
-CHILD = Path(__file__).with_name("remote_child.py")
+CHILD = SUPPORT.joinpath("remote_child.py")
 COUNT, SHARDS = 392, 8
 SHARD_BYTES = 102_000
 SOME = [COUNT - 1, 0, 5, 200, 5]
