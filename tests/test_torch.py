@@ -540,7 +540,7 @@ def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind
 
 def test_a_dtype_that_torch_has_not_is_refused_with_its_leaf(storage: Storage) -> None:
     ref = storage.cache([{"at": np.datetime64("2020-01-01")}], "d", "v1")
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['at'\] is of dtype datetime64.*PyTorch has not"):
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['at'\] has dtype datetime64.*PyTorch does not have"):
         to_torch(ref)
 
 
