@@ -328,7 +328,7 @@ def test_what_is_validated_with_is_the_same_each_time(ref: Any) -> None:
 
 def test_steps_per_epoch_that_are_not_those_of_the_stream_are_refused(ref: Any) -> None:
     dataset = to_keras(ref.stream(BATCH).map_batches(pair))
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"steps_per_epoch=2.*of 3 batches"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"steps_per_epoch=2.*has 3 batches"):
         fit(watched(), dataset, steps_per_epoch=2)
 
 
