@@ -169,7 +169,7 @@ class Sampler(_ElasticSampler):
         super().__init__(ref, None, num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
     def __len__(self) -> int:
-        """The number of records of this rank in an epoch."""
+        """Return the number of records of this rank in an epoch."""
         return self._steps.per_epoch(0, self._rank)
 
     def _from(self, position: int) -> Iterator[tuple[int, int]]:
@@ -189,9 +189,9 @@ class BatchSampler(_ElasticSampler):
     The global batch, and the order within it, is the same for any number of ranks that divides it.
 
     Args:
-        ref: the records, or what :func:`to_torch` was given.
+        ref: the records that were passed to :func:`to_torch`.
         global_batch_size: the number of records in a batch over all ranks.
-        num_replicas, rank: those of ``torch.distributed`` where it is initialised, else 1 and 0.
+        num_replicas, rank: by default those of ``torch.distributed`` if it is initialised, else 1 and 0.
         shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets.
         seed: an integer in [0, 2**64).
         drop_last: what to do with a shorter last batch of an epoch: True skips it, False divides it, so that a rank may
@@ -216,7 +216,7 @@ class BatchSampler(_ElasticSampler):
         super().__init__(ref, size, num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
     def __len__(self) -> int:
-        """The number of batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return self._steps.per_epoch()
 
     def _from(self, position: int) -> Iterator[tuple[list[int], int]]:

@@ -190,7 +190,7 @@ class Sampler:
         self._shard_options = grain.sharding.ShardOptions(options.shard_index, shards, bool(drops))
 
     def __len__(self) -> int:
-        """The number of records over all shards; ``sys.maxsize`` if there is no end, as in Grain's own samplers."""
+        """Return the number of records over all shards; ``sys.maxsize`` if there is no end, as Grain does."""
         return sys.maxsize if self._end is None else self._end - self._start
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:

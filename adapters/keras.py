@@ -202,7 +202,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._ahead: tuple[int, Iterator[Any]] | None = None
 
     def __len__(self) -> int:
-        """The number of batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return self._length
 
     def __getitem__(self, index: int) -> Any:

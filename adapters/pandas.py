@@ -132,7 +132,7 @@ def _array(name: str, series: pd.Series[Any]) -> Any:
     return array
 
 
-def _check(kind: pa.DataType, where: str) -> None:
+def _check(kind: pa.DataType, title: str) -> None:
     """Raise if values of a type would not come back unchanged."""
     import pyarrow.types as kinds
 
@@ -144,7 +144,7 @@ def _check(kind: pa.DataType, where: str) -> None:
     elif kinds.is_decimal(kind):
         fix = "astype(float) rounds it, astype(str) keeps its digits"
     if fix is not None:
-        raise InvalidTypeError(f"{where} holds {kind}, which is not stored: {fix}; or drop() it")
+        raise InvalidTypeError(f"{title} holds {kind}, which is not stored: {fix}; or drop() it")
     for place in range(kind.num_fields):
         field = kind.field(place)
-        _check(field.type, f"{where}, in {field.name!r},")
+        _check(field.type, f"{title}, in {field.name!r},")

@@ -119,7 +119,7 @@ def _arrow(frame: pl.DataFrame) -> Any:
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _check(dtype: pl.DataType, where: str) -> None:
+def _check(dtype: pl.DataType, title: str) -> None:
     """Raise if values of a type would not come back unchanged."""
     fix = None
     if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
@@ -131,9 +131,9 @@ def _check(dtype: pl.DataType, where: str) -> None:
     elif dtype in (pl.Int128, pl.UInt128):
         fix = "cast(pl.Int64) if its values fit, or cast(pl.String)"
     if fix is not None:
-        raise InvalidTypeError(f"{where} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
+        raise InvalidTypeError(f"{title} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
     if isinstance(dtype, (pl.List, pl.Array)):
-        _check(dtype.inner, f"{where}, in lists,")
+        _check(dtype.inner, f"{title}, in lists,")
     if isinstance(dtype, pl.Struct):
         for field in dtype.fields:
-            _check(field.dtype, f"{where}, field {field.name!r},")
+            _check(field.dtype, f"{title}, field {field.name!r},")
