@@ -179,7 +179,7 @@ def _listed(value: Any) -> Any:
 @pytest.mark.parametrize("batch", [None, 2])
 def test_lists_go_out_as_tuples_with_a_warning(storage: cachelayer.Storage, batch: int | None) -> None:
     ref = storage.cache([{"x": [np.int32(i), [np.zeros(2)]]} for i in range(4)], "d", "v1")
-    with pytest.warns(cachelayer.CacheLayerWarning, match="lists .* as tuples") as caught:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="lists .* into tuples") as caught:
         dataset = to_tf(ref.stream(batch))
     assert len(caught) == 1
     assert caught[0].filename == __file__

@@ -238,8 +238,8 @@ def test_a_compressed_file_whose_name_does_not_say_so_is_refused_with_the_fix(na
         (gzip.compress(CSV), "name end in .gz"),
         (bz2.compress(CSV), "name end in .bz2"),
         (pa.compress(CSV, "zstd", asbytes=True), "name end in .zst"),
-        (lzma.compress(CSV), "xz files are: decompress it"),
-        (path.read_bytes(), "zip files are: decompress it"),
+        (lzma.compress(CSV), "xz file: decompress it"),
+        (path.read_bytes(), "zip file: decompress it"),
     ):
         path.write_bytes(data)
         with pytest.raises(SourceError, match=fix):

@@ -305,7 +305,7 @@ def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: st
 
 
 def test_other_items_than_the_length_says_are_refused(storage: Storage) -> None:
-    with pytest.raises(cachelayer.SourceError, match=r"__getitems__ of the TooFew gave \d+ items for \d+"):
+    with pytest.raises(cachelayer.SourceError, match=r"__getitems__ of the TooFew returned \d+ items for \d+"):
         storage.cache(TooFew(40), "d", "v1")
     with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, and its length is 40"):
         storage.cache(SaidStream(), "d", "v1")
@@ -565,9 +565,9 @@ def test_a_loader_of_torch_reads_whole_batches_in_our_order(ref: Any, workers: i
 
 @pytest.mark.parametrize("wrong", [[1, 2], "d@v1"])
 def test_what_is_no_ref_or_stream_is_refused(ref: Any, wrong: Any) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match="no DataRef"):
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a DataRef"):
         to_torch(wrong)
-    with pytest.raises(cachelayer.InvalidTypeError, match="no stream"):
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a stream"):
         loader(ref)
 
 

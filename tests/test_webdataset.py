@@ -151,7 +151,7 @@ def test_a_number_that_int64_does_not_hold_as_it_is_written_names_the_sample(
     storage: cachelayer.Storage, tmp_path: Path, suffix: str, text: str
 ) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", suffix: b"7\n"}, {"__key__": "b", suffix: text.encode()}])
-    match = rf"record 1, leaf \['{suffix}'\]: expected int64, got b'{re.escape(text)}'.*sample 'b' in .*a\.tar"
+    match = rf"record 1, leaf \['{suffix}'\]: expected int64, got b'{re.escape(text)}'.*sample 'b' of .*a\.tar"
     with pytest.raises(ElementError, match=match):
         storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
     ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec={"__key__": str, suffix: str})
