@@ -6,11 +6,12 @@ import configparser
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,25 +27,8 @@ from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.open_store import open_store
 
 _NEEDED = ("cachelayer", "array-record", "numpy", "ml-dtypes", "fsspec", "google-crc32c", "zstandard")
-_OPTIONAL = {
-    "gcsfs": "gcs",
-    "s3fs": "s3",
-    "obstore": "s3",
-    "tensorflow": "tensorflow",
-    "torch": "torch",
-    "jax": "jax",
-    "grain": "grain",
-    "orbax-checkpoint": "orbax",
-    "keras": "keras",
-    "datasets": "huggingface",
-    "pyarrow": "arrow",
-    "pandas": "pandas",
-    "polars": "polars",
-    "pillow": "image",
-    "soundfile": "audio",
-    "webdataset": "webdataset",
-    "tensorflow-datasets": "tfds",
-}
+_NOT_FOR_USERS = ("all", "demo", "dev", "docs", "test", "test-core")
+"""The extras that ``doctor`` does not suggest: they install what others install, or what developers need."""
 _VARIABLES = {
     "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "FSSPEC_GCS", "FSSPEC_GS"),
     "s3": (
@@ -85,7 +69,8 @@ def doctor(
     local_cache: LocalCache = None,
 ) -> Answer:
     """Show versions, credentials found and local copies; probe a storage. Exit code 1 if it cannot be used."""
-    libraries = {"python": platform.python_version(), **{name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}}
+    extras = _extras()
+    libraries = {"python": platform.python_version(), **{name: _version(name) for name in (*_NEEDED, *extras)}}
     found = [*_variables(), *_files()]
     copies = _copies(folder_of(local_cache))
     document: dict[str, Any] = {
@@ -94,7 +79,7 @@ def doctor(
         "local_cache": copies,
     }
     shown: list[RenderableType] = [
-        facts((name, known or f"not installed: {_install(name)}") for name, known in libraries.items()),
+        facts((name, known or _advice(extras.get(name))) for name, known in libraries.items()),
         "",
         _credentials(found),
         "",
@@ -114,8 +99,26 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _install(name: str) -> str:
-    return f"pip install 'cachelayer[{_OPTIONAL[name]}]'" if name in _OPTIONAL else "pip install cachelayer"
+def _extras() -> dict[str, str]:
+    """Return the optional libraries, each with the smallest extra that installs it, from the installed metadata."""
+    libraries: dict[str, set[str]] = {}
+    requirements: list[str] = []
+    with suppress(PackageNotFoundError):
+        requirements = requires("cachelayer") or []
+    for requirement in requirements:
+        name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra == ['\"]([\w-]+)", requirement)
+        if name and extra and extra[1] not in _NOT_FOR_USERS:
+            libraries.setdefault(extra[1], set()).add(name[0])
+    smallest: dict[str, str] = {}
+    for extra_name in sorted(libraries, key=lambda each: (len(libraries[each]), each)):
+        for library in sorted(libraries[extra_name] - {"cachelayer"}):
+            smallest.setdefault(library, extra_name)
+    return dict(sorted(smallest.items(), key=lambda pair: pair[::-1]))
+
+
+def _advice(extra: str | None) -> str:
+    package = "cachelayer" if extra is None else f"'cachelayer[{extra}]'"
+    return f"not installed: pip install {package}"
 
 
 def _variables() -> Iterator[CredentialPlace]:

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,10 @@ from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.fingerprint import code_file, is_users
 
+ENTRY_POINTS = "cachelayer.sources"
+"""The group of entry points at which adapters of sources are found, each by the name of its framework."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
-_FRAMEWORKS = (
-    "datasets",
-    "grain",
-    "jax",
-    "keras",
-    "pandas",
-    "polars",
-    "pyarrow",
-    "tensorflow",
-    "tensorflow_datasets",
-    "torch",
-)
 _GIT_SECONDS = 10
 _NO_COMMIT = {"git_commit": None, "git_dirty": None}
 
@@ -57,13 +48,25 @@ def event(kind: str, **details: Any) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Return host, user, Python, and the libraries that write a version or may have made its source."""
-    loaded = [name for name in _FRAMEWORKS if sys.modules.get(name) is not None]
+    loaded = [name for name in _frameworks() if sys.modules.get(name) is not None]
     return {
         "host": socket.gethostname(),
         "user": user(),
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in (*_LIBRARIES, *loaded)},
     }
+
+
+@cache
+def _frameworks() -> tuple[str, ...]:
+    """Return the frameworks that may have made a source: those that an adapter reads, and JAX."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        entries = distribution("cachelayer").entry_points
+    except PackageNotFoundError:
+        return ("jax",)
+    return tuple(sorted({"jax", *(entry.name for entry in entries if entry.group == ENTRY_POINTS)}))
 
 
 def _version(library: str) -> str:

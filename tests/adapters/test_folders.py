@@ -128,7 +128,7 @@ def test_a_class_without_images_would_shift_the_labels_and_is_refused(
 def test_an_image_beside_the_classes_is_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
     root = write_images(tmp_path / "images", 4)
     Image.fromarray(pixels(0)).save(root / "stray.png")
-    with pytest.raises(InvalidArgumentError, match=r"stray\.png lies in no folder of a class"):
+    with pytest.raises(InvalidArgumentError, match=r"stray\.png is not in the folder of a class"):
         storage.cache(from_image_folder(root), "d", "v1")
 
 
@@ -172,7 +172,7 @@ def test_a_file_cut_short_is_named(storage: cachelayer.Storage, tmp_path: Path, 
     for name, read in (("x.npy", from_npy), ("x.npz", from_npz)):
         path = tmp_path / name
         path.write_bytes(path.read_bytes()[:end])
-        with pytest.raises(SourceError, match=rf"{re.escape(name)} is (no \.np. file, or )?cut short"):
+        with pytest.raises(SourceError, match=rf"{re.escape(name)} is (not a \.np. file, or is )?cut short"):
             storage.cache(lambda read=read, path=path: read(path), "d", "v1")
 
 
@@ -234,11 +234,11 @@ def test_a_second_array_in_a_file_is_not_left_out_in_silence(storage: cachelayer
     with (tmp_path / "x.npy").open("wb") as file:
         np.save(file, np.arange(3))
         np.save(file, np.arange(4))
-    with pytest.raises(SourceError, match=r"x\.npy goes on for 160 bytes after its array: save one array a file"):
+    with pytest.raises(SourceError, match=r"x\.npy has 160 bytes after its array: save one array per file"):
         from_npy(tmp_path / "x.npy")
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.write(tmp_path / "x.npy", "a.npy")
-    with pytest.raises(SourceError, match=r"x\.npz, array 'a' goes on for 160 bytes"):
+    with pytest.raises(SourceError, match=r"x\.npz, array 'a' has 160 bytes after"):
         storage.cache(from_npz(tmp_path / "x.npz"), "d", "v1")
 
 

@@ -53,6 +53,7 @@ class TestFilteredMapDataset(MapConformance):
 SPEC = {"x": ArraySpec("int32", (3,)), "y": ArraySpec("float32"), "text": ArraySpec(str)}
 
 
+@pytest.mark.filterwarnings("ignore:leaf ..text.. comes in batches")
 class TestBatches(MapConformance):
     """Grain stacks texts as numpy's, each batch as wide as its longest: the spec says that they are str."""
 
@@ -63,6 +64,7 @@ class TestBatches(MapConformance):
         return grain.MapDataset.range(count).map(element).batch(7)
 
 
+@pytest.mark.filterwarnings("ignore:leaf ..text.. comes in batches")
 class TestBatchesOfIterDataset(MapConformance):
     seeks = False
     options: ClassVar[dict[str, Any]] = {"unbatch": True, "element_spec": SPEC}
@@ -135,7 +137,7 @@ def test_an_item_that_raises_an_index_error_is_no_end(tmp_path: Path, error: typ
 
 def test_an_element_that_is_none_and_was_not_filtered_out_is_refused(tmp_path: Path) -> None:
     dataset = grain.MapDataset.range(30).map(lambda number: number or None)
-    with pytest.raises(SourceError, match=r"element 0 of the MapDataset is None: leave elements out with .filter\(\)"):
+    with pytest.raises(SourceError, match=r"element 0 of the MapDataset is None: remove elements with .filter\(\)"):
         Storage(tmp_path).cache(dataset, "d", "v1")
 
 

@@ -73,5 +73,5 @@ def test_only_folders_right_above_a_file_are_partitions() -> None:
     assert partition_of("/run=5/data/a=1/b=x%20y/0.parquet") == {"a": "1", "b": "x y"}
     assert partition_of("/run=5/data/0.parquet") == {}
     assert partition_of("bucket/a=/=b/c==d/k=1.parquet") == {"c": "=d"}
-    with pytest.raises(InvalidArgumentError, match="have one key: a=1/a=2"):
+    with pytest.raises(InvalidArgumentError, match="have the same key: a=1/a=2"):
         partition_of("/a=1/a=2/0.parquet")

@@ -328,7 +328,7 @@ def test_what_is_validated_with_is_the_same_each_time(ref: Any) -> None:
 
 def test_steps_per_epoch_that_are_not_those_of_the_stream_are_refused(ref: Any) -> None:
     dataset = to_keras(ref.stream(BATCH).map_batches(pair))
-    with pytest.raises(cachelayer.InvalidArgumentError, match=r"steps_per_epoch=2.*of 3 batches"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"steps_per_epoch=2.*has 3 batches"):
         fit(watched(), dataset, steps_per_epoch=2)
 
 
@@ -338,7 +338,7 @@ def test_steps_per_epoch_that_are_not_those_of_the_stream_are_refused(ref: Any) 
         ({}, "pass a global_batch_size"),
         ({"global_batch_size": 8, "start": 8}, "pass initial_epoch="),
         ({"global_batch_size": 64, "remainder": "drop"}, "give no batch of 64"),
-        ({"global_batch_size": 39, "remainder": "keep", "shard": (0, 3)}, "Keras takes no empty batches"),
+        ({"global_batch_size": 39, "remainder": "keep", "shard": (0, 3)}, "Keras does not take empty batches"),
     ],
 )
 def test_streams_without_epochs_of_whole_batches_are_refused(ref: Any, arguments: Any, message: str) -> None:
@@ -374,7 +374,7 @@ def test_an_epoch_has_its_own_batches_and_no_others(ref: Any) -> None:
 
 
 def test_what_is_no_stream_is_refused(ref: Any) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"no stream: pass its stream\(\.\.\.\)"):
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"not a stream: pass its stream\(\.\.\.\)"):
         to_keras(ref)
 
 

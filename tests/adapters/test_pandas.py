@@ -137,7 +137,7 @@ def test_images_come_out_as_the_bytes_of_their_files(tmp_path: Path) -> None:
 
 
 def test_elements_that_make_no_columns_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTypeError, match="a frame is made of dicts"):
+    with pytest.raises(InvalidTypeError, match="a frame needs dicts"):
         to_pandas(Storage(tmp_path).submit([1, 2], "scalars", "v1"))
 
 
@@ -234,11 +234,11 @@ def test_an_index_that_holds_something_is_never_dropped_in_silence(index: Any) -
 
 
 def test_names_of_columns_are_str_and_differ(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTypeError, match=r"a column is called 0, of type int: .*frame.columns ="):
+    with pytest.raises(InvalidTypeError, match=r"a column is named 0, of type int: .*frame.columns ="):
         as_source(pd.DataFrame([[1, 2]]))
-    with pytest.raises(InvalidTypeError, match=r"called \('a', 'b'\), of type tuple"):
+    with pytest.raises(InvalidTypeError, match=r"named \('a', 'b'\), of type tuple"):
         as_source(pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", "b")])))
-    with pytest.raises(InvalidTypeError, match=r"two columns are called \['a'\]"):
+    with pytest.raises(InvalidTypeError, match=r"two columns are named \['a'\]"):
         cached(tmp_path, pd.DataFrame([[1, 2]], columns=["a", "a"]))
 
 

@@ -162,11 +162,11 @@ def test_what_is_wrapped_comes_out_too() -> None:
 
 def test_elements_that_make_no_columns_are_refused(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    with pytest.raises(InvalidTypeError, match="a frame is made of dicts"):
+    with pytest.raises(InvalidTypeError, match="a frame needs dicts"):
         to_polars(storage.submit([1, 2], "scalars", "v1"))
     with pytest.raises(InvalidTypeError, match=r"leaf \['x'\].*a column holds values, lists or dicts"):
         to_polars(storage.submit([{"x": (1, 2)}], "tuples", "v1"))
-    with pytest.raises(InvalidTypeError, match=r"leaf \['x'\].*Arrow has no complex64"):
+    with pytest.raises(InvalidTypeError, match=r"leaf \['x'\].*Arrow has no type for complex64"):
         to_polars(storage.submit([{"x": np.complex64(1)}], "complex", "v1"))
 
 

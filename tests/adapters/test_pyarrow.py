@@ -278,7 +278,7 @@ def test_a_parquet_file_cut_short_is_named_before_anything_is_built(
         pq.write_table(table(0, 50), tmp_path / f"{number}.parquet")
     whole = (tmp_path / "1.parquet").read_bytes()
     (tmp_path / "1.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SourceError, match=r"1\.parquet is no Parquet file, or cut short: ArrowInvalid") as caught:
+    with pytest.raises(SourceError, match=r"1\.parquet is not a Parquet file, or is cut short: ArrowInvalid") as caught:
         storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
     assert isinstance(caught.value.__cause__, pa.ArrowInvalid)
     assert storage.datasets() == []
@@ -301,7 +301,7 @@ def test_an_arrow_file_cut_short_is_named(storage: cachelayer.Storage, tmp_path:
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         writer.write_table(table(0, 50))
     (tmp_path / "a.arrow").write_bytes((tmp_path / "a.arrow").read_bytes()[:end])
-    with pytest.raises(SourceError, match=r"a\.arrow is no Arrow IPC file, or cut short"):
+    with pytest.raises(SourceError, match=r"a\.arrow is not an Arrow IPC file, or is cut short"):
         storage.cache(from_ipc(tmp_path / "a.arrow"), "d", "v1")
 
 
@@ -316,7 +316,7 @@ def test_an_arrow_stream_that_is_cut_between_batches_or_goes_on_is_named(
     whole = path.read_bytes()
     assert len(storage.cache(from_ipc(path), "d", "v1")) == 3
     changes = [(whole[:end], "is cut short: it has no end mark") for end in ends]
-    for data, reason in (*changes, (whole + whole, "goes on after the end of its stream")):
+    for data, reason in (*changes, (whole + whole, "continues after the end of its stream")):
         path.write_bytes(data)
         with pytest.raises(SourceError, match=rf"a\.arrows {reason}"):
             storage.cache(from_ipc(path), "d", "v2")
@@ -384,16 +384,16 @@ def test_a_typed_column_of_nulls_needs_no_spec(storage: cachelayer.Storage) -> N
 def test_null_within_a_list_is_refused_with_record_leaf_and_file(storage: cachelayer.Storage, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [[1], [2, 3]]}), tmp_path / "0.parquet")
     pq.write_table(pa.table({"x": [[1], [], [2, None]]}), tmp_path / "1.parquet")
-    with pytest.raises(ElementError, match=r"record 4, leaf \['x'\]: .*null.*It lies in .*1\.parquet"):
+    with pytest.raises(ElementError, match=r"record 4, leaf \['x'\]: .*null.*It is in .*1\.parquet"):
         storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
 
 
 @pytest.mark.parametrize(
     ("column", "reason"),
     [
-        (pa.array([decimal.Decimal("1.5")]), r"leaf \['x'\] is of Arrow's decimal128.*cast it"),
-        (pa.array([pa.scalar((1, 2, 3), pa.month_day_nano_interval())]), r"leaf \['x'\] is of Arrow's month_day_nano"),
-        (pa.array([{"y": [decimal.Decimal(1)]}]), r"leaf \['x'\]\['y'\] is of Arrow's decimal128"),
+        (pa.array([decimal.Decimal("1.5")]), r"leaf \['x'\] has Arrow's type decimal128.*cast it"),
+        (pa.array([pa.scalar((1, 2, 3), pa.month_day_nano_interval())]), r"leaf \['x'\] has Arrow's type month_day"),
+        (pa.array([{"y": [decimal.Decimal(1)]}]), r"leaf \['x'\]\['y'\] has Arrow's type decimal128"),
     ],
 )
 def test_types_without_a_dtype_are_refused_by_name(storage: cachelayer.Storage, column: Any, reason: str) -> None:
@@ -402,7 +402,7 @@ def test_types_without_a_dtype_are_refused_by_name(storage: cachelayer.Storage, 
 
 
 def test_two_columns_of_one_name_are_refused(storage: cachelayer.Storage) -> None:
-    with pytest.raises(InvalidTypeError, match=r"two columns are called \['a'\]"):
+    with pytest.raises(InvalidTypeError, match=r"two columns are named \['a'\]"):
         storage.cache(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), "d", "v1")
 
 
@@ -489,7 +489,7 @@ def test_a_value_that_a_declared_type_cannot_hold_is_refused_with_its_record_or_
     storage, path, schema = cachelayer.Storage(tmp_path / "cache"), tmp_path / f"x.{suffix}", pa.schema({"x": kind})
     write, read = (pq.write_table, from_parquet) if suffix == "parquet" else (pa_feather.write_feather, from_ipc)
     write(pa.table({"x": values}), str(path))
-    with pytest.raises(ElementError, match=rf"record 1, leaf \['x'\]: expected .*, got {shown}.*It lies in"):
+    with pytest.raises(ElementError, match=rf"record 1, leaf \['x'\]: expected .*, got {shown}.*It is in"):
         storage.submit(read(path, schema=schema), "d", "v1")
     with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 2 records were left out"):
         ref = storage.submit(read(path, schema=schema), "d", "v2", on_error="skip")
@@ -498,5 +498,5 @@ def test_a_value_that_a_declared_type_cannot_hold_is_refused_with_its_record_or_
 
 def test_a_name_that_is_no_utf8_is_refused(storage: cachelayer.Storage) -> None:
     table = pa.Table.from_arrays([pa.array([1])], schema=pa.schema([pa.field(b"\xff", pa.int64())]))
-    with pytest.raises(InvalidTypeError, match=r"a column has a name that is no UTF-8: b'\\xff'"):
+    with pytest.raises(InvalidTypeError, match=r"a column has a name that is not UTF-8: b'\\xff'"):
         storage.submit(table, "named", "v1")

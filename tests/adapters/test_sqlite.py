@@ -213,12 +213,12 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database" * 1000)
     with pytest.raises(InvalidArgumentError, match="not a database"):
         from_sqlite(tmp_path / "text.db", "SELECT 1 FROM t")
-    with pytest.raises(InvalidTypeError, match="query is a str"):
+    with pytest.raises(InvalidTypeError, match="query must be a str"):
         from_sqlite(tmp_path / "text.db", 1)  # type: ignore[arg-type]
 
 
 def test_columns_of_one_name_are_refused(numbers: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="more than one column 'x': name them with AS"):
+    with pytest.raises(InvalidArgumentError, match="several columns named 'x': rename them with AS"):
         cached(numbers, "SELECT a.x, b.x FROM t AS a JOIN t AS b ON a.x = b.x")
 
 
@@ -241,7 +241,7 @@ def test_text_that_is_no_utf_8_is_refused_by_record_and_column_or_skipped(
         broken = "x'ff'" if encoding == "UTF-8" else "x'00d8'"
         connection.execute(f"UPDATE t SET x = CAST({broken} AS TEXT) WHERE rowid = {at + 1}")
     query = "SELECT x FROM t ORDER BY rowid"
-    with pytest.raises(ElementError, match=rf"record {at}, leaf \['x'\].*text that is no UTF-8, b'"):
+    with pytest.raises(ElementError, match=rf"record {at}, leaf \['x'\].*text that is not UTF-8, b'"):
         cached(path, query)
     with pytest.warns(CacheLayerWarning, match=rf"1 of 2000 records were left out.*record {at}"):
         ref = cached(path, query, on_error="skip", element_spec={"x": ArraySpec(str)})

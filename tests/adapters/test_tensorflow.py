@@ -179,7 +179,7 @@ def _listed(value: Any) -> Any:
 @pytest.mark.parametrize("batch", [None, 2])
 def test_lists_go_out_as_tuples_with_a_warning(storage: cachelayer.Storage, batch: int | None) -> None:
     ref = storage.cache([{"x": [np.int32(i), [np.zeros(2)]]} for i in range(4)], "d", "v1")
-    with pytest.warns(cachelayer.CacheLayerWarning, match="lists .* as tuples") as caught:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="lists .* into tuples") as caught:
         dataset = to_tf(ref.stream(batch))
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -442,20 +442,20 @@ def test_rows_that_hold_nothing_are_taken_apart(storage: cachelayer.Storage) -> 
 
 def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> None:
     for elements in (tf.data.Dataset.range(3), tf.data.Dataset.from_tensors({"a": [1, 2], "b": 3})):
-        with pytest.raises(cachelayer.InvalidArgumentError, match=r"no batches to take apart.*leave it out"):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"no batches to split.*leave it out"):
             storage.cache(elements, "e", "v1", unbatch=True)
 
 
 def test_what_is_no_stream_is_refused(storage: cachelayer.Storage) -> None:
     ref = storage.cache([{"a": 1}], "d", "v1")
     for wrong in (ref, iter(ref.stream()), None):
-        with pytest.raises(cachelayer.InvalidTypeError, match=r"is no stream.*stream\(\.\.\.\)"):
+        with pytest.raises(cachelayer.InvalidTypeError, match=r"is not a stream.*stream\(\.\.\.\)"):
             to_tf(wrong)
 
 
 def test_float8_e5m2_is_refused(storage: cachelayer.Storage) -> None:
     ref = storage.cache([np.zeros(2, "float8_e5m2")], "d", "v1")
-    with pytest.raises(cachelayer.InvalidTypeError, match="TensorFlow has no float8_e5m2"):
+    with pytest.raises(cachelayer.InvalidTypeError, match="TensorFlow has no type for float8_e5m2"):
         to_tf(ref.stream())
 
 

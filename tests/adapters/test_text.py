@@ -233,7 +233,7 @@ def test_csv_columns_that_differ_or_are_named_twice_are_refused(storage: cachela
     (tmp_path / "c.csv").write_text("n,n\n1,2\n")
     with pytest.raises(SourceError, match=r"b\.csv: its columns are \['x', 'n'\], not \['n', 'x'\]"):
         storage.cache(from_csv([tmp_path / "a.csv", tmp_path / "b.csv"]), "d", "v1")
-    with pytest.raises(InvalidTypeError, match=r"two columns are called \['n'\]"):
+    with pytest.raises(InvalidTypeError, match=r"two columns are named \['n'\]"):
         storage.cache(from_csv(tmp_path / "c.csv"), "d", "v1")
 
 
@@ -313,8 +313,8 @@ def test_any_json_is_kept_or_refused_with_its_record(records: list[dict[str, Any
         ('{"n": 1e400}', "expected a number that float64 holds, got 1e400"),
         ('{"n": 1} trailing', "JSONDecodeError: Extra data"),
         ('{"n": 1', "JSONDecodeError"),
-        ("[1]", "one JSON object a line"),
-        ("7", "one JSON object a line"),
+        ("[1]", "one JSON object per line"),
+        ("7", "one JSON object per line"),
         (b'{"n": 1, "t": "\xff"}', "(text in UTF-8|the key 't')"),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_csv_file_that_ends_within_quotes_is_refused(text: str, is_closed: boo
 
 def test_a_declared_csv_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y,x\n1,2,3\n")
-    with pytest.raises(InvalidTypeError, match=r"two columns are called \['x'\]"):
+    with pytest.raises(InvalidTypeError, match=r"two columns are named \['x'\]"):
         rows(from_csv(tmp_path / "a.csv", pa.schema({"x": pa.int64()})))
     assert rows(from_csv(tmp_path / "a.csv", pa.schema({"y": pa.int64()}))) == [{"y": 2}]
 
@@ -238,8 +238,8 @@ def test_a_compressed_file_whose_name_does_not_say_so_is_refused_with_the_fix(na
         (gzip.compress(CSV), "name end in .gz"),
         (bz2.compress(CSV), "name end in .bz2"),
         (pa.compress(CSV, "zstd", asbytes=True), "name end in .zst"),
-        (lzma.compress(CSV), "xz files are: decompress it"),
-        (path.read_bytes(), "zip files are: decompress it"),
+        (lzma.compress(CSV), "xz file: decompress it"),
+        (path.read_bytes(), "zip file: decompress it"),
     ):
         path.write_bytes(data)
         with pytest.raises(SourceError, match=fix):
@@ -263,7 +263,7 @@ def test_a_declared_type_that_json_is_not_read_as_is_named_with_the_fix(kind: pa
     path.write_bytes(b'{"w": 1, "x": null}\n' * 3)
     with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['x'\].*declare another, such as float32") as raised:
         rows(from_json(path, pa.schema({"w": pa.int8(), "x": kind})))
-    assert "Mend the line" not in str(raised.value)
+    assert "Correct the line" not in str(raised.value)
 
 
 TEXTS = {

@@ -305,7 +305,7 @@ def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: st
 
 
 def test_other_items_than_the_length_says_are_refused(storage: Storage) -> None:
-    with pytest.raises(cachelayer.SourceError, match=r"__getitems__ of the TooFew gave \d+ items for \d+"):
+    with pytest.raises(cachelayer.SourceError, match=r"__getitems__ of the TooFew returned \d+ items for \d+"):
         storage.cache(TooFew(40), "d", "v1")
     with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, and its length is 40"):
         storage.cache(SaidStream(), "d", "v1")
@@ -540,7 +540,7 @@ def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind
 
 def test_a_dtype_that_torch_has_not_is_refused_with_its_leaf(storage: Storage) -> None:
     ref = storage.cache([{"at": np.datetime64("2020-01-01")}], "d", "v1")
-    with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['at'\] is of dtype datetime64.*PyTorch has not"):
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['at'\] has dtype datetime64.*PyTorch does not have"):
         to_torch(ref)
 
 
@@ -565,9 +565,9 @@ def test_a_loader_of_torch_reads_whole_batches_in_our_order(ref: Any, workers: i
 
 @pytest.mark.parametrize("wrong", [[1, 2], "d@v1"])
 def test_what_is_no_ref_or_stream_is_refused(ref: Any, wrong: Any) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match="no DataRef"):
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a DataRef"):
         to_torch(wrong)
-    with pytest.raises(cachelayer.InvalidTypeError, match="no stream"):
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a stream"):
         loader(ref)
 
 

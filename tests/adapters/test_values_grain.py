@@ -62,7 +62,7 @@ def test_our_batches_are_taken_apart_into_what_they_were(name: str, tmp_path: Pa
 def test_text_and_bytes_that_grain_batches_itself_are_warned_of_once(tmp_path: Path) -> None:
     rows = [{"b": b"a\0", "s": "t", "x": np.int64(n)} for n in range(4)]
     ref = Storage(tmp_path).cache(rows, "d", "v1")
-    with pytest.warns(CacheLayerWarning, match=r"zero bytes at their end.*batches\(\)") as said:
+    with pytest.warns(CacheLayerWarning, match=r"zero bytes from the end.*batches\(\)") as said:
         again = Storage(tmp_path).cache(grain.MapDataset.source(ref).batch(2), "again", "v1", unbatch=True)
     assert sorted(str(warning.message).partition(" ")[2][:5] for warning in said) == ["['b']", "['s']"]
     assert [int(row["x"]) for row in again] == [0, 1, 2, 3]

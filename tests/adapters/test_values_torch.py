@@ -92,7 +92,7 @@ def test_a_dtype_that_torch_has_not_is_refused_before_anything_is_read(dtype: st
     if dtype == "complex":
         assert to_torch(ref)[0]["x"].dtype == torch.complex128
         return
-    with pytest.raises(InvalidTypeError, match=rf"leaf \['x'\] is of dtype {kind}, which PyTorch has not"):
+    with pytest.raises(InvalidTypeError, match=rf"leaf \['x'\] has dtype {kind}, which PyTorch does not have"):
         to_torch(ref)
 
 

@@ -140,7 +140,7 @@ def test_what_its_suffix_does_not_hold_is_named(
     if suffix == "npy":
         rows[0]["npy"] = np.arange(3)
     write(tmp_path / "a.tar", rows)
-    match = rf"record 1, leaf \['{suffix}'\]: .*It is of sample 'b' in .*a\.tar"
+    match = rf"record 1, leaf \['{suffix}'\]: .*It is in sample 'b' of .*a\.tar"
     with pytest.raises(ElementError, match=match):
         storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
 
@@ -151,7 +151,7 @@ def test_a_number_that_int64_does_not_hold_as_it_is_written_names_the_sample(
     storage: cachelayer.Storage, tmp_path: Path, suffix: str, text: str
 ) -> None:
     write(tmp_path / "a.tar", [{"__key__": "a", suffix: b"7\n"}, {"__key__": "b", suffix: text.encode()}])
-    match = rf"record 1, leaf \['{suffix}'\]: expected int64, got b'{re.escape(text)}'.*sample 'b' in .*a\.tar"
+    match = rf"record 1, leaf \['{suffix}'\]: expected int64, got b'{re.escape(text)}'.*sample 'b' of .*a\.tar"
     with pytest.raises(ElementError, match=match):
         storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1")
     ref = storage.cache(from_webdataset(tmp_path / "a.tar"), "d", "v1", element_spec={"__key__": str, suffix: str})
@@ -235,7 +235,7 @@ def test_a_second_archive_in_a_file_is_not_left_out_in_silence(
     path, ab, c = tmp_path / "a", archive("a.cls", "b.cls"), archive("c.cls")
     for whole in (compress(ab + c), compress(ab) + compress(c)):
         path.write_bytes(whole)
-        with pytest.raises(SourceError, match=r"a failed at record 1 or the next: it goes on after its end mark"):
+        with pytest.raises(SourceError, match=r"a failed at record 1 or the next: bytes follow its end mark"):
             storage.cache(from_webdataset(path), "d", "v1")
     path.write_bytes(compress(ab + bytes(20480)))
     assert len(storage.cache(from_webdataset(path), "d", "v1")) == 2
@@ -247,7 +247,7 @@ def damaged(whole: bytes, place: int) -> bytes:
 
 LINKS = {"symbolic": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
 LEFT_OUT: dict[str, tuple[bytes, str]] = {
-    "a damaged header": (damaged(archive("a.cls", "b.cls"), 1024), "it is damaged at byte 1536: make it anew"),
+    "a damaged header": (damaged(archive("a.cls", "b.cls"), 1024), "it is damaged at byte 1536: make it again"),
     "a damaged checksum": (damaged(gzip.compress(archive("a.cls", "b.cls")), -6), "CRC check failed"),
     "Zstandard": (b"\x28\xb5\x2f\xfd" + bytes(600), "compressed with Zstandard, which is not read: decompress it"),
     "no archive within": (gzip.compress(gzip.compress(archive("a.cls"))), "ReadError"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from absent import OPTIONAL
 from commands import PIPELINE, document, invoke, refused, script
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -21,7 +22,7 @@ from cachelayer.cli.output import Answer, count, size
 from cachelayer.cli.quantities import nbytes, seconds
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
-FRAMEWORKS = ("tensorflow", "torch", "jax", "grain", "pandas", "pyarrow", "datasets", "gcsfs", "s3fs")
+FRAMEWORKS = sorted(OPTIONAL)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Adapters that are handed a stream instead of records, or the other way round."""
+"""Adapters that are passed a stream instead of records, or the other way round."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def wrapped() -> Any:
     return cachelayer.wrap([{"n": n} for n in range(4)], identity="four")
 
 
-# What is handed over, and what the message says to pass in its place.
+# The wrong value that is passed, and what the message says to pass instead.
 NO_STREAMS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a ref": (wrapped, r"a WrappedRef is no stream: pass its stream\(\.\.\.\)"),
+    "a ref": (wrapped, r"a WrappedRef is not a stream: pass its stream\(\.\.\.\)"),
     "an iterator": (
         lambda: iter(wrapped().stream(2)),
-        r"a StreamIterator is no stream .*pass ref\.stream.* itself",
+        r"a StreamIterator is not a stream.*pass ref\.stream.* itself",
     ),
-    "nothing": (lambda: None, r"a NoneType is no stream: pass ref\.stream\(\.\.\.\)"),
-    "a list": (lambda: [1, 2], r"a list is no stream: pass ref\.stream"),
+    "nothing": (lambda: None, r"a NoneType is not a stream: pass ref\.stream\(\.\.\.\)"),
+    "a list": (lambda: [1, 2], r"a list is not a stream: pass ref\.stream"),
 }
 NO_REFS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a stream": (lambda: wrapped().stream(2), r"a Stream is no DataRef: pass the DataRef itself"),
-    "an iterator": (lambda: iter(wrapped().stream(2)), "a StreamIterator is no DataRef: pass the DataRef itself"),
-    "nothing": (lambda: None, r"a NoneType is no DataRef: pass one, or what wrap\(\) makes"),
-    "a list": (lambda: [1, 2], r"a list is no DataRef: .*wrap\(\)"),
+    "a stream": (lambda: wrapped().stream(2), r"a Stream is not a DataRef: pass the DataRef itself"),
+    "an iterator": (lambda: iter(wrapped().stream(2)), "a StreamIterator is not a DataRef: pass the DataRef itself"),
+    "nothing": (lambda: None, r"a NoneType is not a DataRef: pass a DataRef, or wrap\(\)"),
+    "a list": (lambda: [1, 2], r"a list is not a DataRef: .*wrap\(\)"),
 }
 
 
