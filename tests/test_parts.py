@@ -589,7 +589,9 @@ def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, t
     with pytest.raises(cachelayer.SourceError):
         storage.cache(sharded(partial(part, 10, tmp_path / "fails"), 2), "d", "v1")
     source = sharded(partial(part, 20, tmp_path / "gone"), 2)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="argument offset was 10 and is 20; argument folder is anoth"):
+    with pytest.warns(
+        cachelayer.CacheLayerWarning, match="argument offset was 10 and is 20; argument folder has changed"
+    ):
         ref = storage.cache(source, "d", "v1", record=("folder",))
     assert list(ref) == [20, 21]
     assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
