@@ -126,7 +126,7 @@ def build(
     known = (options.element_spec, source.element_spec, earlier.element_spec)
     spec = next((each for each in known if each is not None), None)
     if spec is None:
-        spec, batches = inferred(batches)
+        spec, batches = infer_spec(batches)
     codec = codec_for(spec)
     encoder = Encoder(codec, options.on_error, first_record + start, earlier.nullable)
     if notes is not None:
@@ -178,7 +178,7 @@ def whole_shards(done: Container[int]) -> int:
     return next(number for number in count() if number not in done)
 
 
-def inferred(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
+def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
     """Return the spec of the first elements, and all batches again."""
     seen: list[Batch] = []
     elements: list[Any] = []

@@ -8,7 +8,7 @@ Each stage returns what the next one takes::
     BuildJob.of        what is to be done: source, options, parts, plan
     Attempts.lead      whose turn it is to build the version
     Resumption         what an interrupted attempt has finished of it
-    build, collected   the shards
+    build, join_parts  the shards
     Committer.publish  the version, with its manifest
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.build_parts import build_parts, build_together, collected, remove_others
+from cachelayer.builds.build_parts import build_parts, build_together, join_parts, remove_unnamed_shards
 from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build
 from cachelayer.builds.compare_source import check_earlier
 from cachelayer.builds.hosts import Hosts, SharedParts, refuse_other_build
@@ -33,7 +33,7 @@ from cachelayer.builds.part_task import PartTask
 from cachelayer.builds.resume import Resumption
 from cachelayer.builds.sharded_source import Division
 from cachelayer.builds.source import Source, metadata_of
-from cachelayer.builds.source_facts import Passed
+from cachelayer.builds.source_facts import SourceFacts
 from cachelayer.builds.source_identity import refuse_changed
 from cachelayer.builds.staging import Stage, staging
 from cachelayer.engines import Engine, engine_of
@@ -226,7 +226,7 @@ class Publisher:
         notes.forget()
         if divided:
             # Not before: what another goes on with would be among them, if it took this attempt for dead.
-            remove_others(self._store, self._dataset_id, attempt, built.shards)
+            remove_unnamed_shards(self._store, self._dataset_id, attempt, built.shards)
         return published
 
     @contextmanager
@@ -284,7 +284,7 @@ class Publisher:
         else:
             shared = SharedParts(task, self._attempts, hosts, task.attempt, finished)
             build_together(shared, self._engine(), progress)
-        return collected(task, finished)
+        return join_parts(task, finished)
 
     def _refuse_if_empty(self, built: Built, source: Source) -> None:
         """Raise if there is no record, and nobody said that there may be none.
@@ -323,10 +323,10 @@ class Publisher:
 
     def _known_again(self, job: BuildJob, built: Built) -> dict[str, Any]:
         """Return what is recorded of the source, by which it is known again."""
-        passed = Passed.of(self._source, self._options)
+        facts = SourceFacts.of(self._source, self._options)
         return {
             **({"identity": identity} if (identity := job.plan.stored_identity) else {}),
-            **passed.recorded(self._store, self._dataset_id, job.source, built, self._options),
+            **facts.recorded(self._store, self._dataset_id, job.source, built, self._options),
         }
 
     def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> StoredVersion:

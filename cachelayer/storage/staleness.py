@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.source_facts import Passed, option_changes
+from cachelayer.builds.source_facts import SourceFacts, option_changes
 from cachelayer.builds.source_identity import local_identity
 from cachelayer.errors import (
     ArgumentsMismatchError,
@@ -88,10 +88,10 @@ _REMEDY = (
 def _source_changes(ref: DataRef[Any], origin: Origin, options: BuildOptions) -> list[str]:
     built = ref.provenance
     try:
-        passed = Passed.of(origin.source, options)
+        facts = SourceFacts.of(origin.source, options)
         return [
             *_identity_changes(built, origin),
-            *passed.changes(built, ref._base.version.manifest.element_spec, options),
+            *facts.changes(built, ref._base.version.manifest.element_spec, options),
         ]
     except CacheLayerError as error:
         _once(

@@ -22,17 +22,21 @@ Naming = Callable[[Call, Fingerprint | None], str]
 
 
 def check_version(name: object) -> str:
-    """The name of a version that is built, if it can be one.
+    """Return the name of a version that is built.
 
     Raises:
-        InvalidNameError: where it cannot.
+        InvalidNameError: if no version can have it.
     """
+    _refuse_auto(name)
+    return paths.check_name("version", name)
+
+
+def _refuse_auto(name: object) -> None:
     if name == AUTO:
         raise InvalidNameError(
             f"version {AUTO!r} is made from the code and the arguments of a function: decorate the function that "
             f'returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
         )
-    return paths.check_name("version", name)
 
 
 def new_name(dataset_id: str, version: str | None) -> tuple[str, str]:
@@ -43,7 +47,8 @@ def new_name(dataset_id: str, version: str | None) -> tuple[str, str]:
         InvalidArgumentError: if two versions are named.
     """
     dataset_id, name = plain(dataset_id, version)
-    return dataset_id, check_version(name)
+    _refuse_auto(name)
+    return dataset_id, name
 
 
 def check_naming(version: object) -> None:

@@ -27,7 +27,7 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage, sharded
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.sharded_source import divided
+from cachelayer.builds.sharded_source import divide
 from cachelayer.builds.source import as_source
 from cachelayer.engines import Processes
 from cachelayer.objects import paths
@@ -131,7 +131,7 @@ def test_records_of_one_size_have_the_shards_of_a_build_in_one_piece(
 ) -> None:
     options = {"shard_bytes": 20_000, "compression": compression}
     source = as_source(Listed(records))
-    division = divided(source, BuildOptions.checked(**options, workers=2), apart=False)
+    division = divide(source, BuildOptions.checked(**options, workers=2), apart=False)
     assert division is not None
     assert division.parts.plan is None
     whole = storage.submit(Listed(records), "whole", "v1", **options)
@@ -144,7 +144,7 @@ def test_records_of_one_size_have_the_shards_of_a_build_in_one_piece(
 
 def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average() -> None:
     options = BuildOptions.checked(shard_bytes=20_000, engine="processes")
-    division = divided(as_source(Listed(1000, row)), options, apart=True)
+    division = divide(as_source(Listed(1000, row)), options, apart=True)
     assert division is not None
     assert division.parts.plan == {"records": division.parts.part(1).first}
     assert 50 < division.parts.part(1).first < 70
@@ -589,7 +589,9 @@ def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, t
     with pytest.raises(cachelayer.SourceError):
         storage.cache(sharded(partial(part, 10, tmp_path / "fails"), 2), "d", "v1")
     source = sharded(partial(part, 20, tmp_path / "gone"), 2)
-    with pytest.warns(cachelayer.CacheLayerWarning, match="argument offset was 10 and is 20; argument folder is anoth"):
+    with pytest.warns(
+        cachelayer.CacheLayerWarning, match="argument offset was 10 and is 20; argument folder has changed"
+    ):
         ref = storage.cache(source, "d", "v1", record=("folder",))
     assert list(ref) == [20, 21]
     assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
