@@ -1,4 +1,4 @@
-"""Several datasets as one, one after another."""
+"""Concatenate datasets: ``cachelayer.concat`` and what it returns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.access.record_base import RecordBase
-from cachelayer.access.shard_set import JoinedRecords
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -26,13 +26,13 @@ from cachelayer.streams.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Records of one dataset.
+class Member:
+    """One of the concatenated datasets, or a view of one.
 
     Args:
-        base: the dataset.
-        selection: those of its records that are meant, in order.
-        digest: their identity, in hexadecimal.
+        base: the records of the dataset.
+        selection: the records of it that the view has, in order.
+        digest: the digest of the view, in hexadecimal.
     """
 
     base: RecordBase
@@ -44,35 +44,35 @@ class Part:
 
     @property
     def segments(self) -> tuple[int, ...]:
-        """Numbers of records in each segment of the dataset; one where the selection mixes them."""
+        """The number of records of each segment of the dataset; a single one if the selection mixes the segments."""
         rows = self.selection.segments(self.base.segments)
-        filled = [part for part in rows if len(part)]
+        filled = [segment for segment in rows if len(segment)]
         in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
         return tuple(map(len, rows)) if in_order else (len(self),)
 
 
 class JoinedBase(RecordBase):
-    """Records of several datasets, one after another.
+    """The records of several datasets, one after another.
 
     Args:
-        parts: one or more, of one codec and specs that go together.
+        members: one or more datasets, of one codec and compatible element specs.
 
     Raises:
-        InvalidArgumentError: where they do not; the message names the leaf.
+        InvalidArgumentError: if codecs differ, or specs are incompatible; the message names the leaf.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = tuple(parts)
-        self._splits = np.cumsum([0, *map(len, parts)])
-        common_spec([(part.base.name, part.base.element_spec) for part in parts])
-        spec = common_spec([(part.base.name, part.base.codec.spec) for part in parts])
-        kinds = {part.base.codec.name: part.base.name for part in parts}
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = tuple(members)
+        self._splits = np.cumsum([0, *map(len, members)])
+        common_spec([(member.base.name, member.base.element_spec) for member in members])
+        spec = common_spec([(member.base.name, member.base.codec.spec) for member in members])
+        kinds = {member.base.codec.name: member.base.name for member in members}
         if len(kinds) > 1:
-            raise InvalidArgumentError(f"{' and '.join(kinds.values())} are encoded as {' and '.join(kinds)}")
+            raise InvalidArgumentError(f"{' and '.join(kinds.values())} have different codecs: {' and '.join(kinds)}")
         self._codec = codec_named(next(iter(kinds)), spec)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JoinedBase, (self.parts,)
+        return JoinedBase, (self.members,)
 
     @property
     def codec(self) -> Codec:
@@ -80,55 +80,55 @@ class JoinedBase(RecordBase):
 
     @property
     def decodes(self) -> bool:
-        return all(part.base.decodes for part in self.parts)
+        return all(member.base.decodes for member in self.members)
 
     def stored(self) -> Self:
-        return type(self)([replace(part, base=part.base.stored()) for part in self.parts])
+        return type(self)([replace(member, base=member.base.stored()) for member in self.members])
 
     @property
     def name(self) -> str:
-        return " + ".join(part.base.name for part in self.parts)
+        return " + ".join(member.base.name for member in self.members)
 
     @cached_property
     def digest(self) -> str:
-        """The digest of the only part, or SHA-256 over ``concat`` and the digests of all (32 bytes each)."""
-        digests = [part.digest for part in self.parts]
+        """The digest of the only member, or SHA-256 over ``concat`` and the digests of all members (32 bytes each)."""
+        digests = [member.digest for member in self.members]
         if len(digests) == 1:
             return digests[0]
         return hashlib.sha256(b"concat" + b"".join(map(bytes.fromhex, digests))).hexdigest()
 
     @property
     def segments(self) -> tuple[int, ...]:
-        return tuple(size for part in self.parts for size in part.segments)
+        return tuple(size for member in self.members for size in member.segments)
 
     @property
     def read_together(self) -> int:
-        return min(part.base.read_together for part in self.parts)
+        return min(member.base.read_together for member in self.members)
 
     @property
     def record_nbytes(self) -> int:
-        return max(part.base.record_nbytes for part in self.parts)
+        return max(member.base.record_nbytes for member in self.members)
 
     def __len__(self) -> int:
         return int(self._splits[-1])
 
     def record(self, number: int) -> bytearray:
-        place = int(np.searchsorted(self._splits, number, side="right")) - 1
-        part = self.parts[place]
-        return part.base.record(part.selection.number(number - int(self._splits[place])))
+        index = int(np.searchsorted(self._splits, number, side="right")) - 1
+        member = self.members[index]
+        return member.base.record(member.selection.number(number - int(self._splits[index])))
 
     def records(self, numbers: NDArray[np.int64]) -> Records:
-        part_of = np.searchsorted(self._splits, numbers, side="right") - 1
+        member_of = np.searchsorted(self._splits, numbers, side="right") - 1
         groups = []
-        for place in np.unique(part_of).tolist():
-            rows = np.flatnonzero(part_of == place)
-            part = self.parts[place]
-            groups.append((rows, part.base.records(part.selection.take(numbers[rows] - self._splits[place]))))
-        return groups[0][1] if len(groups) == 1 else JoinedRecords(len(numbers), groups)
+        for index in np.unique(member_of).tolist():
+            rows = np.flatnonzero(member_of == index)
+            member = self.members[index]
+            groups.append((rows, member.base.records(member.selection.take(numbers[rows] - self._splits[index]))))
+        return groups[0][1] if len(groups) == 1 else GroupedRecords(len(numbers), groups)
 
 
 class JoinedRef(View[T], Generic[T]):
-    """What :func:`cachelayer.concat` gives: a DataRef's interface over several of them."""
+    """Several datasets as one, with the interface of a DataRef. :func:`cachelayer.concat` returns it."""
 
     _base: JoinedBase
 
@@ -143,30 +143,31 @@ class JoinedRef(View[T], Generic[T]):
 
 
 def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
-    """Several datasets as one: the records of the first, then those of the second, and so on. Nothing is copied.
+    """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
 
     Args:
-        refs: DataRefs, views of them, or what ``concat`` gave; their element specs differ at most in what may be None.
+        refs: DataRefs, views of them, or results of ``concat``. Their element specs may differ only in which leaves may
+            be None.
 
     Raises:
-        InvalidArgumentError: where there is none, or their specs differ; the message names the leaf.
+        InvalidArgumentError: if there are no datasets, or their specs differ; the message names the leaf.
         InvalidTypeError: for other objects.
     """
     if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
-        raise InvalidTypeError(f"a {type(refs).__name__} is no list of DataRefs: pass concat([a, b])")
+        raise InvalidTypeError(f"concat takes a list of DataRefs, not a {type(refs).__name__}: pass concat([a, b])")
     refs = list(refs)
     if not refs:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")
-    parts = [part for ref in refs for part in _parts(ref)]
-    # A version that was built of nothing has no element spec that could differ from those of others.
-    return JoinedRef(JoinedBase([part for part in parts if part.base.element_spec is not None] or parts[:1]))
+    members = [member for ref in refs for member in _members(ref)]
+    # A version that was built from an empty source has no element spec, so it fits every other.
+    return JoinedRef(JoinedBase([member for member in members if member.base.element_spec is not None] or members[:1]))
 
 
-def _parts(ref: View[Any]) -> Sequence[Part]:
+def _members(ref: View[Any]) -> Sequence[Member]:
     if not isinstance(ref, (DataRef, JoinedRef)):
         raise InvalidTypeError(
-            f"{type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
+            f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
         )
     if isinstance(ref, JoinedRef) and ref.digest == ref._base.digest:
-        return ref._base.parts
-    return [Part(ref._base, ref._selection, ref.digest)]
+        return ref._base.members
+    return [Member(ref._base, ref._selection, ref.digest)]

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.background_jobs import Copier
-from cachelayer.access.cached_shards import LocalCopies
-from cachelayer.access.shard_set import JoinedRecords, ShardSet
+from cachelayer.access.background_jobs import BackgroundJobs
+from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.local_shards import GroupedRecords, LocalShards
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.errors import (
     CacheLayerError,
@@ -45,7 +45,7 @@ class RemoteShards:
         copies: local copies of them; None where there are to be none.
     """
 
-    def __init__(self, records: list[int], ranged: RangedShards, copies: LocalCopies | None) -> None:
+    def __init__(self, records: list[int], ranged: RangedShards, copies: CachedShards | None) -> None:
         self._splits = splits_of(np.asarray(records, np.int64))
         self._ranged = ranged
         self._copies = self._given = copies
@@ -57,8 +57,10 @@ class RemoteShards:
         self._lock = ProcessLock()
         self._warned = False
         if copies is not None:
-            self._local = ShardSet(records, copies.open)
-            self._copier: Copier[_Job] = Copier(partial(_make, copies, ranged), self._take_copy, _rank(len(records)))
+            self._local = LocalShards(records, copies.open)
+            self._copier: BackgroundJobs[_Job] = BackgroundJobs(
+                partial(_make, copies, ranged), self._take_copy, _rank(len(records))
+            )
 
     def __len__(self) -> int:
         return int(self._splits[-1])
@@ -99,7 +101,9 @@ class RemoteShards:
         filling = _Filling(self._take_copy, copied)
         rank = _rank(len(self._is_local))
         # Nobody reads meanwhile, for whom all indices would come first.
-        copier: Copier[_Job] = Copier(partial(_make, copies, self._ranged), filling.take, lambda job: rank(job)[::-1])
+        copier: BackgroundJobs[_Job] = BackgroundJobs(
+            partial(_make, copies, self._ranged), filling.take, lambda job: rank(job)[::-1]
+        )
         for shard in range(len(self._is_local)):
             if copies.has(shard):
                 filling.take((_SHARD, shard))
@@ -155,7 +159,7 @@ class RemoteShards:
                 return self._read(numbers, shard_of, np.zeros_like(here))
         parts = [np.flatnonzero(here), np.flatnonzero(~here)]
         groups = [(rows, self._read(numbers[rows], shard_of[rows], here[rows])) for rows in parts]
-        return JoinedRecords(len(numbers), groups)
+        return GroupedRecords(len(numbers), groups)
 
     def _look_for_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
         """For each record whether its shard is here."""
@@ -258,7 +262,7 @@ def _rank(count: int) -> Callable[[_Job], tuple[int, int]]:
     return lambda job: (job[0], (job[1] - turn) % max(1, count))
 
 
-def _make(copies: LocalCopies, ranged: RangedShards, job: _Job) -> CopyOutcome:
+def _make(copies: CachedShards, ranged: RangedShards, job: _Job) -> CopyOutcome:
     what, shard = job
     if what == _INDEX:
         return copies.make_index(shard, lambda: ranged.whole_index(shard))

@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.cached_shards import LocalCopies
+from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.local_shards import LocalShards
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.shard_set import ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.locks import cached_property
@@ -72,21 +72,21 @@ class VersionRecords(RecordBase):
     @property
     def read_together(self) -> int:
         shards = self.shards
-        return _NEAR if isinstance(shards, ShardSet) or shards.all_local() else _FAR
+        return _NEAR if isinstance(shards, LocalShards) or shards.all_local() else _FAR
 
     @property
     def segments(self) -> tuple[int, ...]:
         return self.version.segments
 
     @cached_property
-    def shards(self) -> ShardSet | RemoteShards:
+    def shards(self) -> LocalShards | RemoteShards:
         version, shards = self.version, self.version.manifest.shards
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
-            return ShardSet(records, self.open_shard)
+            return LocalShards(records, self.open_shard)
         copies = None
         if self.copies is not None:
-            copies = LocalCopies(self.copies, version.store, version.dataset_id, shards, self.verify)
+            copies = CachedShards(self.copies, version.store, version.dataset_id, shards, self.verify)
         return RemoteShards(records, RangedShards(self._read_ranges, _Objects(version.dataset_id, shards)), copies)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:

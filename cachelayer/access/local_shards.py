@@ -20,7 +20,7 @@ _MOST_RECORDS = 2**62
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedRecords:
+class GroupedRecords:
     """Records of several shards.
 
     Args:
@@ -65,7 +65,7 @@ class JoinedRecords:
         return out
 
 
-class ShardSet:
+class LocalShards:
     """Random access over shards that are opened at first touch. Safe to use from threads.
 
     A shard that is open takes no file descriptor. If there are more shards than can be mapped at a time, those that
@@ -133,7 +133,7 @@ class ShardSet:
         within = numbers - self._splits[shard_of]
         rows_of = np.split(order, firsts[1:])
         groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
-        return JoinedRecords(len(numbers), groups)
+        return GroupedRecords(len(numbers), groups)
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """The bytes that these records take in their shards, from the indices alone."""
