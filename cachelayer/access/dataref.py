@@ -76,7 +76,7 @@ class DataRef(View[T], Generic[T]):
         return self._base.shards.stored_nbytes(self._selection.take(indices))
 
     def diff(self, other: DataRef[Any]) -> Diff:
-        """Return how this version differs from another, of any dataset and storage. Of views, compare the whole versions.
+        """Return how this version differs from another, of any dataset and storage. A view counts as its whole version.
 
         Raises:
             InvalidTypeError: if the other is not a DataRef.

@@ -76,8 +76,8 @@ def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
 
     Args:
         parts: pairs of a dataset (a DataRef, a view, or a result of :func:`cachelayer.concat`) and its weight, a
-            positive integer. The weights sum to W, at most 65,536: among any W records in a row, each dataset has as many as its
-            weight, evenly spread.
+            positive integer. The weights sum to W, at most 65,536: among any W records in a row, each dataset has as
+            many as its weight, evenly spread.
 
     Raises:
         InvalidArgumentError: if there are no datasets, one is empty, a weight is invalid, or element specs differ.

@@ -1,4 +1,4 @@
-"""The records of a published version."""
+"""The records of a published version: reads them from local files, or from a remote store."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
-# From memory, so many that a call costs little beside its records; over the network, no more than a round trip takes.
+# From memory: so many records that the call itself costs little. Over the network: as many as a round trip is worth.
 _NEAR = 1024
 _FAR = 256
 
 
 @dataclass(frozen=True)
 class VersionRecords(RecordBase):
-    """The records of a version. Opens its files at first touch, again after a pickle; safe to use from threads.
+    """The records of a version. Opens files when they are first read, and again after unpickling. Thread-safe.
 
     Args:
         version: the version as it is stored.
-        verify: what is checked when bytes are read.
-        copies: keeps local copies of shards that are not on this host; None for no copies.
-        decodes: whether encoded images and sounds are handed out decoded.
+        verify: what to check when bytes are read.
+        copies: the local cache for shards of remote stores; None to make no local copies.
+        decodes: whether elements have images and audio decoded.
     """
 
     version: StoredVersion
@@ -51,7 +51,7 @@ class VersionRecords(RecordBase):
 
     @property
     def digest(self) -> str:
-        """Of all records of the shards."""
+        """The digest of all records of the shards."""
         return self.version.manifest.shards_digest
 
     @property
@@ -94,10 +94,14 @@ class VersionRecords(RecordBase):
             return self.version.store.read_ranges(ranges)
 
     def open_shard(self, number: int, since: int) -> ShardReader:
-        """Return a reader of a shard in a local store, for a read that began at a time of the monotonic clock.
+        """Return a reader of a shard in a local store.
+
+        Args:
+            number: the shard.
+            since: when the read began, in nanoseconds of the monotonic clock.
 
         Raises:
-            CorruptionError: if its files are not what was published.
+            CorruptionError: if its files differ from those that were published.
             VersionNotFoundError: if the version was deleted meanwhile.
         """
         with self.version.told_of_deletion(), self.version.shard_file(number) as path:
@@ -115,7 +119,7 @@ class VersionRecords(RecordBase):
 
 
 class _Objects(dict[int, ShardObject]):
-    """The objects of shards, made at first use: a version may have very many."""
+    """The objects of the shards, by shard number. They are made when first used: a version may have very many."""
 
     def __init__(self, dataset_id: str, shards: Sequence[ShardFile]) -> None:
         self._dataset_id = dataset_id
