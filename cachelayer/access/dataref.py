@@ -43,7 +43,7 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def reference(self) -> str:
-        """A text that names the version and its digest: opening it gives these records or an error. No credentials."""
+        """A text for :func:`cachelayer.open`: the version, pinned by its digest. It holds no credentials."""
         return self._base.version.reference
 
     @property

@@ -235,16 +235,12 @@ class RemoteShards:
                     continue
                 if self._copies is not None:
                     self._copies.drop(shard)
-                self._warn(f"a local copy is damaged, so its records are read over the network: {error}")
+                warn(f"a local copy is damaged, so its records are read over the network: {error}")
 
     def _warn_once(self, error: CacheLayerError) -> None:
         if not self._warned:
             self._warned = True
-            self._warn(f"local copies cannot be made or used, so records are read over the network: {error}")
-
-    @staticmethod
-    def _warn(text: str) -> None:
-        warn(text)
+            warn(f"local copies cannot be made or used, so records are read over the network: {error}")
 
 
 class _FinishedJobs:

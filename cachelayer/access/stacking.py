@@ -90,7 +90,7 @@ class _Collator:
     """Stacks elements after functions have changed them.
 
     Args:
-        unchanged: path, spec and values of each leaf, before the functions, whose batches are not plain arrays.
+        unchanged: for each leaf whose batches are not plain arrays, its path, spec and values before the functions ran.
         kinds: for each path of a leaf, whether functions pass it on unchanged.
     """
 

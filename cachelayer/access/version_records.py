@@ -25,7 +25,8 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
-# From memory: so many records that the call itself costs little. Over the network: as many as a round trip is worth.
+# How many records to read at once. Local: so many that the call itself costs little. Remote: so few that reading them
+# takes no longer than a round trip.
 _NEAR = 1024
 _FAR = 256
 
