@@ -83,7 +83,7 @@ class LocalShards:
         keep_freed_memory()
         if min(records, default=0) < 0 or sum(records) > _MOST_RECORDS:
             raise CorruptionError(
-                f"{len(records)} shards with {sum(records)} records, the smallest with {min(records)}"
+                f"{len(records)} shards of {sum(records)} records in total, the smallest of {min(records)}"
             )
         self._splits = splits_of(np.asarray(records, np.int64))
         self._records = int(self._splits[-1])
