@@ -9,7 +9,7 @@ from typing import Any, Generic, Unpack, overload
 
 import numpy as np
 
-from cachelayer.access.joined import concat
+from cachelayer.access.concat import concat
 from cachelayer.access.view import View, ViewRecords
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
