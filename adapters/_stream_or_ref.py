@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cachelayer.access.mixed import Mixture
+from cachelayer.access.mix import Mixture
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.streams.stream import Stream

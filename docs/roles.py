@@ -13,7 +13,7 @@ from typing import Any
 from griffe import Extension, GriffeLoader, Module, Object, ParameterKind, Parameters
 
 import cachelayer
-from cachelayer.access.mixed import Mixture
+from cachelayer.access.mix import Mixture
 from cachelayer.access.view import View
 
 ROLE = re.compile(r":(?:class|func|meth|mod|data):`([\w.]+)`")

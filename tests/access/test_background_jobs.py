@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from cachelayer import CacheLayerError, CorruptionError, StorageError
-from cachelayer.access.background_jobs import Copier
+from cachelayer.access.background_jobs import BackgroundJobs
 from cachelayer.objects.local_cache import CopyOutcome
 
 
@@ -41,12 +41,12 @@ def doing() -> Doing:
 
 
 class Owner:
-    """Holds a copier, which tells it what was done."""
+    """Owns background jobs, which report each finished job to it."""
 
     def __init__(self, doing: Doing) -> None:
         self.told: list[int] = []
         self.refuses: set[int] = set()
-        self.copier: Copier[int] = Copier(doing, self.take, lambda job: job)
+        self.jobs: BackgroundJobs[int] = BackgroundJobs(doing, self.take, lambda job: job)
 
     def take(self, job: int) -> None:
         if job in self.refuses:
@@ -60,29 +60,29 @@ def owner(doing: Doing) -> Owner:
 
 
 @pytest.fixture
-def copier(owner: Owner) -> Copier[int]:
-    return owner.copier
+def jobs(owner: Owner) -> BackgroundJobs[int]:
+    return owner.jobs
 
 
-def test_every_job_is_done_once(doing: Doing, copier: Copier[int]) -> None:
-    threads = [threading.Thread(target=copier.want, args=(range(20),)) for _ in range(4)]
+def test_every_job_is_done_once(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    threads = [threading.Thread(target=jobs.want, args=(range(20),)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    copier.wait()
-    copier.want(range(25))
-    copier.wait()
+    jobs.wait()
+    jobs.want(range(25))
+    jobs.wait()
     assert sorted(doing.done) == list(range(25))
 
 
 def test_the_least_in_rank_is_done_first(doing: Doing, owner: Owner) -> None:
-    copier: Copier[int] = Copier(doing, owner.take, lambda job: -job, threads=1)
+    jobs: BackgroundJobs[int] = BackgroundJobs(doing, owner.take, lambda job: -job, threads=1)
     doing.gate.clear()
-    copier.want([100])
-    copier.want([5, 3, 1, 4, 2, 9])
+    jobs.want([100])
+    jobs.want([5, 3, 1, 4, 2, 9])
     doing.gate.set()
-    copier.wait()
+    jobs.wait()
     assert [job for job in doing.done if job != 100] == [9, 5, 4, 3, 2, 1]
 
 
@@ -93,85 +93,85 @@ def test_each_of_many_jobs_is_ranked_once(doing: Doing, owner: Owner) -> None:
         ranked.append(job)
         return job
 
-    copier: Copier[int] = Copier(doing, owner.take, rank, threads=1)
+    jobs: BackgroundJobs[int] = BackgroundJobs(doing, owner.take, rank, threads=1)
     doing.gate.clear()
     for first in range(0, 3000, 100):
-        copier.want(range(first, first + 200))
+        jobs.want(range(first, first + 200))
     doing.gate.set()
-    copier.wait()
+    jobs.wait()
     assert sorted(doing.done) == sorted(ranked) == list(range(3100))
 
 
 def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Owner) -> None:
     doing.answers = {1: [CopyOutcome.NO_ROOM], 2: [CopyOutcome.BUSY, CopyOutcome.HERE], 3: [StorageError("full")]}
     owner.refuses = {5}
-    owner.copier.want(range(1, 6))
-    owner.copier.wait()
+    owner.jobs.want(range(1, 6))
+    owner.jobs.wait()
     assert sorted(owner.told) == [2, 4]
-    owner.copier.want(range(1, 6))
-    owner.copier.wait()
+    owner.jobs.want(range(1, 6))
+    owner.jobs.wait()
     assert sorted(owner.told) == [2, 3, 4]
     assert doing.done.count(5) == 1
 
 
-def test_a_job_that_cannot_be_done_is_not_tried_again(doing: Doing, copier: Copier[int]) -> None:
+def test_a_job_that_cannot_be_done_is_not_tried_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.answers[1] = [CopyOutcome.NO_ROOM]
-    copier.want([1, 2])
-    copier.wait()
-    copier.want([1, 2])
-    copier.wait()
+    jobs.want([1, 2])
+    jobs.wait()
+    jobs.want([1, 2])
+    jobs.wait()
     assert sorted(doing.done) == [1, 2]
 
 
-def test_a_job_that_somebody_else_is_at_is_looked_at_again(doing: Doing, copier: Copier[int]) -> None:
+def test_a_job_that_somebody_else_is_at_is_looked_at_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.answers[1] = [CopyOutcome.BUSY, CopyOutcome.BUSY, CopyOutcome.HERE]
-    copier.want([1, 2])
-    copier.wait()
+    jobs.want([1, 2])
+    jobs.wait()
     assert sorted(doing.done) == [1, 1, 1, 2]
 
 
-def test_a_job_that_failed_is_done_when_it_is_wanted_again(doing: Doing, copier: Copier[int]) -> None:
+def test_a_job_that_failed_is_done_when_it_is_wanted_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     failure = StorageError("no answer")
     doing.answers[1] = [failure]
-    copier.want([1])
-    copier.wait()
-    assert copier.failure is failure
+    jobs.want([1])
+    jobs.wait()
+    assert jobs.failure is failure
     assert doing.done == [1]
-    copier.want([1, 2])
-    copier.wait()
+    jobs.want([1, 2])
+    jobs.wait()
     assert sorted(doing.done) == [1, 1, 2]
 
 
-def test_a_job_whose_source_is_damaged_is_not_done_again(doing: Doing, copier: Copier[int]) -> None:
+def test_a_job_whose_source_is_damaged_is_not_done_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.answers[1] = [CorruptionError("damaged")]
-    copier.want([1, 2])
-    copier.wait()
-    copier.want([1, 3])
-    copier.wait()
+    jobs.want([1, 2])
+    jobs.wait()
+    jobs.want([1, 3])
+    jobs.wait()
     assert sorted(doing.done) == [1, 2, 3]
 
 
-def test_after_three_failures_in_a_row_no_job_is_done_any_more(doing: Doing, copier: Copier[int]) -> None:
+def test_after_three_failures_in_a_row_no_job_is_done_any_more(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.answers = {job: [StorageError("full")] for job in range(10)}
     for job in range(10):
-        copier.want([job])
-        copier.wait()
+        jobs.want([job])
+        jobs.wait()
     assert doing.done == [0, 1, 2]
 
 
-def test_failures_that_are_not_in_a_row_do_not_end_it(doing: Doing, copier: Copier[int]) -> None:
+def test_failures_that_are_not_in_a_row_do_not_end_it(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.answers = {job: [StorageError("no answer")] for job in range(0, 10, 2)}
     for job in range(10):
-        copier.want([job])
-        copier.wait()
+        jobs.want([job])
+        jobs.wait()
     assert doing.done == list(range(10))
 
 
 def test_what_is_dropped_ends_with_the_jobs_at_hand(doing: Doing) -> None:
     owner = Owner(doing)
     doing.gate.clear()
-    owner.copier.want(range(100))
-    threads = list(owner.copier._threads)
+    owner.jobs.want(range(100))
+    threads = list(owner.jobs._threads)
     gone = weakref.ref(owner)
     del owner
     assert gone() is None
@@ -182,9 +182,9 @@ def test_what_is_dropped_ends_with_the_jobs_at_hand(doing: Doing) -> None:
     assert len(doing.done) <= len(threads)
 
 
-def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, copier: Copier[int]) -> None:
+def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.gate.clear()
-    copier.want([1, 2, 3])
+    jobs.want([1, 2, 3])
     child = os.fork()
     if child == 0:
         code = 1
@@ -192,14 +192,14 @@ def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, copier: Copier[int
             doing.gate, doing._lock = threading.Event(), threading.Lock()
             doing.gate.set()
             doing.done = []
-            copier.wait()
-            copier.want([2, 4])
-            copier.wait()
+            jobs.wait()
+            jobs.want([2, 4])
+            jobs.wait()
             code = 0 if sorted(doing.done) == [2, 4] else 2
         finally:
             os._exit(code)
     doing.gate.set()
-    copier.wait()
+    jobs.wait()
     assert os.waitpid(child, 0)[1] == 0
     assert sorted(doing.done) == [1, 2, 3]
 
@@ -207,7 +207,7 @@ def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, copier: Copier[int
 def test_the_interpreter_ends_while_a_job_is_in_work() -> None:
     script = """
 import threading
-from cachelayer.access.background_jobs import Copier
+from cachelayer.access.background_jobs import BackgroundJobs
 begun = threading.Event()
 def never(job):
     begun.set()
@@ -216,8 +216,8 @@ class Owner:
     def take(self, job):
         pass
 owner = Owner()
-copier = Copier(never, owner.take, lambda job: job)
-copier.want([1])
+jobs = BackgroundJobs(never, owner.take, lambda job: job)
+jobs.want([1])
 begun.wait()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer.access import open_shards
-from cachelayer.access.shard_set import ShardSet
+from cachelayer.access.local_shards import LocalShards
 from cachelayer.arrayrecord import index, mapping
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
@@ -71,8 +71,8 @@ class Shard:
         checksum = index.header_checksum(raw[: index.HEADER_NBYTES])
         return path, replace(self.stats, index_nbytes=len(raw), index_crc32c=checksum)
 
-    def set_of(self, index_path: Path, stats: ShardStats, count: int = 2) -> ShardSet:
-        return ShardSet([N] * count, lambda _, since: ShardReader(self.path, index_path, stats, "never", since))
+    def set_of(self, index_path: Path, stats: ShardStats, count: int = 2) -> LocalShards:
+        return LocalShards([N] * count, lambda _, since: ShardReader(self.path, index_path, stats, "never", since))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def space(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[AddressSpace | None]
     return iter([current])  # type: ignore[return-value]
 
 
-def read(shards: ShardSet, numbers: Ints) -> list[bytes]:
+def read(shards: LocalShards, numbers: Ints) -> list[bytes]:
     found = shards.records(numbers)
     ends = np.cumsum(found.lengths)
     raw = found.ranges(np.zeros(len(found), np.int64), found.lengths).tobytes()
@@ -168,7 +168,7 @@ def test_no_record_is_read_that_the_shards_do_not_have(
     opened = shards[kind].set_of(shards[kind].index_path, shards[kind].stats, count)
     for _ in range(2):
         for attempt in (lambda: opened.records(np.array([0, wrong])), lambda: opened.record(wrong)):
-            with pytest.raises(CorruptionError, match=f"record {wrong} "):
+            with pytest.raises(CorruptionError, match=f"record {wrong}:"):
                 attempt()
         assert read(opened, np.array([N * count - 1])) == [records(kind)[-1]]
 
@@ -192,7 +192,7 @@ def test_a_selection_outside_of_its_shards_is_found_out(shards: dict[str, Shard]
 @pytest.mark.parametrize("numbers", [[-1] + [N] * 2, [2**62, 2**62, 2**62], [3, -3, 3]])
 def test_shards_of_impossible_numbers_of_records_are_refused(shards: dict[str, Shard], numbers: list[int]) -> None:
     with pytest.raises(CorruptionError, match="shards of"):
-        ShardSet(numbers, lambda *_: pytest.fail("opened"))
+        LocalShards(numbers, lambda *_: pytest.fail("opened"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -221,7 +221,9 @@ def test_records_are_the_same_with_room_for_all_shards_for_some_or_for_none(
 ) -> None:
     shard, current = shards[kind], next(space)
     current[0] = {"all": AddressSpace(1 << 30, 40), "some": AddressSpace(1 << 28, 6), "none": None}[room]
-    opened = ShardSet([N] * 8, lambda _, since: ShardReader(shard.path, shard.index_path, shard.stats, verify, since))
+    opened = LocalShards(
+        [N] * 8, lambda _, since: ShardReader(shard.path, shard.index_path, shard.stats, verify, since)
+    )
     expected, rng = records(kind) * 8, np.random.default_rng(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CacheLayerWarning)
@@ -242,7 +244,7 @@ def test_a_shard_that_gave_way_and_was_replaced_is_checked_as_a_new_one(
     path, index_path = tmp_path / "a.array_record", tmp_path / "a.index"
     shutil.copy(shard.path, path)
     shutil.copy(shard.index_path, index_path)
-    opened = ShardSet([N], lambda _, since: ShardReader(path, index_path, shard.stats, "open", since))
+    opened = LocalShards([N], lambda _, since: ShardReader(path, index_path, shard.stats, "open", since))
     expected = records("uniform")
     assert read(opened, np.arange(N)) == expected
     assert current[0].evict(since=2**62)
@@ -282,7 +284,7 @@ MANY = """
 import resource, sys, os
 from pathlib import Path
 import numpy as np
-from cachelayer.access.shard_set import ShardSet
+from cachelayer.access.local_shards import LocalShards
 import cachelayer
 from cachelayer.arrayrecord.reader import ShardReader
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -290,7 +292,7 @@ base = cachelayer.open(sys.argv[1])._base
 path = next(Path(sys.argv[1].rsplit("/", 1)[0]).rglob("*.array_record"))
 stats = base.version.manifest.shards[0].stats
 index = path.with_suffix(".index")
-opened = ShardSet([stats.records] * 600, lambda _, since: ShardReader(path, index, stats, "never", since))
+opened = LocalShards([stats.records] * 600, lambda _, since: ShardReader(path, index, stats, "never", since))
 numbers = np.arange(600) * stats.records + np.arange(600) % stats.records
 found = opened.records(numbers)
 rows = found.slab(0, found.uniform_nbytes)
@@ -332,13 +334,13 @@ import mmap, sys, warnings
 import numpy as np
 from pathlib import Path
 import cachelayer
-from cachelayer.access.shard_set import ShardSet
+from cachelayer.access.local_shards import LocalShards
 from cachelayer.arrayrecord.reader import ShardReader
 base = cachelayer.open(sys.argv[1])._base
 path = next(Path(sys.argv[1].rsplit("/", 1)[0]).rglob("*.array_record"))
 stats = base.version.manifest.shards[0].stats
 index = path.with_suffix(".index")
-shards = ShardSet([stats.records] * 400, lambda _, since: ShardReader(path, index, stats, "never", since))
+shards = LocalShards([stats.records] * 400, lambda _, since: ShardReader(path, index, stats, "never", since))
 others = []
 try:
     while True:

@@ -215,7 +215,7 @@ def test_without_threads_a_function_is_called_by_one_at_a_time() -> None:
     ("make", "error", "message"),
     [
         (lambda s: s(4).map(drawn, rng=True), InvalidArgumentError, r"map\(rng=True\) needs a seed: pass seed="),
-        (lambda s: s(4).map_batches(len).map(str), InvalidArgumentError, r"call map\(\) first"),
+        (lambda s: s(4).map_batches(len).map(str), InvalidArgumentError, r"call map\(\) before map_batches"),
         (lambda s: s().map_batches(len), InvalidArgumentError, "pass a global_batch_size"),
         (lambda s: s(4).map(str, threads=-1), InvalidArgumentError, "threads -1: it must be at least 0"),
         (lambda s: s(4).map(str, threads=1.5), InvalidTypeError, "threads 1.5"),

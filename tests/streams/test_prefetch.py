@@ -242,7 +242,7 @@ def test_too_few_items_are_an_error(prefetch: int) -> None:
         def __getitems__(self, indices: list[int]) -> list[int]:
             return indices[:-1]
 
-    with pytest.raises(SourceError, match=r"Forgetful\.__getitems__ gave 0 items for 1"):
+    with pytest.raises(SourceError, match=r"Forgetful\.__getitems__ returned 0 items for 1"):
         list(Forgetful(100).stream(prefetch=prefetch))
 
 

@@ -140,9 +140,9 @@ def test_what_has_no_stored_records_is_refused() -> None:
         cachelayer.concat([])
 
 
-def test_what_is_no_list_of_refs_is_refused(refs: list[DataRef[Any]]) -> None:
+def test_what_is_not_a_list_of_refs_is_refused(refs: list[DataRef[Any]]) -> None:
     for wrong in (refs[0], 5):
-        with pytest.raises(InvalidTypeError, match="no list of DataRefs"):
+        with pytest.raises(InvalidTypeError, match="takes a list of DataRefs"):
             cachelayer.concat(wrong)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Any object with a length and items, with the streams, order and state of a DataRef, uncached."""
+"""Streams over any object with a length and items, without caching it: ``cachelayer.wrap`` and what it returns."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Sized(Protocol[T_co]):
 
 
 class WrappedBase:
-    """An object's items as records.
+    """The items of an object as records.
 
     Args:
-        obj: the object; ``__getitems__`` is used where it has it.
-        identity: what stands for its contents in digests and states.
-        declared: the spec of its items; None to see it from them.
+        obj: the object; its ``__getitems__`` is used if it has one.
+        identity: a text that identifies its contents in digests and states.
+        declared: the spec of its items; None to infer it from them.
     """
 
     def __init__(self, obj: Any, identity: str, declared: tree.Tree | None = None) -> None:
@@ -51,7 +51,7 @@ class WrappedBase:
     def __len__(self) -> int:
         return self._records
 
-    # Unknown without reading; a guess that makes blocks of a few hundred items.
+    # The size is unknown before items are read. This guess leads to blocks of a few hundred items.
     record_nbytes = 4096
     read_together = 1024
     reading_cost: ReadingCost = "foreign"
@@ -62,25 +62,28 @@ class WrappedBase:
 
     @property
     def element_spec(self) -> tree.Tree:
-        """The spec that was declared, else that of item 0."""
+        """The declared spec; if there is none, the spec of item 0."""
         if self.declared is not None or not self._records:
             return self.declared
         return from_element(self.element(0))
 
     def element(self, number: int) -> Any:
-        return self._asked(lambda: _own(self._obj[number]), [number])
+        return self._call(lambda: _copied(self._obj[number]), [number])
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         if not hasattr(self._obj, "__getitems__"):
             return [self.element(number) for number in numbers.tolist()]
         wanted = numbers.tolist()
-        items: list[Any] = self._asked(lambda: [_own(item) for item in self._obj.__getitems__(wanted)], wanted)
+        items: list[Any] = self._call(lambda: [_copied(item) for item in self._obj.__getitems__(wanted)], wanted)
         if len(items) != len(numbers):
-            raise SourceError(f"{type(self._obj).__name__}.__getitems__ gave {len(items)} items for {len(numbers)}")
+            raise SourceError(f"{type(self._obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
         return items
 
-    def _asked(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
-        """What the object gives. An IndexError or a StopIteration of its own would end loops, so it becomes ours."""
+    def _call(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
+        """Return what ``read`` returns.
+
+        An IndexError or a StopIteration of the object becomes a SourceError: it would silently end loops of callers.
+        """
         try:
             with self._lock:
                 return read()
@@ -97,8 +100,8 @@ class WrappedBase:
             f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
         )
 
-    def batches(self, parts: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
-        return (self.batch(part, None) for part in parts)
+    def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
+        return (self.batch(numbers, None) for numbers in batches)
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         elements = self.elements(numbers)
@@ -112,7 +115,7 @@ class WrappedBase:
 
 
 class WrappedRef(View[T], Generic[T]):
-    """What :func:`cachelayer.wrap` gives: a DataRef's interface over any object."""
+    """Any object with a length and items, with the interface of a DataRef. :func:`cachelayer.wrap` returns it."""
 
     _base: WrappedBase
 
@@ -127,43 +130,44 @@ class WrappedRef(View[T], Generic[T]):
         return f"WrappedRef({self._base.identity!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
 
-def _own(item: Any) -> Any:
-    """An item that its receiver may change: the object may hand out the same one again, or use its memory again."""
-    return tree.map_structure(item, _own_leaf)
+def _copied(item: Any) -> Any:
+    """Return a copy that the caller may change: the object may return the same item, or reuse its memory, later."""
+    return tree.map_structure(item, _copied_leaf)
 
 
-def _own_leaf(_path: str, leaf: Any) -> Any:
+def _copied_leaf(_path: str, leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
-    # Tensors, Ragged and the like.
+    # Tensors, Ragged and similar objects.
     return copy.deepcopy(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf
 
 
 def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None) -> WrappedRef[T]:
-    """An object's items with the streams, order, shards and state of a DataRef, without caching them.
+    """Return an object's items with the streams, order, shards and state of a DataRef, without caching them.
 
     Args:
-        obj: anything with ``__len__`` and ``__getitem__``; read from several threads, but by one at a time.
-        identity: names the contents: states are exchanged between objects of one identity and length, so change it
-            when the contents change.
-        element_spec: the structure of an item with leaf specs, dtypes or objects with shape and dtype; by default each
-            batch is stacked as its items are. Needed where shapes differ, or where something is None in some items.
+        obj: anything with ``__len__`` and ``__getitem__``. Several threads read it, one at a time.
+        identity: a text that names the contents. A state fits every object with the same identity and length, so
+            change the identity when the contents change.
+        element_spec: the structure of an item, with leaf specs, dtypes or objects with shape and dtype. By default,
+            the items of each batch decide how it is stacked. Pass it if shapes differ between items, or if a leaf is
+            None in some items.
 
     Raises:
-        InvalidTypeError: where the object has no length or no items.
-        InvalidArgumentError: where the identity is no text.
+        InvalidTypeError: if the object has no length or no items.
+        InvalidArgumentError: if the identity is not a text.
     """
     name = type(obj).__name__
     if not hasattr(obj, "__len__") or not hasattr(obj, "__getitem__"):
         raise InvalidTypeError(f"a {name} has no __len__ and __getitem__: it cannot be wrapped")
     if isinstance(obj, Mapping):
-        raise InvalidTypeError(f"a {name} has keys and no items 0, 1, ...: wrap a list of its values, or of dicts")
+        raise InvalidTypeError(f"a {name} has keys instead of items 0, 1, ...: wrap a list of its values, or of dicts")
     if not isinstance(identity, str) or not identity or not _is_unicode(identity):
         raise InvalidArgumentError(f"identity {identity!r}: pass a text that names the contents")
     try:
         len(obj)
     except Exception as error:
-        raise InvalidTypeError(f"the length of a {name} is not known: {type(error).__name__}: {error}") from error
+        raise InvalidTypeError(f"len() of a {name} failed: {type(error).__name__}: {error}") from error
     spec = None if element_spec is None else declared(element_spec)
     return WrappedRef(WrappedBase(obj, identity, spec))
 

@@ -1,4 +1,4 @@
-"""The shards of a version as one sequence of records."""
+"""The shards of a version on this host, as one sequence of records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MOST_RECORDS = 2**62
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedRecords:
-    """Records of several shards.
+class GroupedRecords:
+    """Records that were read in groups, for example from several shards.
 
     Args:
-        rows: number of records.
-        groups: for each shard the rows that come from it, and its records.
+        rows: the number of records.
+        groups: for each group, the rows that it has, and their records.
     """
 
     rows: int
@@ -53,36 +53,38 @@ class JoinedRecords:
         return out
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
-        found = self.slab(offset, nbytes)
-        return [found[row : row + rows].copy() for row in range(0, len(found), rows)]
+        slab = self.slab(offset, nbytes)
+        return [slab[row : row + rows].copy() for row in range(0, len(slab), rows)]
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
         for rows, records in self.groups:
-            part = records.ranges(starts[rows], lengths[rows])
-            move_ranges(out, splits[rows], part, splits_of(lengths[rows])[:-1], lengths[rows])
+            group = records.ranges(starts[rows], lengths[rows])
+            move_ranges(out, splits[rows], group, splits_of(lengths[rows])[:-1], lengths[rows])
         return out
 
 
-class ShardSet:
-    """Random access over shards that are opened at first touch. Safe to use from threads.
+class LocalShards:
+    """Random access to the records of local shards. Thread-safe.
 
-    A shard that is open takes no file descriptor. If there are more shards than can be mapped at a time, those that
-    were not read for the longest time give way.
+    A shard is opened when it is first read. An open shard holds no file descriptor. If not all shards can be mapped at
+    a time, those that were read least recently are unmapped.
 
     Args:
-        records: number of records of each shard.
-        open_shard: opens a shard by its number, for a read that began at a time of the monotonic clock.
+        records: the number of records of each shard.
+        open_shard: opens a shard, given its number and when the read began, in nanoseconds of the monotonic clock.
 
     Raises:
-        CorruptionError: if these cannot be numbers of records.
+        CorruptionError: if a number of records is negative, or their sum is too large.
     """
 
     def __init__(self, records: Sequence[int], open_shard: Callable[[int, int], ShardReader]) -> None:
         keep_freed_memory()
         if min(records, default=0) < 0 or sum(records) > _MOST_RECORDS:
-            raise CorruptionError(f"{len(records)} shards of {sum(records)} records, the least {min(records)}")
+            raise CorruptionError(
+                f"{len(records)} shards of {sum(records)} records in total, the smallest of {min(records)}"
+            )
         self._splits = splits_of(np.asarray(records, np.int64))
         self._records = int(self._splits[-1])
         self._starts: list[int] = self._splits[:-1].tolist()
@@ -93,14 +95,14 @@ class ShardSet:
         return self._records
 
     def reader(self, number: int) -> ShardReader:
-        """The reader of a shard."""
+        """Return the reader of a shard."""
         return self._open.reader(number, time.monotonic_ns())
 
     def record(self, number: int) -> bytearray:
-        """One record, the caller's own.
+        """Return one record; the caller may change it.
 
         Raises:
-            CorruptionError: if there is no such record, or it is not what was written.
+            CorruptionError: if there is no such record, or it is damaged.
         """
         if not 0 <= number < self._records:
             raise self._no_record(number)
@@ -108,10 +110,10 @@ class ShardSet:
         return self._open.reader(shard, time.monotonic_ns()).record(number - self._starts[shard])
 
     def records(self, numbers: Ints) -> Records:
-        """The records of these numbers.
+        """Return the records of these numbers.
 
         Raises:
-            CorruptionError: if there is no such record, or one is not what was written.
+            CorruptionError: if there is no such record, or one is damaged.
         """
         if len(numbers) == 0:
             return RecordBuffer.of([])
@@ -121,39 +123,39 @@ class ShardSet:
         if len(self._starts) == 1:
             return self._open.reader(0, now).records(numbers)
         shard_of = self._shards_of(numbers)
-        found = self._open.gathered(shard_of, numbers, now)
-        if found is not None:
-            return found
+        gathered = self._open.gathered(shard_of, numbers, now)
+        if gathered is not None:
+            return gathered
         order = np.argsort(shard_of, kind="stable")
         shards, firsts = np.unique(shard_of[order], return_index=True)
         readers = self._open.readers(shards.tolist(), now)
-        found = self._open.gathered(shard_of, numbers, now)
-        if found is not None:
-            return found
+        gathered = self._open.gathered(shard_of, numbers, now)
+        if gathered is not None:
+            return gathered
         within = numbers - self._splits[shard_of]
         rows_of = np.split(order, firsts[1:])
         groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
-        return JoinedRecords(len(numbers), groups)
+        return GroupedRecords(len(numbers), groups)
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
-        """The bytes that these records take in their shards, from the indices alone."""
+        """Return the bytes that these records take in their shards; reads the indices only."""
         self._check(numbers)
         shard_of = self._shards_of(numbers)
         out = np.empty(len(numbers), np.int64)
         for shard in np.unique(shard_of).tolist():
-            mine = np.flatnonzero(shard_of == shard)
-            _, out[mine] = self.reader(shard).where(numbers[mine] - self._splits[shard])
+            rows = np.flatnonzero(shard_of == shard)
+            _, out[rows] = self.reader(shard).where(numbers[rows] - self._splits[shard])
         return out
 
     def _shards_of(self, numbers: Ints) -> Ints:
-        """The shard of each record."""
+        """Return the shard of each record."""
         shard_of: Ints = self._splits[1:].searchsorted(numbers, side="right")
         return shard_of
 
     def _check(self, numbers: Ints) -> None:
-        # As unsigned integers negative ones are the largest: one comparison for both ends.
+        # As unsigned integers, negative numbers are larger than all others: one comparison checks both ends.
         if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
             raise self._no_record(int(numbers[(numbers < 0) | (numbers >= len(self))][0]))
 
     def _no_record(self, number: int) -> CorruptionError:
-        return CorruptionError(f"record {number} is asked of shards that hold {len(self)} records")
+        return CorruptionError(f"there is no record {number}: the shards hold {len(self)} records")

@@ -1,4 +1,4 @@
-"""Several datasets as one endless stream, in exact proportions."""
+"""Mix datasets in exact proportions: ``cachelayer.mix`` and what it returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, Unpack, overload
 
 import numpy as np
 
-from cachelayer.access.joined import concat
+from cachelayer.access.concat import concat
 from cachelayer.access.view import View, ViewRecords
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -22,7 +22,7 @@ from cachelayer.streams.stream_options import MixtureArguments, make_options, ta
 
 
 class Mixture(Generic[T]):
-    """What :func:`cachelayer.mix` gives: endless streams of several datasets."""
+    """Endless streams of several datasets in exact proportions. :func:`cachelayer.mix` returns it."""
 
     def __init__(self, parts: Sequence[tuple[View[T], int]]) -> None:
         self._parts = tuple(parts)
@@ -36,12 +36,12 @@ class Mixture(Generic[T]):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over ``mix`` and, for each dataset, its digest (32 bytes) and weight (int64), in hexadecimal."""
+        """SHA-256 over ``mix`` and the digest (32 bytes) and weight (int64) of each dataset, in hexadecimal."""
         return self._records.digest
 
     @property
     def element_spec(self) -> Tree:
-        """The structure of an element, with :class:`cachelayer.ArraySpec` and the like as leaves."""
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
         return self._records.element_spec
 
     @overload
@@ -50,15 +50,15 @@ class Mixture(Generic[T]):
     def stream(self, global_batch_size: int | None, **options: Unpack[MixtureArguments]) -> Stream[Any]: ...
     @takes_stream_options("num_epochs", "remainder")
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
-        """All datasets as an endless sequence, the same for any number of shards, resumable at any place.
+        """Return all datasets as an endless sequence: the same for any number of shards, resumable at any position.
 
-        Each dataset goes through its own epochs, so that a small one with a large weight comes round more often. The
-        arguments are those of :meth:`cachelayer.DataRef.stream`; ``stream.records(t)`` counts records through the
-        datasets one after another.
+        Each dataset goes through its own epochs, so a small dataset with a large weight repeats more often. The
+        arguments are those of :meth:`cachelayer.DataRef.stream`. ``stream.records(t)`` numbers the records of all
+        datasets, one dataset after another.
 
         Raises:
-            InvalidArgumentError: where an argument cannot be; the message names it and the fix.
-            InvalidTypeError: where an argument is of the wrong type.
+            InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+            InvalidTypeError: if an argument is of the wrong type.
         """
         checked = make_options(ENDLESS, global_batch_size, num_epochs=None, remainder="drop", **options)
         pattern = Pattern(tuple(weight for _, weight in self._parts))
@@ -72,30 +72,30 @@ class Mixture(Generic[T]):
 
 
 def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
-    """Several datasets as one endless stream: of every so many records in a row each has exactly its weight.
+    """Mix datasets into one endless stream, in exact proportions.
 
     Args:
-        parts: pairs of a DataRef, or a view, or what :func:`cachelayer.concat` gave, and its weight: an integer, 1 at
-            least. The weights sum to W, 65,536 at most: of any W records in a row each dataset has as many as its
-            weight, evenly spread.
+        parts: pairs of a dataset (a DataRef, a view, or a result of :func:`cachelayer.concat`) and its weight, a
+            positive integer. The weights sum to W, at most 65,536: among any W records in a row, each dataset has as
+            many as its weight, evenly spread.
 
     Raises:
-        InvalidArgumentError: where there are none, one is empty, a weight cannot be, or element specs differ.
+        InvalidArgumentError: if there are no datasets, one is empty, a weight is invalid, or element specs differ.
         InvalidTypeError: for other objects.
     """
-    found = []
+    pairs = []
     if not isinstance(parts, Iterable):
-        raise InvalidTypeError(f"a {type(parts).__name__} is no list of pairs of a DataRef and its weight")
+        raise InvalidTypeError(f"mix takes a list of pairs of a DataRef and its weight, not a {type(parts).__name__}")
     for part in parts:
         if not isinstance(part, (tuple, list)) or len(part) != 2 or not isinstance(part[0], View):
-            raise InvalidTypeError(f"part {part!r} of a mixture: pass pairs of a DataRef and its weight")
+            raise InvalidTypeError(f"cannot mix {part!r}: pass pairs of a DataRef and its weight")
         ref, weight = part[0], integer("weight", part[1], 1)
         if len(ref) == 0:
             raise InvalidArgumentError(f"{ref!r} has no records to mix")
-        found.append((ref, weight))
-    total = sum(weight for _, weight in found)
+        pairs.append((ref, weight))
+    total = sum(weight for _, weight in pairs)
     if total > MOST_TURNS:
         raise InvalidArgumentError(
             f"the weights sum to {total}, more than {MOST_TURNS}: divide them by a common factor"
         )
-    return Mixture(found)
+    return Mixture(pairs)

@@ -165,7 +165,7 @@ def test_sixty_five_thousand_turns_are_the_most(refs: list[DataRef[Any]]) -> Non
         (lambda r: [([1, 2], 1)], InvalidTypeError, "pass pairs of a DataRef and its weight"),
         (lambda r: [(cachelayer.wrap([1], identity="x"), 1)], InvalidTypeError, "WrappedRef has no stored records"),
         (lambda r: [(cachelayer.mix([(r[0], 1)]), 1)], InvalidTypeError, "pass pairs of a DataRef and its weight"),
-        (lambda r: 5, InvalidTypeError, "no list of pairs"),
+        (lambda r: 5, InvalidTypeError, "a list of pairs"),
     ],
 )
 def test_what_cannot_be_mixed_says_so(

@@ -219,18 +219,18 @@ def test_items_in_memory_that_is_used_again_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("length", [-1, 1.5, "3", NotImplementedError("no length"), TypeError("endless")])
 def test_a_length_that_is_none_is_refused(length: Any) -> None:
-    with pytest.raises(InvalidTypeError, match="the length of a Odd is not known"):
+    with pytest.raises(InvalidTypeError, match=r"len\(\) of a Odd failed"):
         cachelayer.wrap(Odd(length, int), identity="odd")
 
 
 @pytest.mark.parametrize("obj", [list, np.array(3)])
 def test_what_only_looks_as_if_it_had_items_is_refused(obj: Any) -> None:
-    with pytest.raises(InvalidTypeError, match=r"the length of a .* is not known"):
+    with pytest.raises(InvalidTypeError, match=r"len\(\) of a .* failed"):
         cachelayer.wrap(obj, identity="x")
 
 
 def test_a_dict_is_no_sequence_of_items() -> None:
-    with pytest.raises(InvalidTypeError, match=r"a dict has keys and no items 0, 1, \.\.\.: wrap a list"):
+    with pytest.raises(InvalidTypeError, match=r"a dict has keys instead of items 0, 1, \.\.\.: wrap a list"):
         cachelayer.wrap({"x": [1, 2], "y": [3, 4]}, identity="x")  # type: ignore[arg-type]
 
 
