@@ -1,1 +1,1 @@
-"""ArrayRecord files: their layout, and reading and writing them."""
+"""ArrayRecord files: layout, index, writing, and reading by maps or ranges. Nothing here knows versions or elements."""

@@ -1,4 +1,8 @@
-"""The compression of records in a shard."""
+"""The compression of records in a shard, as users name it.
+
+What is written and read follows in ``writer``, ``index``, ``decompress`` and ``file``; the fast paths for
+records that vary in size are in ``places`` and in ``access/open_shards``.
+"""
 
 from __future__ import annotations
 

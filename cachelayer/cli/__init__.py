@@ -1,4 +1,4 @@
-"""The command line: ``cachelayer --help``."""
+"""The command line: one module a group of commands, and what they print. Work is done in the packages below."""
 
 from __future__ import annotations
 

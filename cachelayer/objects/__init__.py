@@ -1,1 +1,1 @@
-"""Bytes under names: where they are kept, and what the names are."""
+"""Objects in a store: local disk, S3, GCS, fsspec; their names; the local cache. Nothing here knows what they hold."""

@@ -1,4 +1,8 @@
-"""Open the client that serves the scheme of a URL. A new store begins here, with its scheme and its client."""
+"""Open the client that serves the scheme of a URL.
+
+A new store begins here, with its scheme and its client; ``open_store`` knows which schemes name buckets. Schemes
+without put-if-absent open through fsspec, and need ``unsafe_commit=True`` to be written.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.process_identity import Process, this_process
 
 EXPIRY = 30.0
-"""Seconds without a beat after which an attempt counts as dead; ``CACHELAYER_LEASE_SECONDS`` overrides it."""
+"""Seconds without a beat after which an attempt counts as dead; ``CACHELAYER_LEASE_SECONDS`` overrides it.
+
+On a local disk there are no beats: see :mod:`cachelayer.versions.file_lock`.
+"""
 _BEATS_PER_EXPIRY = 6
 _SHOWN = 200
 
