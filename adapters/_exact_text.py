@@ -1,4 +1,4 @@
-"""Numbers that text says, as the float that a user declares for them: a fraction is rounded, an integer never is."""
+"""Numbers that text says, as a declared float: rounded if written with a fraction or exponent, else exact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_INTEGER = r"^[-+]?[0-9]+(\.0*)?$"
+_INTEGER = r"^[-+]?[0-9]+$"
 _NOT_ZERO = r"^[-+]?[0.]*[1-9]"
 
 

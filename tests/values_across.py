@@ -40,6 +40,7 @@ class Row:
         make: records as a source of this framework, in a folder if it needs one; raises `NoSuchValue` if the framework
             cannot hold them. If not given, what came out goes in.
         options: of ``cache``, for the way in.
+        taken: what went in, with the names of its leaves as they were; if not given, they are the same.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Row:
     read: Callable[[Any], Iterable[Any]] | None = None
     make: Callable[[DataRef[Any], Path], Any] | None = None
     options: Callable[[DataRef[Any]], dict[str, Any]] | None = None
+    taken: Callable[[DataRef[Any]], Iterable[Any]] = iter
 
 
 def assert_same(got: Any, wanted: Any) -> None:
@@ -154,7 +156,7 @@ class Cells:
 
             def taken() -> list[Any]:
                 source = row.make(ref, folder) if row.make else made[0] if not row.read else row.out(ref)
-                return list(storage.cache(source, f"{identity}-in", "v1", **options))
+                return list(row.taken(storage.cache(source, f"{identity}-in", "v1", **options)))
 
             into, again = verdict_of(taken, leaf)
             if into == "equal":
