@@ -92,8 +92,11 @@ def verdict_of(way: Callable[[], Any], leaf: str) -> tuple[Verdict, Any]:
             return "none", error
     if not said:
         return "equal", found
-    assert [warning.category for warning in said] == [CacheLayerWarning], [str(warning.message) for warning in said]
-    assert f"['{leaf}']" in str(said[0].message)
+    messages = [str(warning.message) for warning in said]
+    assert {warning.category for warning in said} == {CacheLayerWarning}, messages
+    assert all(f"['{leaf}']" in message for message in messages), messages
+    # Once for each leaf within.
+    assert len({*messages}) == len(messages), messages
     return "warned", found
 
 
