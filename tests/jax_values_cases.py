@@ -41,4 +41,4 @@ def taken(ref: DataRef[Any]) -> Iterator[Any]:
 
 
 class TestJax(ValuesAcross):
-    row = Row("jax", out=batches, read=rows_of, options=lambda _: {"unbatch": True}, taken=taken)
+    row = Row("jax", out=batches, read=rows_of, options=lambda _: {"unbatch": True}, taken=taken, takes_wrapped=True)

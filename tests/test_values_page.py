@@ -14,5 +14,7 @@ def test_the_page_shows_the_verdicts_that_are_tested() -> None:
 
 
 def test_every_column_of_the_page_has_its_tests() -> None:
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_values_*.py"))
+    here = Path(__file__).parent
+    files = [*here.glob("test_values_*.py"), *here.glob("*_values_cases.py")]
+    tests = "".join(path.read_text() for path in files)
     assert {path.stem for path in FOLDER.glob("*.toml")} == {*re.findall(r'Row\(\s*"(\w+)"', tests)}
