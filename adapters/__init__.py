@@ -1,1 +1,1 @@
-"""Faces of cachelayer towards frameworks, a module each; a framework is imported there and nowhere else."""
+"""Adapters, one module a framework: only here is a framework imported. Modules that begin with ``_`` are shared."""

@@ -1,4 +1,4 @@
-"""Rows in the types that a user declares: each value stays what it is, or is refused with its record."""
+"""Cast rows to the types that a user declares: each value stays the same, or an error names its record."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ except ImportError as error:
 
 
 def cast_rows(rows: Any, schema: pa.Schema) -> Any:
-    """Return rows of a table or a batch in the types of a schema; floats are rounded to narrower ones.
+    """Cast the rows of a table or a batch to the types of a schema. Floats may be rounded to narrower ones.
 
     Raises:
-        ElementError: with the record, counted from the first of the rows, for a value that its type cannot hold.
+        ElementError: if a type cannot hold a value; names the record, counted from the first of the rows.
     """
     columns = []
     for field in schema:
@@ -31,7 +31,7 @@ def cast_rows(rows: Any, schema: pa.Schema) -> Any:
 
 def _cast(path: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
-        return _held(array, kind)
+        return _cast_or_raise(array, kind)
     except pa.ArrowException as error:
         place, reason = _first_that_fails(array, kind, error)
         got = repr(array[place].as_py())
@@ -39,16 +39,16 @@ def _cast(path: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
         raise ElementError(f"a value that {kind} holds", got[:80], path=path, record=place, hint=hint) from reason
 
 
-def _held(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    # Text that is no UTF-8 is refused later, by the check of all text.
+def _cast_or_raise(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    # Text that is not UTF-8 passes here: the check of all text refuses it later.
     made = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
     if kinds.is_floating(kind) and kinds.is_floating(array.type):
         infinite = pc.and_(pc.is_inf(_wide(made)), pc.invert(pc.is_inf(_wide(array))))
         if pc.any(infinite).as_py():
-            raise pa.ArrowInvalid(f"{kind} has no number of this size")
+            raise pa.ArrowInvalid(f"the number is too large for {kind}")
     shortened = kinds.is_boolean(kind) or kinds.is_date(kind) or kinds.is_time(kind)
     if shortened and not is_text(array.type) and not pc.all(pc.equal(pc.cast(made, array.type), array)).as_py():
-        raise pa.ArrowInvalid(f"{kind} has another value")
+        raise pa.ArrowInvalid(f"{kind} would change the value")
     return made
 
 
@@ -57,10 +57,10 @@ def _wide(array: pa.Array) -> pa.Array:
 
 
 def _first_that_fails(array: pa.Array, kind: pa.DataType, error: Exception) -> tuple[int, Exception]:
-    """Return the place of the first value that does not fit by itself, and how it fails."""
+    """Return the place of the first value that fails when it is cast alone, and its error."""
     for place in range(len(array)):
         try:
-            _held(array.slice(place, 1), kind)
+            _cast_or_raise(array.slice(place, 1), kind)
         except pa.ArrowException as own:
             return place, own
     return 0, error

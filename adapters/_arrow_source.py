@@ -1,16 +1,15 @@
-"""Arrow record batches as a source: what the adapters of tables share."""
+"""A source of Arrow record batches, which all adapters of tables share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
-
 from cachelayer.adapters._arrow_casts import cast_rows
-from cachelayer.adapters._arrow_columns import Lists, check_structs, column, dtype_of, leaf_spec
+from cachelayer.adapters._arrow_columns import Lists
+from cachelayer.adapters._arrow_leaves import check_declared, column_of, leaves_of, spec_of
 from cachelayer.adapters._files import Files
 from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.builds.source_identity import FileFacts
@@ -26,28 +25,24 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.column import Column
-from cachelayer.records.leaf_codecs import leaf_codec
-from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
 
 try:
     import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.types as kinds
 except ImportError as error:
     raise MissingDependencyError("this needs pyarrow: pip install 'cachelayer[arrow]'") from error
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Record batches of one schema, such as those of a file.
+class ArrowPart:
+    """Record batches with one schema, such as those of a file.
 
     Args:
-        name: of the file; what has none, has "".
-        schema: of every batch.
-        rows: number of rows, where it is known.
-        batches: gives them, from a row on that is 0 where ``rows`` is None, or where the source cannot skip.
-        casts: whether the types of the schema are those that a user declares, and batches have others.
+        name: the name of the file; "" if there is no file.
+        schema: the schema of every batch.
+        rows: the number of rows, or None if it is unknown.
+        batches: returns the batches from a given row on. The row is 0 if ``rows`` is None or the source cannot skip.
+        casts: whether a user declares the types of the schema, so that batches must be cast to them.
     """
 
     name: str
@@ -57,7 +52,7 @@ class Part:
     casts: bool = False
 
     @classmethod
-    def of_table(cls, table: pa.Table) -> Part:
+    def of_table(cls, table: pa.Table) -> ArrowPart:
         return cls("", table.schema, len(table), lambda row: table.slice(row).to_batches())
 
     @property
@@ -67,11 +62,11 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a table, whose columns are made when they are asked for: what has no place in them is known by its row.
+    """Rows of a table. Their columns are made when asked for, so that an error can name the row of a value.
 
     Args:
         table: a table or a batch.
-        taken: gives the columns of some rows of it.
+        taken: returns the columns of some rows of the table.
     """
 
     table: Any
@@ -88,20 +83,20 @@ class Rows:
 
 
 class ArrowSource:
-    """Rows of tables, taken over column by column: an element is a dict with the names of the columns.
+    """Rows of tables, converted column by column. An element is a dict whose keys are the column names.
 
     Args:
-        kind: what it is, for the provenance.
-        parts: gives the parts in order, each time it is called. Lengths are known where it gives a sequence.
-        declared: the element spec that the user declares, in place of that of the schema.
+        kind: the kind of source, for the provenance.
+        parts: returns the parts in order, each time it is called. Lengths are known only if it returns a sequence.
+        declared: the element spec that the user declares, in place of the one that the schema implies.
         begin: the row to begin with.
-        files: that the parts are read from, if they are.
+        files: the files that the parts are read from; None if they are not read from files.
     """
 
     def __init__(
         self,
         kind: str,
-        parts: Callable[[], Iterable[Part]],
+        parts: Callable[[], Iterable[ArrowPart]],
         declared: Tree | None = None,
         begin: int = 0,
         files: Files | None = None,
@@ -114,64 +109,64 @@ class ArrowSource:
 
     @property
     def is_local(self) -> bool:
-        """Whether its files, if there are any, lie on this host."""
+        """Whether this source reads files, and they lie on this host."""
         return self._files is not None and self._files.is_local
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells its files from others."""
+        """The facts that distinguish the files of this source from others."""
         return {} if self._files is None else self._files.identity
 
     def file_facts(self) -> list[FileFacts]:
-        """Return what the listings of its files say now."""
+        """Return the current size and modification time of each file."""
         return [] if self._files is None else self._files.facts()
 
     def with_element_spec(self, spec: Tree) -> Self:
-        """The same source, of a spec that a user declares."""
+        """Return this source with an element spec that a user declares."""
         return type(self)(self.kind, self._parts, spec, self._begin, self._files)
 
     @cached_property
-    def _first(self) -> Part:
+    def _first(self) -> ArrowPart:
         return next(iter(self._parts()))
 
     @cached_property
     def element_spec(self) -> Tree | None:
-        """The spec of the schema, or the declared one.
+        """The declared element spec, or the one that the schema implies.
 
         Raises:
-            InvalidTypeError: for a column that cannot be stored, with its path.
-            InvalidArgumentError: where the declared spec is not one of this schema, or a column holds nothing but nulls
-                and none is declared.
+            InvalidTypeError: if a column cannot be stored; names its path.
+            InvalidArgumentError: if the declared spec does not fit the schema, or if a column holds only nulls and no
+                spec is declared.
         """
         try:
-            own = _spec(pa.struct(list(self._first.schema)), "")
+            own = spec_of(pa.struct(list(self._first.schema)), "")
         except UnicodeDecodeError as error:
             raise InvalidTypeError(
-                f"a column{self._first.origin} has a name that is no UTF-8: {error.object!r}: rename it"
+                f"a column{self._first.origin} has a name that is not UTF-8: {error.object!r}: rename it"
             ) from error
         if self._declared is not None:
-            _check_declared(own, self._declared)
+            check_declared(own, self._declared)
             return self._declared
         unknown = [path for path, leaf in tree.leaf_values(own) if leaf is None]
         if unknown:
             raise InvalidArgumentError(
-                f"leaf {unknown[0]} is null in every row{self._first.origin}, so that nothing tells what it is: "
-                "pass element_spec= with its dtype, or None for what is to stay None"
+                f"leaf {unknown[0]} is null in every row{self._first.origin}, so its dtype is unknown: "
+                "pass element_spec= with its dtype, or with None for a leaf that is always None"
             )
         return own
 
     @cached_property
     def length(self) -> int | None:
-        """Number of rows, where all parts know theirs."""
+        """The number of rows, or None if a part does not know its own."""
         parts = self._parts()
         counts = [part.rows for part in parts] if isinstance(parts, Sequence) else [None]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The rows, in batches.
+        """Yield the rows, in batches.
 
         Raises:
-            SourceError: where a part cannot be read, or has another schema than the first.
+            SourceError: if a part cannot be read, or its schema differs from that of the first.
         """
         first = 0
         for part in self._parts():
@@ -189,43 +184,43 @@ class ArrowSource:
                 if limit is not None and first >= self._begin + limit:
                     return
 
-    def _columns(self, part: Part, table: pa.RecordBatch) -> list[Column]:
+    def _columns(self, part: ArrowPart, table: pa.RecordBatch) -> list[Column]:
         """Return the columns of some rows of a part.
 
         Raises:
-            ElementError: for what the spec has no place for, such as null within a list, or text that is no UTF-8.
+            ElementError: if the spec cannot hold a value, such as null within a list, or text that is not UTF-8.
         """
         try:
             taken = cast_rows(table, part.schema) if part.casts else table
-            found = dict(_leaves("", Lists(taken.to_struct_array())))
-            return [_column(path, spec, found[path]) for path, spec in tree.leaves(self.element_spec)]
+            leaves = dict(leaves_of("", Lists(taken.to_struct_array())))
+            return [column_of(path, spec, leaves[path]) for path, spec in tree.leaves(self.element_spec)]
         except ElementError as error:
-            hint = f"{error.hint} It lies{part.origin}." if part.name else error.hint
+            hint = f"{error.hint} It is{part.origin}." if part.name else error.hint
             named = ElementError(error.expected, error.got, path=error.path, record=error.record, hint=hint.strip())
             raise named from error.__cause__
 
 
 class SkippableArrowSource(ArrowSource):
-    """The same, of parts that begin at any row. Those whose rows are not counted are run through up to it."""
+    """An ArrowSource that can begin at any row. Parts that do not know their number of rows are read from the start."""
 
     def rest(self, records: int) -> Self:
-        """The same rows from one on."""
+        """Return this source without its first records."""
         return type(self)(self.kind, self._parts, self._declared, self._begin + records, self._files)
 
 
 def from_row(batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:
-    """The same rows from one on."""
+    """Yield the rows from a given one on."""
     for batch in batches:
         if row < len(batch):
             yield batch.slice(row)
         row = max(0, row - len(batch))
 
 
-def check_schema(first: Part, other: Part) -> None:
-    """Raise where a part has other columns than the first.
+def check_schema(first: ArrowPart, other: ArrowPart) -> None:
+    """Raise if the columns of a part differ from those of the first.
 
     Raises:
-        SourceError: with both parts and the first column that differs.
+        SourceError: names both parts and the first column that differs.
     """
     mine, theirs = first.schema, other.schema
     if mine.names == theirs.names and mine.types == theirs.types:
@@ -237,12 +232,12 @@ def check_schema(first: Part, other: Part) -> None:
             break
     raise SourceError(
         f"the schema changes at {other.name or 'a later part'}: {change} as in {first.name or 'the first'}: "
-        "say which types to read, or write the files anew with one schema"
+        "pass schema= with the types to read, or write the files again with one schema"
     )
 
 
-def _pulled(part: Part, row: int, first: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a part from a row on, which is this record of the source."""
+def _pulled(part: ArrowPart, row: int, first: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a part from a row on; ``first`` is the record of the source that this row is."""
     done = first
     try:
         for batch in part.batches(row):
@@ -251,12 +246,12 @@ def _pulled(part: Part, row: int, first: int) -> Iterator[pa.RecordBatch]:
     except (CacheLayerError, GeneratorExit):
         raise
     except Exception as error:
-        where = part.name or "the source"
-        raise SourceError(f"{where} failed at record {done} or later: {type(error).__name__}: {error}") from error
+        name = part.name or "the source"
+        raise SourceError(f"{name} failed at record {done} or later: {type(error).__name__}: {error}") from error
 
 
 def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of the size that the build takes: large ones cut without a copy, small ones joined."""
+    """Yield the rows in batches of the size that a build takes: cut large batches without a copy, join small ones."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         size = batch_records(_nbytes(batch) / max(1, len(batch)))
@@ -273,126 +268,9 @@ def _nbytes(batch: pa.RecordBatch) -> int:
     try:
         return int(batch.nbytes)
     except pa.ArrowTypeError:
-        # Older releases count no string views, but for the buffers of all rows.
+        # Older releases cannot count the bytes of string views; count the whole buffers instead.
         return int(batch.get_total_buffer_size())
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def _spec(kind: pa.DataType, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
-    """The spec of a type, with None where it is that of nulls."""
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return leaf_spec(dtype_of(kind.value_type, path), (*dims, *kind.shape))
-    kind = _plain_type(kind)
-    if kinds.is_struct(kind):
-        names = [field.name for field in kind]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InvalidTypeError(f"two columns are called {path}[{twice!r}]: rename one, or leave it out")
-        if dims and not names:
-            raise InvalidTypeError(
-                f"leaf {path} is a list of structs without fields, so that nothing keeps its length: leave it out"
-            )
-        return {field.name: _spec(field.type, f"{path}[{field.name!r}]", dims) for field in kind}
-    if _is_list(kind):
-        return _spec(kind.value_type, path, (*dims, kind.list_size if kinds.is_fixed_size_list(kind) else None))
-    return None if kinds.is_null(kind) else leaf_spec(dtype_of(kind, path), dims)
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of one that only stores them otherwise."""
-    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
-        return _plain_type(kind.value_type)
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.JsonType):
-        return _plain_type(kind.storage_type)
-    if kinds.is_map(kind):
-        return pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
-    return kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    tests = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list, kinds.is_list_view, kinds.is_large_list_view)
-    return any(test(kind) for test in tests)
-
-
-def _leaves(path: str, lists: Lists) -> Iterator[tuple[str, Lists]]:
-    """The leaves of nested values, each with its path."""
-    if isinstance(lists.values.type, pa.FixedShapeTensorType):
-        yield path, _tensors(path, lists)
-        return
-    lists = replace(lists, values=_plain(lists.values))
-    kind = lists.values.type
-    if kinds.is_struct(kind):
-        check_structs(path, lists)
-        for field, child in zip(kind, lists.values.flatten(), strict=True):
-            yield from _leaves(f"{path}[{field.name!r}]", replace(lists, values=child))
-    elif _is_list(kind):
-        yield from _leaves(path, lists.unnested(path))
-    else:
-        yield path, lists
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    kind = array.type
-    if kinds.is_dictionary(kind):
-        return _plain(array.dictionary_decode())
-    if kinds.is_run_end_encoded(kind):
-        return _plain(pc.run_end_decode(array))
-    if isinstance(array, pa.ExtensionArray) and not isinstance(kind, pa.JsonType):
-        return _plain(array.storage)
-    return array.cast(_plain_type(kind)) if kinds.is_map(kind) else array
-
-
-def _tensors(path: str, lists: Lists) -> Lists:
-    """Arrays of one shape, as lists within lists."""
-    kind = lists.values.type
-    if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
-        raise InvalidTypeError(f"leaf {path} is of {kind}, whose axes are permuted: store it in C order")
-    flat = replace(lists, values=lists.values.storage).unnested(path)
-    *outer, lengths = flat.levels
-    levels = [np.full(len(lengths), kind.shape[0])]
-    if flat.nulls is not None and not outer:
-        levels[0][flat.nulls] = 0
-    for dim in kind.shape[1:]:
-        levels.append(np.full(int(levels[-1].sum()), dim))
-    return Lists(flat.values, (*outer, *levels), flat.nulls)
-
-
-def _column(path: str, spec: LeafSpec, lists: Lists) -> Column:
-    if not kinds.is_null(lists.values.type):
-        return column(path, spec, lists)
-    if not lists.levels:
-        rows = len(lists.values)
-        leaf = leaf_codec(spec)
-        filled = leaf.from_rows([leaf.filler()] * rows)
-        return Column(filled.fixed, filled.variable, np.ones(rows, np.bool_))
-    kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
-    return column(path, spec, replace(lists, values=lists.values.cast(kind)))
-
-
-def _check_declared(own: Tree, declared: Tree) -> None:
-    """Whether a declared spec says no other than the schema, but for lengths of lists and how bytes are decoded.
-
-    Raises:
-        InvalidArgumentError: where structure, dtype or shape differ.
-    """
-    try:
-        found = tree.flatten_like(declared, own)
-    except ElementError as error:
-        raise InvalidArgumentError(f"element_spec is not of these columns: {error}") from error
-    for (path, wanted), leaf in zip(tree.leaves(declared), found, strict=True):
-        if leaf is not None and not _fits(leaf, wanted):
-            raise InvalidArgumentError(f"element_spec{path} is {wanted!r}, but the column has {leaf!r}")
-
-
-def _fits(own: Any, wanted: LeafSpec) -> bool:
-    if not isinstance(own, LeafSpec) or own.dtype != wanted.dtype or len(own.shape) != len(wanted.shape):
-        return False
-    if not isinstance(wanted, ArraySpec):
-        return not wanted.shape or own.as_nullable() == wanted.as_nullable()
-    # Lengths within lists that differ need row splits.
-    return None not in wanted.shape[1:] and all(
-        a is None or a == b for a, b in zip(own.shape, wanted.shape, strict=True)
-    )

@@ -1,4 +1,4 @@
-"""Records as an Arrow table, and the Arrow types of element specs: what the adapters of frames share."""
+"""Read records as Arrow columns, and give element specs Arrow types: all adapters of data frames share this."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from cachelayer.access.view import View
-from cachelayer.adapters._arrow_columns import arrow_array, arrow_type
-from cachelayer.adapters._handed import check_ref
+from cachelayer.adapters._arrow_arrays import arrow_array, arrow_type
+from cachelayer.adapters._stream_or_ref import check_ref
 from cachelayer.errors import InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import records_of
 from cachelayer.records import tree
-from cachelayer.records.record_numbers import record_numbers
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.user_indices import record_numbers
 
 try:
     import pyarrow as pa
@@ -26,14 +26,14 @@ except ImportError as error:
 def read_columns(
     ref: View[Any], indices: Sequence[int] | NDArray[Any] | None
 ) -> tuple[dict[str, tuple[Tree, pa.DataType, Any]], int]:
-    """Read records as columns; all of them if ``indices`` is None. Images and sounds stay files' bytes.
+    """Read records as columns; all records if ``indices`` is None. Images and sounds stay the bytes of their files.
 
     Returns:
-        For each column its spec, its Arrow type and its values stacked; and the number of rows.
+        The spec, the Arrow type and the stacked values of each column; and the number of rows.
 
     Raises:
-        InvalidTypeError: if elements are no dicts, or for a leaf that Arrow has no type for.
-        RecordIndexError: if there is no such record.
+        InvalidTypeError: if elements are not dicts, or if Arrow has no type for a leaf.
+        RecordIndexError: if a record does not exist.
     """
     check_ref(ref)
     stored = records_of(ref).stored()
@@ -41,7 +41,7 @@ def read_columns(
     spec = raw.element_spec
     if not isinstance(spec, dict) or not spec:
         described = tree.describe(spec) if spec else "dicts without keys"
-        raise InvalidTypeError(f"the elements are {described}: a frame is made of dicts, one column a key")
+        raise InvalidTypeError(f"the elements are {described}: a frame needs dicts, one column for each key")
     types = {name: _type(leaf, f"[{name!r}]") for name, leaf in spec.items()}
     rows = record_numbers(slice(None) if indices is None else indices, len(raw))
     batch = raw.read(rows)
@@ -49,10 +49,10 @@ def read_columns(
 
 
 def column_array(kind: pa.DataType, spec: Tree, values: Any, rows: int, path: str) -> pa.Array:
-    """Return the values of a column as an array of a type, which is that of its spec or one like it.
+    """Return the values of a column as an Arrow array of a type that fits its spec.
 
     Raises:
-        InvalidTypeError: for values that Arrow has no place for.
+        InvalidTypeError: if Arrow cannot hold a value.
     """
     if spec is None:
         return pa.nulls(rows)
@@ -66,7 +66,7 @@ def column_array(kind: pa.DataType, spec: Tree, values: Any, rows: int, path: st
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return the parts of a dict, or of a named tuple, by their names."""
+    """Return the values of a dict or a named tuple by their names."""
     return value if isinstance(value, dict) else value._asdict()
 
 
@@ -82,7 +82,7 @@ def _type(spec: Tree, path: str) -> pa.DataType:
 
 def _leaf_type(spec: LeafSpec, path: str) -> pa.DataType:
     inner = spec.shape[spec.ragged_rank + 1 :] if isinstance(spec, RaggedSpec) else ()
-    unfit = InvalidTypeError(f"leaf {path}: Arrow has no {spec.describe()}: read it with ref.read()")
+    unfit = InvalidTypeError(f"leaf {path}: Arrow has no type for {spec.describe()}: read it with ref.read()")
     if isinstance(spec, SparseSpec) or None in inner:
         raise unfit
     try:

@@ -1,4 +1,4 @@
-"""CSV as records: a column is of numbers if nothing of its text is lost by that, and text otherwise."""
+"""Read CSV: a column becomes numbers only if they keep all that its text says; otherwise it stays text."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class Csv:
 
     Args:
         read, parse, convert: options of ``pyarrow.csv``, or None.
-        schema: the columns to read with their types, or None.
+        schema: the columns to read, with their types, or None.
     """
 
     declared: pa.Schema | None = None
 
     def __init__(self, read: Any, parse: Any, convert: Any, schema: pa.Schema | None) -> None:
         self._read = read
-        # Without this a line break in quotes ends the row if a block ends there.
+        # Without this, a line break in quotes ends the row if a block ends there.
         self._parse = pa_csv.ParseOptions(newlines_in_values=True) if parse is None else parse
         self._convert = pa_csv.ConvertOptions() if convert is None else copy(convert)
-        # Text that is no UTF-8 is refused when its record is stored, so that this one alone can be skipped.
+        # Text that is not UTF-8 is refused when its record is stored, so that only this record is skipped.
         self._convert.check_utf8 = False
         self._declared: Mapping[str, pa.DataType] = dict(self._convert.column_types or {})
         if schema is not None:
             if self._declared or self._convert.include_columns:
-                raise InvalidArgumentError("schema= tells columns and types: leave them out of convert_options=")
+                raise InvalidArgumentError("schema= declares columns and types: leave them out of convert_options=")
             self._convert.include_columns = schema.names
             self._declared = dict(zip(schema.names, schema.types, strict=True))
         if frozenset(self._convert.null_values) == _USUAL_NULLS:
@@ -59,7 +59,7 @@ class Csv:
         self._nulls = pa.array(self._convert.null_values, pa.string())
 
     def blocks(self, file: File) -> tuple[list[str] | None, Iterable[Any]]:
-        """The columns, and blocks of them: as they are declared, and the others as text."""
+        """Return the column names, and blocks of the columns: declared ones in their types, others as text."""
         options = copy(self._convert)
         options.column_types, options.include_columns = {}, []
         with self._opened(file, options) as reader:
@@ -67,7 +67,7 @@ class Csv:
         names = self._convert.include_columns or header
         twice = next((name for name in names if header.count(name) > 1), None)
         if twice is not None:
-            raise InvalidTypeError(f"two columns are called {[twice]}: rename one, or leave it out")
+            raise InvalidTypeError(f"two columns are named {[twice]}: rename one, or leave it out")
         options = copy(self._convert)
         options.column_types = {name: self._read_as(name) for name in names}
         return list(names), self._batches(file, self._opened(file, options))
@@ -99,20 +99,20 @@ class Csv:
 
     @property
     def _quote(self) -> bytes:
-        """The quotation mark, if it can be told whether one is not closed."""
+        """The quotation mark; empty if these options do not let us find one that is not closed."""
         parse, read = self._parse, self._read
         plain = read is None or (read.encoding.lower() in ("utf8", "utf-8") and not read.skip_rows)
         return str(parse.quote_char).encode() if plain and parse.quote_char and parse.double_quote else b""
 
     def _read_as(self, name: str) -> pa.DataType:
-        """What pyarrow is to make of a column: text, of what is checked here."""
+        """Return the type in which pyarrow reads a column: text for numbers, which are checked here."""
         kind = self._declared.get(name, pa.string())
         is_number = kinds.is_integer(kind) or kinds.is_floating(kind)
         is_moment = (kinds.is_timestamp(kind) or kinds.is_date(kind)) and not self._convert.timestamp_parsers
         return pa.string() if is_number or is_moment else kind
 
     def schema(self, block: pa.RecordBatch) -> pa.Schema:
-        """The types of the columns, as far as the values of a block tell."""
+        """Return the types of the columns, inferred from the values of a block."""
         kinds = [
             self._declared[name] if name in self._declared else _kind_of(self._values(column))
             for name, column in zip(block.schema.names, block.columns, strict=True)
@@ -120,16 +120,16 @@ class Csv:
         return pa.schema(list(zip(block.schema.names, kinds, strict=True)))
 
     def convert(self, block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """The rows with these types.
+        """Return the rows of a block with these types.
 
         Raises:
-            ElementError: for a value that would be another one in the type of its column.
+            ElementError: if the type of a column would change a value.
         """
         columns = [self._converted(column, field) for column, field in zip(block.columns, schema, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _values(self, column: pa.Array) -> pa.Array:
-        """The values without spaces around them, those that stand for null as null."""
+        """Return the values without spaces around them, with null for the texts that stand for it."""
         values = pc.ascii_trim(column, " \t")
         return pc.if_else(pc.is_in(values, self._nulls), pa.scalar(None, pa.string()), values)
 
@@ -165,12 +165,12 @@ def _shown(value: pa.Scalar) -> str:
 
 
 class _Rows:
-    """A stream that is never cut within a line break, of which pyarrow drops the second half, even within quotes.
+    """A stream that never ends a read inside a line break: pyarrow would drop the second half, even within quotes.
 
     Args:
-        stream: what to read.
-        quote: the quotation mark; none if it is not looked at.
-        check_closed: raises if the last value is quoted and not closed; asked at the end if the marks make no pairs.
+        stream: the stream to read.
+        quote: the quotation mark; empty if marks are not counted.
+        check_closed: raises if the last value is quoted and not closed; called at the end if the count is odd.
     """
 
     closed = False
@@ -183,10 +183,10 @@ class _Rows:
         self._held = b""
 
     def read(self, size: int) -> bytes:
-        """The next bytes, as many or fewer.
+        """Return up to ``size`` of the next bytes.
 
         Raises:
-            SourceError: at the end, if it lies within quotes.
+            SourceError: if the stream ends within quotes.
         """
         new: bytes = self._stream.read(max(1, size - len(self._held)))
         if self._quote:
@@ -204,10 +204,10 @@ class _Rows:
 
 
 def _check_closed(file: File, parse: Any) -> None:
-    """Raise if a file ends within quotes, which are those that begin a value: elsewhere they are marks like others.
+    """Raise if a file ends within quotes. Only a mark at the beginning of a value opens quotes.
 
     Raises:
-        SourceError: with the file.
+        SourceError: names the file.
     """
     quote, escape = parse.quote_char.encode(), str(parse.escape_char or "").encode()
     starts = {b"\n", b"\r", parse.delimiter.encode()}
@@ -225,11 +225,11 @@ def _check_closed(file: File, parse: Any) -> None:
                 at += step
             at = len(data) if at < 0 else at
     if inside if at == len(data) else not inside and data[at - 1 : at] in starts:
-        raise SourceError(f"{file.name} ends within quotes, so that its last value is all that follows them: mend it")
+        raise SourceError(f"{file.name} ends within quotes: close the quotes of its last value")
 
 
 def _as_declared(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int]:
-    """The numbers of texts, and the place of the first that is none of this type; -1 if all are."""
+    """Return the numbers of texts, and the place of the first text that does not fit this type; -1 if all fit."""
     try:
         numbers = texts.cast(kind)
     except pa.ArrowInvalid:
@@ -246,7 +246,7 @@ def _casts(text: pa.Scalar, kind: pa.DataType) -> bool:
 
 
 def _kind_of(values: pa.Array) -> pa.DataType:
-    """The type that holds all values exactly as they are written; text if no other does."""
+    """Return the type that holds all values exactly as they are written; text if no other type does."""
     present = values.drop_null()
     if pc.all(pc.is_in(present, _NO_NUMBER)).as_py():
         return pa.string()
@@ -256,7 +256,7 @@ def _kind_of(values: pa.Array) -> pa.DataType:
 
 
 def _held(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Tell for each value if the type holds it; null for null."""
+    """Return for each value whether the type holds it; null for null."""
     if kind == pa.bool_():
         return _only(values, pc.is_in(values, _BOOLEANS))
     if kind == pa.float64():
@@ -265,7 +265,7 @@ def _held(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pc.all(written).as_py():
         return written
     low, high = (-(2**63), 2**63) if kind == pa.int64() else (0, 2**64)
-    # Fewer digits fit either type, but for the sign.
+    # Fewer digits fit both types, except that uint64 has no sign.
     short = pc.less(pc.utf8_length(values), 19)
     unsure = pc.or_(pc.invert(short), pc.starts_with(values, "-")) if low == 0 else pc.invert(short)
     return _checked(values, written, unsure, lambda text: low <= int(text) < high)
@@ -283,7 +283,7 @@ def _only(values: pa.Array, mask: pa.Array) -> pa.Array:
 
 
 def _checked(values: pa.Array, held: pa.Array, unsure: pa.Array, test: Any) -> pa.Array:
-    """The mask, in which a test decides on those that are unsure."""
+    """Return the mask ``held``, replaced by the result of a test for the values that are unsure."""
     if not pc.any(unsure).as_py():
         return held
     unsure = pc.fill_null(unsure, fill_value=False)
@@ -291,7 +291,7 @@ def _checked(values: pa.Array, held: pa.Array, unsure: pa.Array, test: Any) -> p
 
 
 def _is_all_of_float(text: str) -> bool:
-    """Whether float64 prints a number again with all the digits that it is written with."""
+    """Return whether float64 keeps all the digits with which a number is written."""
     number = float(text)
     if repr(number) == text:
         return True

@@ -1,4 +1,4 @@
-"""Arrow arrays as arrays of other types that hold the same values, or not at all."""
+"""Cast Arrow arrays to types that hold exactly the same values, or raise."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pyarrow.types as kinds
 
 
 class NotExactError(Exception):
-    """A type that does not hold the values; the message says why."""
+    """The type cannot hold the values; the message says why."""
 
 
 def exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array of a type with the same values and nulls.
+    """Cast an array to a type; values and nulls stay the same.
 
-    Numbers may become wider or narrower ones, and integers floats, if each value stays. Nulls have any type. The fields
-    of structs may come in any order, and those that are missing are null.
+    Numbers may become wider or narrower, and integers may become floats, if no value changes. Nulls fit any type. The
+    fields of structs may come in any order; missing fields become null.
 
     Raises:
-        NotExactError: if there is none.
+        NotExactError: if the type cannot hold the values.
     """
     own = array.type
     if own == kind:
@@ -37,7 +37,7 @@ def exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
     except pa.ArrowException as error:
         raise NotExactError(str(error)) from error
     if kinds.is_floating(own) and not pc.all(_same(array, pc.cast(cast, own))).as_py():
-        raise NotExactError(f"{kind} does not hold each {own}")
+        raise NotExactError(f"{kind} cannot hold every value of {own}")
     return cast
 
 

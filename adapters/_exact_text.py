@@ -1,4 +1,4 @@
-"""Numbers that text says, as a declared float: rounded if written with a fraction or exponent, else exact."""
+"""Check floats that are read from text: a fraction or exponent may be rounded, an integer never."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_ZERO = r"^[-+]?[0.]*[1-9]"
 
 
 def fits_float(number: int | Decimal, kind: pa.DataType) -> bool:
-    """Return whether a float stands for a number: an integer as it is, a fraction neither as 0 nor as infinity."""
+    """Return whether a float type can hold a number: an integer exactly, a fraction neither as 0 nor as infinity."""
     with np.errstate(over="ignore", under="ignore"):
         try:
             stored = float(np.dtype(kind.to_pandas_dtype()).type(float(number)))
@@ -29,8 +29,8 @@ def wrong_float(texts: pa.Array, numbers: pa.Array) -> int:
     """Return the place of the first text that its float does not stand for; -1 if there is none.
 
     Args:
-        texts: numbers as they are written, with null for null.
-        numbers: the floats that Arrow made of them.
+        texts: the numbers as written, null for null.
+        numbers: the floats that Arrow read from them.
     """
     wide = numbers.cast(pa.float64())
     whole = 2.0 ** (np.finfo(numbers.type.to_pandas_dtype()).nmant + 1)
@@ -46,8 +46,8 @@ def wrong_float(texts: pa.Array, numbers: pa.Array) -> int:
     return -1
 
 
-def _mask(found: pa.Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = pc.fill_null(found, fill_value=False).to_numpy(
+def _mask(flags: pa.Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = pc.fill_null(flags, fill_value=False).to_numpy(
         zero_copy_only=False
     )
     return mask

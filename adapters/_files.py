@@ -1,4 +1,4 @@
-"""Files by path, pattern or URL: what the adapters of file formats share."""
+"""Find and read files by path, pattern or URL: all adapters of file formats share this."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class File:
     """One file.
 
     Args:
-        fs: where it is.
-        path: its name there.
+        fs: the file system that holds it.
+        path: its name in that file system.
     """
 
     fs: fsspec.AbstractFileSystem
@@ -42,32 +42,32 @@ class File:
 
     @property
     def name(self) -> str:
-        """What messages call it: the path, or the URL without user, password and query."""
+        """The name for messages: the path, or the URL without user, password and query."""
         return self.path if self.is_local else without_userinfo(str(self.fs.unstrip_protocol(self.path)))
 
     @property
     def facts(self) -> FileFacts:
-        """What its listing says."""
+        """The current size and modification time of the file."""
         with reading(self.name):
             if not self.is_local:
-                # What was listed before may have changed since.
+                # The cached listing may be out of date.
                 self.fs.invalidate_cache(self.path.rpartition("/")[0])
             info = self.fs.info(self.path)
         return facts_of(self.name, info)
 
     def open(self) -> IO[bytes]:
-        """The file, for reading."""
+        """Open the file for reading."""
         opened: IO[bytes] = self.fs.open(self.path, "rb")
         return opened
 
 
 @dataclass(frozen=True)
 class Sized(File):
-    """One file of a listing.
+    """One file of a listing, which gave its size.
 
     Args:
-        nbytes: its size.
-        modified: when it was written, or what its store has in place of that.
+        nbytes: its size in bytes.
+        modified: when it was written, or the mark of change that its store has instead, such as an ETag.
     """
 
     nbytes: int
@@ -83,8 +83,8 @@ class Folder:
     """A folder.
 
     Args:
-        fs: where it is.
-        path: its name there.
+        fs: the file system that holds it.
+        path: its name in that file system.
     """
 
     fs: fsspec.AbstractFileSystem
@@ -92,30 +92,30 @@ class Folder:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Folder:
-        """The folder of a path or URL.
+        """Return the folder at a path or URL.
 
         Raises:
-            InvalidArgumentError: where there is none.
+            InvalidArgumentError: if there is no such folder.
         """
         text = os.fspath(path)
         with reading(text):
             fs, inner = url_to_fs(os.path.expanduser(text), **dict(storage_options or {}))  # noqa: PTH111
             if not fs.isdir(inner):
                 if isinstance(fs, LocalFileSystem):
-                    # What may not be looked at is not there for fsspec.
+                    # fsspec treats a folder without permission as missing: raise the real error.
                     with suppress(FileNotFoundError, NotADirectoryError):
                         Path(inner).stat()
                 raise InvalidArgumentError("there is no such folder")
         return cls(fs, inner.rstrip("/"))
 
     def files(self, *, hidden: bool = False) -> list[tuple[str, Sized]]:
-        """The files at any depth, by their paths below the folder, in order. Links to folders are followed.
+        """Return the files at any depth, sorted by their paths below the folder. Links to folders are followed.
 
         Args:
-            hidden: whether to give those too that, or whose folders, have a name that begins with a dot.
+            hidden: whether to include files whose name, or the name of a folder above them, begins with a dot.
 
         Raises:
-            SourceError: for a folder that cannot be listed, or a link that leads back to a folder that it lies in.
+            SourceError: if a folder cannot be listed, or a link leads back to a folder that contains it.
         """
         with reading(self.path):
             self.fs.invalidate_cache(self.path)
@@ -127,7 +127,7 @@ class Folder:
         return sorted((path, file) for path, file in inner if hidden or not is_hidden(path))
 
     def folders(self) -> list[str]:
-        """The names of the folders in it that are not hidden, in order. Links to folders are folders."""
+        """Return the sorted names of the subfolders that are not hidden. A link to a folder counts as a folder."""
         with reading(self.path):
             found = self.fs.ls(self.path, detail=True)
             names = [info["name"].rstrip("/") for info in found if self._is_folder(info)]
@@ -144,7 +144,7 @@ class Files:
 
     Args:
         paths: paths, patterns or URLs.
-        storage_options: what fsspec's client takes.
+        storage_options: options of fsspec's client.
     """
 
     paths: Paths
@@ -152,50 +152,50 @@ class Files:
 
     @property
     def is_local(self) -> bool:
-        """Whether they lie on this host, as far as their names tell."""
+        """Whether the names of the files say that they lie on this host."""
         return are_local(self.paths)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells them from others.
+        """The facts that distinguish these files from others.
 
         Raises:
-            SourceError: if a file cannot be looked at.
-            InvalidArgumentError: if there is none.
+            SourceError: if a file cannot be inspected.
+            InvalidArgumentError: if no file matches.
         """
         return identity_of_files(self.facts())
 
     def facts(self) -> list[FileFacts]:
-        """Return what their listings say now.
+        """Return the current size and modification time of each file.
 
         Raises:
-            SourceError: if a file cannot be looked at.
-            InvalidArgumentError: if there is none.
+            SourceError: if a file cannot be inspected.
+            InvalidArgumentError: if no file matches.
         """
         return facts_of_all(find(self.paths, self.storage_options))
 
 
 def listed(paths: Paths) -> Paths:
-    """Return the paths, which can be gone through any number of times."""
+    """Return the paths as a list if they come from an iterable, which might yield them only once."""
     return paths if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
 
 
 def are_local(paths: Paths) -> bool:
-    """Return whether files lie on this host, as far as their names tell."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    return not any("://" in os.fspath(path) or "::" in os.fspath(path) for path in given)
+    """Return whether the names of files say that they lie on this host."""
+    each = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    return not any("://" in os.fspath(path) or "::" in os.fspath(path) for path in each)
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a part of a path has a name that begins with a dot."""
+    """Return whether a folder or file name in a path begins with a dot."""
     return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
 
 
 def _below(folder: str, within: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
-    """What is known of each file below a folder of this host. fsspec follows no links to folders."""
+    """Return size and modification time of each file below a local folder. fsspec does not follow links to folders."""
     real = os.path.realpath(folder)
     if real in within:
-        raise SourceError(f"{folder} is a link to {real}, which it lies in: take the link away")
+        raise SourceError(f"{folder} is a link to {real}, which contains it: remove the link")
     found: dict[str, dict[str, Any]] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -206,22 +206,22 @@ def _below(folder: str, within: tuple[str, ...] = ()) -> dict[str, dict[str, Any
                 stat = entry.stat()
                 found[path] = {"size": stat.st_size, "mtime": stat.st_mtime}
             elif entry.is_symlink():
-                raise SourceError(f"{path} is a link to nothing: take it away, or bring back {os.path.realpath(path)}")
+                raise SourceError(f"{path} is a broken link: remove it, or restore {os.path.realpath(path)}")
     return found
 
 
 def facts_of_all(files: Iterable[File]) -> list[FileFacts]:
-    """Return what the listings of files say now.
+    """Return the current size and modification time of each file.
 
     Raises:
-        SourceError: if a file cannot be looked at.
+        SourceError: if a file cannot be inspected.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(lambda file: file.facts, files))
 
 
 def facts_of(name: str, info: Mapping[str, Any]) -> FileFacts:
-    """Return what the listing of a file says, of what fsspec says."""
+    """Return size and modification time of a file from fsspec's info."""
     return FileFacts(name, int(info.get("size") or 0), _modified(info))
 
 
@@ -230,19 +230,19 @@ def _modified(info: Mapping[str, Any]) -> str | None:
 
 
 def find(paths: Paths, storage_options: Mapping[str, Any] | None = None) -> list[File]:
-    """The files that paths, patterns and URLs name: in the order of the list, those of a pattern by name.
+    """Return the files that paths, patterns and URLs name: in the order of the list, and by name within a pattern.
 
     Args:
         paths: one or more; ``*``, ``?`` and ``[...]`` are patterns.
-        storage_options: what fsspec's client takes.
+        storage_options: options of fsspec's client.
 
     Raises:
-        InvalidArgumentError: where a path or a pattern names no file.
+        InvalidArgumentError: if a path or a pattern names no file.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not given:
-        raise InvalidArgumentError("no paths: pass one file at least")
-    return [file for path in given for file in _matching(path, dict(storage_options or {}))]
+    each = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not each:
+        raise InvalidArgumentError("no paths: pass at least one file")
+    return [file for path in each for file in _matching(path, dict(storage_options or {}))]
 
 
 def _matching(path: str | os.PathLike[str], options: dict[str, Any]) -> list[File]:
@@ -252,20 +252,20 @@ def _matching(path: str | os.PathLike[str], options: dict[str, Any]) -> list[Fil
     with reading(text):
         fs, inner = url_to_fs(os.path.expanduser(text), **options)  # noqa: PTH111
         if not any(sign in text for sign in _PATTERN) or fs.isfile(inner):
-            found = [inner] if fs.isfile(inner) else []
+            names = [inner] if fs.isfile(inner) else []
         else:
-            found = _of_pattern(fs, inner)
-    if not found:
+            names = _of_pattern(fs, inner)
+    if not names:
         folder = f": it is a folder: pass a pattern such as {text.rstrip('/') + '/*'!r}" if fs.isdir(inner) else ""
         raise InvalidArgumentError(f"there is no file {text!r}{folder}")
-    return [File(fs, name) for name in found]
+    return [File(fs, name) for name in names]
 
 
 def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
-    """The files of a pattern, by name: as in a shell, hidden ones only if the pattern says the dot.
+    """Return the files that match a pattern, by name. As in a shell, only a pattern with the dot matches hidden files.
 
     Raises:
-        InvalidArgumentError: for a folder among them, unless the pattern takes any name.
+        InvalidArgumentError: if a folder matches too, unless the pattern is one that matches any name.
     """
     found = sorted(fs.glob(pattern))
     first = min((pattern.find(sign) for sign in _PATTERN if sign in pattern), default=len(pattern))
@@ -282,10 +282,10 @@ def _of_pattern(fs: fsspec.AbstractFileSystem, pattern: str) -> list[str]:
 
 @contextmanager
 def reading(name: str, what: str = "cannot be read") -> Iterator[None]:
-    """Failures within name the file.
+    """Name the file in every error that is raised within the block.
 
     Raises:
-        SourceError: from what was raised.
+        SourceError: from an error that is not of this package.
     """
     try:
         yield

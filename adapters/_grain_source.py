@@ -1,4 +1,4 @@
-"""Grain's datasets as sources."""
+"""Sources that read Grain's datasets."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cachelayer.records import tree
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
 
-# Grain has no other sign of a dataset that repeats itself for ever: it says that it has sys.maxsize elements, and its
-# batches that they are so many times fewer.
+# Grain shows in no other way that a dataset repeats forever: its length is sys.maxsize, which batches divide by their
+# size.
 _ENDLESS = 1 << 48
 
 
 class GrainSource:
-    """The elements of a dataset. Those of a ``MapDataset`` are asked for one after another, in this thread.
+    """The elements of a dataset. Those of a ``MapDataset`` are read one after another, in this thread.
 
-    Grain's own iteration of it starts threads that cost many times what small elements do. Who has large or remote ones
-    passes ``dataset.to_iter_dataset(grain.ReadOptions(...))``.
+    Grain's own iteration starts threads, which cost many times more than small elements do. For large or remote
+    elements, pass ``dataset.to_iter_dataset(grain.ReadOptions(...))``.
 
     Args:
         dataset: the dataset.
-        unbatch: its elements are batches, as ``.batch()`` makes them.
+        unbatch: whether its elements are batches, as ``.batch()`` makes them.
     """
 
     kind = "grain"
@@ -43,56 +43,56 @@ class GrainSource:
 
     @property
     def length(self) -> int | None:
-        """Number of elements, where none is filtered out."""
+        """The number of elements; None if it is unknown because elements may be filtered out."""
         known = isinstance(self._dataset, grain.MapDataset) and not self._unbatch and not _is_filtered(self._dataset)
         return len(self._dataset) if known and len(self._dataset) < _ENDLESS else None
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements.
+        """Return an iterator over the elements, in batches.
 
         Raises:
-            InvalidArgumentError: where the dataset repeats itself without end and there is no limit.
-            SourceError: where the dataset fails, with the number of the record.
+            InvalidArgumentError: if the dataset repeats forever and there is no limit.
+            SourceError: if the dataset fails; names the record.
         """
         if limit is None and isinstance(self._dataset, grain.MapDataset) and len(self._dataset) >= _ENDLESS:
             raise InvalidArgumentError(
-                "the MapDataset is endless (.repeat() without a count): take that out, or pass max_records="
+                "the MapDataset is endless (.repeat() without a count): remove .repeat(), or pass max_records="
             )
-        found = _elements(self._dataset, self._first, leaves_out=self.length is None)
+        elements = _elements(self._dataset, self._first, skip_none=self.length is None)
         if self._unbatch:
-            return BatchesSource(_cautioned(found), self.kind).batches(limit)
-        return IterableSource(found, self.kind, None, self._first).batches(limit)
+            return BatchesSource(_with_warnings(elements), self.kind).batches(limit)
+        return IterableSource(elements, self.kind, None, self._first).batches(limit)
 
 
 class SeekableGrainSource(GrainSource):
-    """The elements of a ``MapDataset`` of which none is filtered out."""
+    """The elements of a ``MapDataset`` without a filter."""
 
     def __init__(self, dataset: Any) -> None:
         super().__init__(dataset, unbatch=False)
 
     def skipped(self, records: int) -> SeekableGrainSource:
-        """The same elements from one on."""
+        """Return this source without its first records."""
         skipped = copy(self)
         skipped._first += records
         return skipped
 
 
 def source_of(dataset: Any, *, unbatch: bool) -> GrainSource:
-    """The source that a dataset is; one that seeks, where element i of it is record i."""
+    """Return the source of a dataset; one that can skip if element i of the dataset is record i."""
     if isinstance(dataset, grain.MapDataset) and not unbatch and not _is_filtered(dataset):
         return SeekableGrainSource(dataset)
     return GrainSource(dataset, unbatch=unbatch)
 
 
-def _elements(dataset: Any, first: int, *, leaves_out: bool) -> Iterator[Any]:
+def _elements(dataset: Any, first: int, *, skip_none: bool) -> Iterator[Any]:
     if isinstance(dataset, grain.MapDataset):
         for index in range(first, len(dataset)):
             element = dataset[index]
-            # None stands where an element was filtered out: Grain leaves it out too.
+            # None stands for an element that was filtered out: Grain skips it too.
             if element is not None:
                 yield element
-            elif not leaves_out:
-                raise SourceError(f"element {index} of the MapDataset is None: leave elements out with .filter()")
+            elif not skip_none:
+                raise SourceError(f"element {index} of the MapDataset is None: remove elements with .filter()")
         return
     iterator = iter(dataset)
     try:
@@ -101,16 +101,16 @@ def _elements(dataset: Any, first: int, *, leaves_out: bool) -> Iterator[Any]:
         iterator.close()
 
 
-def _cautioned(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches; warn once of each leaf that Grain may have changed when it made an array of it."""
+def _with_warnings(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches; warn once about each leaf that Grain may have changed when it stacked it."""
     warned: set[str] = set()
     for batch in batches:
         for path, leaf in tree.leaf_values(batch):
             if path not in warned and isinstance(leaf, np.ndarray) and leaf.dtype.kind in "SU" and leaf.ndim == 1:
                 warned.add(path)
                 warn(
-                    f"leaf {path} comes in batches of {leaf.dtype}: Grain's own batch() takes zero bytes at their end "
-                    "from text and bytes; leave out unbatch=True and batch(), or make the batches with batches()"
+                    f"leaf {path} comes in batches of {leaf.dtype}: Grain's own batch() strips zero bytes from the "
+                    "end of text and bytes; leave out unbatch=True and batch(), or make the batches with batches()"
                 )
         yield batch
 

@@ -1,4 +1,4 @@
-"""Python values beside the Arrow array that was made of them: an array that holds other values is an error."""
+"""Compare Python values with the Arrow array made from them, and raise if the array holds other values."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Comparison:
-    """What a comparison allows, and what it finds besides.
+    """A comparison of values with arrays, and the NaT that it finds.
 
     Args:
-        declared: the type was declared. Floats may then be rounded, numbers be texts, or
-            count times, and keys be missing.
+        declared: whether the type was declared. If so, floats may be rounded, numbers may become text or times, and
+            keys may be missing.
         nat: the paths of leaves in which NaT became null.
     """
 
@@ -48,17 +48,17 @@ class Comparison:
         """Raise if an array does not hold some values.
 
         Args:
-            values: the values, one a row.
+            values: the values, one for each row.
             array: the array.
-            path: of the leaf.
-            dims: the known dimensions of lists whose type does not tell them.
+            path: the path of the leaf.
+            dims: the known dimensions of lists, if their type does not have them.
 
         Raises:
-            NotExactError: with the reason.
+            NotExactError: gives the reason.
         """
         kind = array.type
         if isinstance(kind, pa.JsonType):
-            # What it holds are texts that stand for the values.
+            # It holds JSON text that stands for the values.
             return
         if isinstance(array, pa.ExtensionArray):
             self.check(values, array.storage, path, tuple(kind.shape))
@@ -71,13 +71,13 @@ class Comparison:
 
     def _check_structs(self, values: Sequence[Any], array: pa.Array, path: str) -> None:
         names = [part.name for part in array.type]
-        given = [value for value in values if value is not None]
-        if set(names) == _FILE and not all(isinstance(value, dict) for value in given):
-            # datasets makes files of pictures.
+        present = [value for value in values if value is not None]
+        if set(names) == _FILE and not all(isinstance(value, dict) for value in present):
+            # datasets turns pictures into files.
             return
-        for value in given:
+        for value in present:
             if not isinstance(value, dict):
-                raise NotExactError(f"a {type(value).__name__} is no dict")
+                raise NotExactError(f"a {type(value).__name__} is not a dict")
             odd = sorted(map(str, value.keys() ^ set(names)))
             if value.keys() - set(names) or (odd and not self.declared):
                 raise NotExactError(f"the key {odd[0]!r} is not in every dict")
@@ -87,16 +87,16 @@ class Comparison:
 
     def _check_lists(self, values: Sequence[Any], array: pa.Array, path: str, dims: Dims) -> None:
         _check_nulls(values, array)
-        given = [_listed(value) for value in values if value is not None]
-        if given and all(isinstance(value, np.ndarray) for value in given):
-            self._check_arrays(given, array, path, dims)
+        present = [_as_list(value) for value in values if value is not None]
+        if present and all(isinstance(value, np.ndarray) for value in present):
+            self._check_arrays(present, array, path, dims)
             return
-        if [len(value) for value in given] != pc.list_value_length(array).drop_null().to_pylist():
+        if [len(value) for value in present] != pc.list_value_length(array).drop_null().to_pylist():
             raise NotExactError("the lengths of lists would change")
-        self.check(list(chain.from_iterable(given)), array.flatten(), path, dims[1:])
+        self.check(list(chain.from_iterable(present)), array.flatten(), path, dims[1:])
 
     def _check_arrays(self, arrays: list[NDArray[Any]], array: pa.Array, path: str, dims: Dims) -> None:
-        """Compare arrays with lists within lists: whole levels at once."""
+        """Compare arrays with nested lists, a whole level at a time."""
         for axis in range(arrays[0].ndim):
             if not _is_list(array.type) or any(each.ndim != arrays[0].ndim for each in arrays):
                 raise NotExactError("the numbers of dimensions differ")
@@ -116,15 +116,15 @@ class Comparison:
             self._check_numbers(flat, array)
 
     def _check_numbers(self, flat: list[NDArray[Any]], array: pa.Array) -> None:
-        found, begin = array.to_numpy(zero_copy_only=False), 0
+        stored, begin = array.to_numpy(zero_copy_only=False), 0
         for part in flat:
-            held = found[begin : begin + len(part)]
+            held = stored[begin : begin + len(part)]
             begin += len(part)
             if self.declared and held.dtype.kind == "f" and part.dtype.kind != "b":
                 if (np.isinf(held) & np.isfinite(part)).any():
                     raise NotExactError(_INFINITE)
             elif not _same_numbers(held, part):
-                raise NotExactError(f"{array.type} does not hold each {part.dtype}")
+                raise NotExactError(f"{array.type} cannot hold every value of {part.dtype}")
 
     def _check_leaves(self, values: Sequence[Any], array: pa.Array, path: str) -> None:
         types = set(map(type, values))
@@ -135,31 +135,31 @@ class Comparison:
             self.nat.add(path)
             values = [None if _is_nat(value) else value for value in values]
         _check_nulls(values, array)
-        given = [value for value in values if value is not None]
+        present = [value for value in values if value is not None]
         if any(issubclass(each, _NUMBERS) for each in types):
-            given = [value.item() if isinstance(value, _NUMBERS) else value for value in given]
-        kind, found = array.type, array.drop_null()
+            present = [value.item() if isinstance(value, _NUMBERS) else value for value in present]
+        kind, stored = array.type, array.drop_null()
         if self.declared and is_text(kind):
-            given = [str(value) if type(value) in (int, float) and value == value else value for value in given]
-        types = set(map(type, given))
+            present = [str(value) if type(value) in (int, float) and value == value else value for value in present]
+        types = set(map(type, present))
         if not _takes(kind, types):
             raise NotExactError(f"{' and '.join(sorted(each.__name__ for each in types))} are not {kind}")
         if kinds.is_temporal(kind):
-            same = _counts_of(found) == _counts(given, kind)
+            same = _nanoseconds_of_array(stored) == _nanoseconds_of_values(present, kind)
         elif kinds.is_floating(kind):
-            same = self._same_floats(found.to_pylist(), given)
+            same = self._same_floats(stored.to_pylist(), present)
         else:
-            same = found.to_pylist() == given
+            same = stored.to_pylist() == present
         if not same:
-            raise NotExactError(f"{kind} does not hold each value")
+            raise NotExactError(f"{kind} cannot hold every value")
 
-    def _same_floats(self, found: list[float], given: list[Any]) -> bool:
+    def _same_floats(self, stored: list[float], values: list[Any]) -> bool:
         if self.declared:
-            if any(math.isinf(held) and not math.isinf(value) for held, value in zip(found, given, strict=True)):
+            if any(math.isinf(held) and not math.isinf(value) for held, value in zip(stored, values, strict=True)):
                 raise NotExactError(_INFINITE)
             return True
-        return found == given or all(
-            held == value or (held != held and value != value) for held, value in zip(found, given, strict=True)
+        return stored == values or all(
+            held == value or (held != held and value != value) for held, value in zip(stored, values, strict=True)
         )
 
 
@@ -172,7 +172,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def scalar(value: Any) -> Any:
-    """Return a value as Arrow takes it: no array without dimensions, days as dates, nanoseconds as NumPy's."""
+    """Return a value in the form that Arrow takes: 0-d arrays as scalars, days as dates, nanoseconds as NumPy's."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, np.datetime64) and value.dtype == np.dtype("M8[D]") and not np.isnat(value):
@@ -188,7 +188,7 @@ def scalar(value: Any) -> Any:
 
 
 def _with_nanoseconds(value: Any) -> Any:
-    """Return a time of pandas as that of NumPy if it has nanoseconds, which datasets drops, and no zone."""
+    """Return a pandas time as NumPy's if it has nanoseconds, which datasets would drop, and no time zone."""
     if value != value or getattr(value, "tzinfo", None) is not None:
         return value
     if getattr(value, "nanosecond", 0):
@@ -197,27 +197,27 @@ def _with_nanoseconds(value: Any) -> Any:
 
 
 def _inner(value: Any) -> Any:
-    # Of days in an array Arrow makes dates on its own only if nothing is around it.
+    # Arrow turns an array of days into dates only at the top level.
     days = isinstance(value, np.ndarray) and value.dtype == np.dtype("M8[D]") and value.ndim
     return [scalar(child) for child in value] if days else scalar(value)
 
 
 def is_missing(value: Any) -> bool:
-    """Return if a value is a NaT that Arrow takes for a time: that of pandas, and that of days among dates."""
+    """Return whether a value is a NaT that Arrow would treat as a time: pandas' NaT, or NumPy's NaT of days."""
     days = isinstance(value, np.datetime64) and value.dtype == np.dtype("M8[D]")
     return (days or type(value).__name__ == _NAT) and bool(value != value)
 
 
-def _listed(value: Any) -> Any:
-    """Return what is given as a list: a list, a tuple or an array.
+def _as_list(value: Any) -> Any:
+    """Return a list, a tuple or an array, so that its items can be compared.
 
     Raises:
-        NotExactError: for what is more than a list.
+        NotExactError: if the value is none of these, or has more than items, such as field names.
     """
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return value
     if hasattr(value, "__array__") and not hasattr(value, "columns") and not np.ma.isMaskedArray(value):
-        # That of a tensor whose gradient is wanted.
+        # A tensor that requires a gradient must be detached first.
         array = np.asarray(value.detach() if hasattr(value, "detach") else value)
         if array.ndim:
             return array
@@ -231,13 +231,13 @@ def _check_nulls(values: Sequence[Any], array: pa.Array) -> None:
         raise NotExactError("nulls would change")
 
 
-def _same_numbers(held: NDArray[Any], given: NDArray[Any]) -> bool:
-    if (held.dtype.kind == "b") != (given.dtype.kind == "b"):
+def _same_numbers(held: NDArray[Any], values: NDArray[Any]) -> bool:
+    if (held.dtype.kind == "b") != (values.dtype.kind == "b"):
         return False
     with np.errstate(all="ignore"):
-        cast = held.astype(given.dtype)
-    # An integer past 2**63 is a negative one of other signs.
-    return np.array_equal(cast, given, equal_nan=given.dtype.kind == "f") and np.array_equal(held < 0, given < 0)
+        cast = held.astype(values.dtype)
+    # A cast of an unsigned integer past 2**63 would be negative.
+    return np.array_equal(cast, values, equal_nan=values.dtype.kind == "f") and np.array_equal(held < 0, values < 0)
 
 
 def _may_be_nat(kind: type) -> bool:
@@ -245,12 +245,12 @@ def _may_be_nat(kind: type) -> bool:
 
 
 def _is_nat(value: Any) -> bool:
-    # That of pandas is a datetime; like that of numpy it does not equal itself.
+    # pandas' NaT is a datetime. Like numpy's NaT, it does not equal itself.
     return _may_be_nat(type(value)) and bool(value != value)
 
 
-def _takes(kind: pa.DataType, given: set[type]) -> bool:
-    """Return if an Arrow type is that of values of these types."""
+def _takes(kind: pa.DataType, types: set[type]) -> bool:
+    """Return whether an Arrow type fits values of these Python types."""
     if kinds.is_boolean(kind):
         wanted: tuple[type, ...] = (bool,)
     elif kinds.is_integer(kind):
@@ -265,30 +265,30 @@ def _takes(kind: pa.DataType, given: set[type]) -> bool:
         wanted = (int, date, time, timedelta, np.datetime64, np.timedelta64)
     else:
         return True
-    flags = kinds.is_boolean(kind) or bool not in given
-    return flags and all(issubclass(each, wanted) for each in given)
+    flags = kinds.is_boolean(kind) or bool not in types
+    return flags and all(issubclass(each, wanted) for each in types)
 
 
-def _counts_of(array: pa.Array) -> list[int]:
-    """Return times of an array in nanoseconds."""
+def _nanoseconds_of_array(array: pa.Array) -> list[int]:
+    """Return the times of an array in nanoseconds."""
     kind = array.type
     unit = "D" if kinds.is_date32(kind) else "ms" if kinds.is_date64(kind) else kind.unit
     counts = array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()
     return [count * _UNITS[unit] for count in counts]
 
 
-def _counts(values: list[Any], kind: pa.DataType) -> list[int]:
-    """Return times in nanoseconds: since 1970, midnight or the begin of a span."""
+def _nanoseconds_of_values(values: list[Any], kind: pa.DataType) -> list[int]:
+    """Return times in nanoseconds: since 1970, since midnight, or the length of a span."""
     zones = {value.tzinfo is None for value in values if isinstance(value, datetime)}
     if len(zones) > 1:
-        raise NotExactError("there are times with and without a zone")
+        raise NotExactError("some times have a zone and some do not")
     numbers = _UNITS[getattr(kind, "unit", "D")]
-    return [value * numbers if isinstance(value, int) else _count(value) for value in values]
+    return [value * numbers if isinstance(value, int) else _nanoseconds(value) for value in values]
 
 
-def _count(value: Any) -> int:
+def _nanoseconds(value: Any) -> int:
     for name in ("to_datetime64", "to_timedelta64"):
-        # Those of pandas, which have nanoseconds.
+        # pandas' times, which have nanoseconds.
         if hasattr(value, name):
             value = getattr(value, name)()
     if isinstance(value, (np.datetime64, np.timedelta64)):
@@ -302,7 +302,7 @@ def _count(value: Any) -> int:
         value = timedelta(days=(value - _EPOCH.date()).days)
     elif isinstance(value, time):
         if value.tzinfo is not None:
-            raise NotExactError("a time of day loses its zone")
+            raise NotExactError("a time of day would lose its zone")
         value = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
     span: timedelta = value
     return ((span.days * 86400 + span.seconds) * 10**6 + span.microseconds) * 1000

@@ -1,4 +1,4 @@
-"""Features of Hugging Face ``datasets``: as element specs, and between Arrow arrays and leaves."""
+"""Convert features of Hugging Face ``datasets`` to element specs, and their Arrow arrays to leaves and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from cachelayer.adapters._arrow_columns import Lists, arrow_array, arrow_type, check_structs, dtype_of, leaf_spec
+from cachelayer.adapters._arrow_arrays import arrow_array, arrow_type
+from cachelayer.adapters._arrow_columns import Lists, check_structs, dtype_of, leaf_spec
 from cachelayer.adapters._exact_arrow import NotExactError
 from cachelayer.adapters._huggingface_pictures import as_files
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
@@ -28,7 +29,7 @@ _FILES = (datasets.Image, datasets.Audio)
 
 
 def _plain(feature: Any) -> Any:
-    """The feature, with those that are only names for a dict as the dict."""
+    """Return the dict that a translation feature stands for; return any other feature unchanged."""
     if isinstance(feature, datasets.Translation):
         return {language: datasets.Value("string") for language in sorted(feature.languages)}
     if isinstance(feature, datasets.TranslationVariableLanguages):
@@ -37,15 +38,15 @@ def _plain(feature: Any) -> Any:
 
 
 def spec_of(feature: Any, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
-    """The spec of a feature, within lists of these lengths.
+    """Return the spec of a feature that is inside lists of the lengths ``dims``.
 
     Raises:
-        InvalidTypeError: for what cannot be stored, with the path of the leaf.
+        InvalidTypeError: if a leaf cannot be stored; names its path.
     """
     feature = _plain(feature)
     if feature == {} and dims:
         raise InvalidTypeError(
-            f"leaf {path} is a list of dicts without keys, so that nothing keeps its length: leave it out"
+            f"leaf {path} is a list of dicts without keys, so its length would be lost: leave it out"
         )
     if isinstance(feature, dict):
         return {name: spec_of(child, f"{path}[{name!r}]", dims) for name, child in feature.items()}
@@ -62,18 +63,18 @@ def spec_of(feature: Any, path: str, dims: tuple[int | None, ...] = ()) -> Tree:
             return None
         return leaf_spec(dtype_of(kind, path), dims)
     raise InvalidTypeError(
-        f"leaf {path} is a {type(feature).__name__}, which is not stored: leave it out, with remove_columns(), or "
-        "turn it into arrays, with map()"
+        f"leaf {path} is a {type(feature).__name__}, which is not stored: leave it out with remove_columns(), or "
+        "turn it into arrays with map()"
     )
 
 
 def encoder(feature: Any) -> Callable[[Any], Any] | None:
-    """Return what makes of a value what datasets stores, such as the number of a label; None if that is the value.
+    """Return a function that encodes a value as datasets stores it, such as the number of a label.
 
-    What it returns raises for a value that the feature does not have.
+    The function raises if the feature cannot hold the value. Return None if values need no encoding.
     """
     if isinstance(feature, dict):
-        parts = {name: found for name, child in feature.items() if (found := encoder(child))}
+        parts = {name: encode for name, child in feature.items() if (encode := encoder(child))}
         return partial(_encoded_dict, parts) if parts else None
     if isinstance(feature, _LISTS):
         inner = encoder(feature.feature)
@@ -103,13 +104,13 @@ def _encoded_json(feature: datasets.Json, value: Any) -> Any:
 
 
 def leaves_of(feature: Any, lists: Lists, path: str) -> Iterator[Lists]:
-    """The values of each leaf below a feature, in the order of its spec."""
+    """Yield the values of each leaf below a feature, in the order of its spec."""
     feature = _plain(feature)
     if isinstance(feature, dict):
         if lists.levels:
             lists.check_whole(path)
         check_structs(path, lists)
-        # Nulls of a struct are those of all that is in it.
+        # flatten() gives the nulls of a struct to its fields.
         parts = dict(zip((field.name for field in lists.values.type), lists.values.flatten(), strict=True))
         for name, child in feature.items():
             yield from leaves_of(child, replace(lists, values=parts[name]), f"{path}[{name!r}]")
@@ -127,7 +128,7 @@ def leaves_of(feature: Any, lists: Lists, path: str) -> Iterator[Lists]:
 
 
 def _file_bytes(feature: Any, lists: Lists, path: str) -> pa.Array:
-    """The bytes of each file; those that are only named are read."""
+    """Return the bytes of each file; read the files that are given only by name."""
     data, names = lists.values.flatten()[:2]
     missing = np.flatnonzero(pc.and_(pc.is_null(data), pc.is_valid(names)).to_numpy(zero_copy_only=False))
     if len(missing) == 0:
@@ -153,10 +154,10 @@ def _encoded_spec(feature: Any, path: str) -> EncodedSpec:
 
 
 def feature_of(spec: Tree, path: str) -> Any:
-    """The feature of a spec that came from elsewhere.
+    """Return the feature of a spec that did not come from ``datasets``.
 
     Raises:
-        InvalidTypeError: for a leaf that there is no feature for.
+        InvalidTypeError: if there is no feature for a leaf.
     """
     if isinstance(spec, dict):
         return {name: feature_of(child, f"{path}[{name!r}]") for name, child in spec.items()}
@@ -182,7 +183,7 @@ def arrow_of(feature: Any, values: Any, rows: int, path: str) -> pa.Array:
     """Return the Arrow array of a feature, from leaves stacked on a leading axis.
 
     Raises:
-        InvalidTypeError: for values that Arrow has no place for, with the path of the leaf.
+        InvalidTypeError: if Arrow cannot hold a value; names the path of the leaf.
     """
     feature = _plain(feature)
     if feature == {}:
@@ -201,10 +202,10 @@ def arrow_of(feature: Any, values: Any, rows: int, path: str) -> pa.Array:
             name: arrow_of(_within(lists, child), values[name], rows, f"{path}[{name!r}]")
             for name, child in inner.items()
         }
-        return _listed(parts, len(lists), _struct)
+        return _joined_inside_lists(parts, len(lists), _struct)
     if isinstance(inner, _FILES):
         data = arrow_of(_within(lists, datasets.Value("binary")), values, rows, path)
-        return _listed({"bytes": data}, len(lists), _file)
+        return _joined_inside_lists({"bytes": data}, len(lists), _file)
     return arrow_array(_type_of(feature), values, path)
 
 
@@ -212,7 +213,7 @@ def stored_table(features: datasets.Features, batch: Any, rows: int) -> pa.Table
     """Return a batch as a table.
 
     Raises:
-        InvalidTypeError: for values that Arrow has no place for, with the path of the leaf.
+        InvalidTypeError: if Arrow cannot hold a value; names the path of the leaf.
     """
     arrays = []
     for name, feature in features.items():
@@ -220,7 +221,7 @@ def stored_table(features: datasets.Features, batch: Any, rows: int) -> pa.Table
             arrays.append(arrow_of(feature, batch[name], rows, f"[{name!r}]"))
         except UnicodeEncodeError as error:
             raise InvalidTypeError(
-                f"leaf [{name!r}] has a str that is no UTF-8, and Arrow has no other: {error}"
+                f"leaf [{name!r}] has a str that is not UTF-8, which Arrow cannot hold: {error}"
             ) from error
     return pa.Table.from_arrays(arrays, schema=features.arrow_schema)
 
@@ -245,12 +246,14 @@ def _file(parts: dict[str, pa.Array]) -> pa.Array:
     return pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], fields=fields, mask=data.is_null())
 
 
-def _listed(parts: dict[str, pa.Array], depth: int, join: Callable[[dict[str, pa.Array]], pa.Array]) -> pa.Array:
-    """Lists, so many within each other, of what is joined of the values of such lists."""
+def _joined_inside_lists(
+    parts: dict[str, pa.Array], depth: int, join: Callable[[dict[str, pa.Array]], pa.Array]
+) -> pa.Array:
+    """Join arrays inside ``depth`` levels of lists, and return the lists of the joined values."""
     if depth == 0:
         return join(parts)
     first = next(iter(parts.values()))
-    inner = _listed({name: array.values for name, array in parts.items()}, depth - 1, join)
+    inner = _joined_inside_lists({name: array.values for name, array in parts.items()}, depth - 1, join)
     mask = first.is_null()
     if kinds.is_fixed_size_list(first.type):
         return pa.FixedSizeListArray.from_arrays(inner, first.type.list_size, mask=mask)

@@ -1,4 +1,4 @@
-"""Pictures of Pillow as files: those that they were opened from, if these hold their pixels, else lossless ones."""
+"""Turn Pillow's pictures into files: the original file if it still holds the pixels, else a lossless one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AS_PNG = ("1", "L", "LA", "P", "RGB", "RGBA")
 
 
 def is_picture(value: Any) -> bool:
-    """Return if a value is a picture of Pillow, which there is none of unless Pillow was imported."""
+    """Return whether a value is a picture of Pillow; without importing Pillow, because then there is no picture."""
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
 
@@ -34,26 +34,28 @@ def _is_empty(value: Any) -> bool:
 
 
 def as_files(value: Any) -> Any:
-    """Return a value with the file of each picture in place of it."""
+    """Return a value with each picture replaced by its file."""
     if is_picture(value):
         return file_of(value)
     if isinstance(value, dict):
         return {name: as_files(child) for name, child in value.items()}
-    return [as_files(child) for child in value] if isinstance(value, list) and any(map(_is_seen_into, value)) else value
+    if isinstance(value, list) and any(map(_may_hold_pictures, value)):
+        return [as_files(child) for child in value]
+    return value
 
 
-def _is_seen_into(value: Any) -> bool:
+def _may_hold_pictures(value: Any) -> bool:
     return isinstance(value, (dict, list)) or is_picture(value)
 
 
 def file_of(picture: Any) -> dict[str, Any]:
-    """Return a picture as the file that it was opened from; as a lossless one if that is gone or holds other pixels.
+    """Return the file that a picture was opened from, or a lossless file if that is gone or holds other pixels.
 
-    datasets would write the picture anew in its own format, so that a JPEG loses once more, or take the file by its
-    name, so that what was drawn since is lost.
+    datasets would encode the picture again in its own format, so that a JPEG loses quality, or read the file again by
+    its name, so that later changes to the picture are lost.
 
     Raises:
-        NotExactError: for a picture whose pixels no such file holds.
+        NotExactError: if no such file can hold the pixels.
     """
     data = _opened_from(picture)
     if data is None or picture.tell() or not _holds(data, picture):
@@ -66,7 +68,7 @@ def file_of(picture: Any) -> dict[str, Any]:
 
 
 def _opened_from(picture: Any) -> bytes | None:
-    """Return the bytes of the file that a picture was opened from, as far as they are still there."""
+    """Return the bytes of the file that a picture was opened from; None if it is gone."""
     name, stream = getattr(picture, "filename", ""), getattr(picture, "fp", None)
     with suppress(OSError, ValueError, AttributeError):
         if name:
@@ -81,14 +83,14 @@ def _opened_from(picture: Any) -> bytes | None:
 
 
 def _holds(data: bytes, picture: Any) -> bool:
-    """Return if the first picture of a file is this one; pixels that were not looked at yet are those of its file."""
+    """Return whether the first picture of a file is this one. Pixels that are not loaded yet are those of the file."""
     pillow = sys.modules["PIL.Image"]
     try:
-        with pillow.open(io.BytesIO(data)) as found:
-            same = (found.mode, found.size) == (picture.mode, picture.size)
+        with pillow.open(io.BytesIO(data)) as opened:
+            same = (opened.mode, opened.size) == (picture.mode, picture.size)
             if not same or getattr(picture, "tile", None):
                 return same
-            palettes = [each.getpalette("RGBA") for each in (found, picture)]
-            return bool(found.tobytes() == picture.tobytes() and palettes[0] == palettes[1])
+            palettes = [each.getpalette("RGBA") for each in (opened, picture)]
+            return bool(opened.tobytes() == picture.tobytes() and palettes[0] == palettes[1])
     except (OSError, ValueError, SyntaxError):
         return False

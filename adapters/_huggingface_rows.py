@@ -1,4 +1,4 @@
-"""The rows of Hugging Face ``IterableDataset``s that come from Python one by one, in Arrow tables of one schema."""
+"""Convert the Python rows of Hugging Face ``IterableDataset``s to Arrow tables of one schema."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from cachelayer.user_warnings import warn
 
 ROWS_AT_ONCE = 256
 _ADVICE = (
-    f"Without features= the first {ROWS_AT_ONCE} rows tell the types, and no value is changed: pass features= to the "
-    "IterableDataset, with a type for all values."
+    f"Without features= the first {ROWS_AT_ONCE} rows decide the types, and no value is changed: pass features= to "
+    "the IterableDataset, with a type that holds all values."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class PythonRows:
-    """Rows as Python has them, of columns that are known.
+    """Rows as Python dicts, with known columns.
 
     Args:
         rows: the rows.
-        features: of the columns.
-        declared: the features were declared, and not those of the first rows.
-        taken: gives the columns of a table.
+        features: the features of the columns.
+        declared: whether the features were declared, rather than inferred from the first rows.
+        taken: returns the columns of a table.
     """
 
     rows: list[dict[str, Any]]
@@ -56,7 +56,7 @@ class PythonRows:
         """Return the columns of the codec.
 
         Raises:
-            ElementError: for a row that has other columns, or a value that its column cannot hold as it is.
+            ElementError: if a row has other columns, or a column cannot hold a value unchanged.
         """
         table, nat = table_of(self.rows, self.features, declared=self.declared)
         for path in nat:
@@ -68,7 +68,7 @@ class PythonRows:
 
 
 def chunks(dataset: datasets.IterableDataset) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a dataset, some at a time.
+    """Yield the rows of a dataset, up to ``ROWS_AT_ONCE`` at a time.
 
     Raises:
         SourceError: if the dataset fails.
@@ -79,10 +79,10 @@ def chunks(dataset: datasets.IterableDataset) -> Iterator[list[dict[str, Any]]]:
 
 
 def unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> datasets.IterableDataset:
-    """Return a dataset of the rows as their source gives them: with features, datasets makes others of them."""
+    """Return a dataset of the rows as their source yields them: with features, ``datasets`` would change them."""
     info = dataset.info.copy()
     info.features = None if form is None else dataset.features
-    found = datasets.IterableDataset(
+    plain = datasets.IterableDataset(
         dataset._ex_iterable,
         info=info,
         formatting=None,
@@ -90,16 +90,16 @@ def unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> dat
         token_per_repo_id=dataset._token_per_repo_id,
     )
     if form is not None:
-        found = found.with_format(form)
-    found.set_epoch(dataset.epoch)
-    return found
+        plain = plain.with_format(form)
+    plain.set_epoch(dataset.epoch)
+    return plain
 
 
 def inferred(rows: list[dict[str, Any]]) -> datasets.Features:
-    """Return the features of the first rows, or of those before the first one that does not fit these.
+    """Return the features of the rows up to the first one that does not fit the rows before it.
 
     Raises:
-        ElementError: if the first row itself has a value that no column holds.
+        ElementError: if no column can hold a value of the first row.
     """
     while True:
         try:
@@ -113,31 +113,31 @@ def inferred(rows: list[dict[str, Any]]) -> datasets.Features:
 def table_of(
     rows: list[dict[str, Any]], features: datasets.Features | None, *, declared: bool
 ) -> tuple[pa.Table, list[str]]:
-    """Return rows as a table, and the paths of leaves whose NaT is null there.
+    """Return rows as a table, and the paths of leaves in which NaT became null.
 
     Args:
         rows: the rows.
-        features: of the table; if they are None, the rows tell them.
-        declared: the features were declared, and not those of earlier rows.
+        features: the features of the table; if None, they are inferred from the rows.
+        declared: whether the features were declared, rather than inferred from earlier rows.
 
     Raises:
-        ElementError: for the first row that has other columns, or a value that its column cannot hold as it is.
+        ElementError: if a row has other columns, or a column cannot hold a value unchanged; names the first such row.
     """
     names = list(rows[0] if features is None else features)
     for number, row in enumerate(rows):
-        # A column that was declared may be missing, which is null.
+        # A declared column may be missing: it becomes null.
         if row.keys() - set(names) or (row.keys() != set(names) and not declared):
             raise ElementError(f"the columns {names}", f"{list(row)}", record=number)
-    arrays, found, nat = [], {}, set[str]()
+    arrays, types, nat = [], {}, set[str]()
     for name in names:
-        given = [scalar(row.get(name)) for row in rows]
-        feature = feature_of_pictures(given) if features is None else features[name]
+        scalars = [scalar(row.get(name)) for row in rows]
+        feature = feature_of_pictures(scalars) if features is None else features[name]
         comparison = Comparison(declared)
-        values = [None if is_missing(value) else value for value in given]
-        if any(map(is_missing, given)):
+        values = [None if is_missing(value) else value for value in scalars]
+        if any(map(is_missing, scalars)):
             comparison.nat.add(f"[{name!r}]")
         try:
-            array, found[name] = _column(values, feature, f"[{name!r}]", comparison)
+            array, types[name] = _column(values, feature, f"[{name!r}]", comparison)
         except Exception as error:
             number = _failing(values, feature, declared=declared)
             expected = "values of one type" if features is None else f"a value of {feature}"
@@ -147,11 +147,11 @@ def table_of(
             ) from error
         arrays.append(array)
         nat |= comparison.nat
-    return pa.Table.from_arrays(arrays, schema=datasets.Features(found).arrow_schema), sorted(nat)
+    return pa.Table.from_arrays(arrays, schema=datasets.Features(types).arrow_schema), sorted(nat)
 
 
 def _column(values: list[Any], feature: Any, path: str, comparison: Comparison) -> tuple[pa.Array, Any]:
-    """Return values as an Arrow array, and its feature: the first array that holds them as they are."""
+    """Return values as an Arrow array that holds them unchanged, and its feature."""
     if not comparison.declared:
         values = [as_files(value) for value in values]
     if feature is None:
@@ -168,7 +168,7 @@ def _column(values: list[Any], feature: Any, path: str, comparison: Comparison) 
     if encode is not None:
         values = [encode(value) for value in values]
     if "extension<" not in str(kind):
-        # datasets drops nanoseconds, and has no place for integers past 2**63 and lists of none.
+        # datasets drops nanoseconds, and cannot hold integers past 2**63 or lists of length 0.
         with suppress(Exception):
             array = pa.array(values, kind)
             comparison.check(values, array, path)
@@ -179,7 +179,7 @@ def _column(values: list[Any], feature: Any, path: str, comparison: Comparison) 
 
 
 def _failing(values: list[Any], feature: Any, *, declared: bool) -> int:
-    """Return the place of the first value that with those before it makes no column."""
+    """Return the place of the first value that does not fit into one column with the values before it."""
     for count in range(1, len(values)):
         try:
             _column(values[:count], feature, "", Comparison(declared))
@@ -189,7 +189,7 @@ def _failing(values: list[Any], feature: Any, *, declared: bool) -> int:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a table; arrays as lists, and times in nanoseconds as those of NumPy, which keep them."""
+    """Return the rows of a table, with arrays as lists, and times in nanoseconds as NumPy's, which keep them."""
     columns = [_python(column.combine_chunks()) for column in table.columns]
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
@@ -198,7 +198,7 @@ def _python(array: pa.Array) -> list[Any]:
     if isinstance(array.type, pa.JsonType):
         return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
     if isinstance(array, pa.ExtensionArray):
-        # The one of datasets fails at nulls among arrays of unknown shape.
+        # The conversion of datasets fails if there are nulls among arrays of unknown shape.
         return _python(array.storage)
     kind = array.type
     if kinds.is_struct(kind):
@@ -216,20 +216,20 @@ def _python(array: pa.Array) -> list[Any]:
         return _with_nulls(array, [list(islice(values, length)) for length in lengths])
     if kinds.is_temporal(kind):
         return _times(array)
-    found: list[Any] = array.to_pylist()
-    return found
+    scalars: list[Any] = array.to_pylist()
+    return scalars
 
 
 def _times(array: pa.Array) -> list[Any]:
-    """Return times as those of Python, or of NumPy if Python has no such time."""
+    """Return Python's times, or NumPy's if Python cannot hold them."""
     if kinds.is_time64(array.type) and array.type.unit == "ns":
         array = array.view(pa.duration("ns"))
     if getattr(array.type, "unit", None) != "ns":
         with suppress(OverflowError, ValueError):
-            found: list[Any] = array.to_pylist()
-            return found
+            times: list[Any] = array.to_pylist()
+            return times
     if len(array) > 1 and getattr(array.type, "unit", None) != "ns":
-        # Only those that lie too far.
+        # Use NumPy's only for the times that are out of Python's range.
         return [value for row in range(len(array)) for value in _times(array.slice(row, 1))]
     return _with_nulls(array, list(array.to_numpy(zero_copy_only=False)))
 

@@ -1,4 +1,4 @@
-"""Streams as Hugging Face ``IterableDataset``s."""
+"""Turn streams into Hugging Face ``IterableDataset``s."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cachelayer.streams.stream import Stream, iteration
 
 
 class StreamDataset(datasets.IterableDataset):  # type: ignore[misc]
-    """The dataset of a stream, whose order is the stream's."""
+    """A dataset over a stream, in the stream's order."""
 
     def shuffle(self, *_args: Any, **_options: Any) -> Any:
-        raise InvalidArgumentError("the order is the stream's: pass ref.stream(shuffle=True, seed=...)")
+        raise InvalidArgumentError("the stream decides the order: pass ref.stream(shuffle=True, seed=...)")
 
 
 class Examples(_BaseExamplesIterable):  # type: ignore[misc]
@@ -30,7 +30,7 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
     def __init__(self, stream: Stream[Any], spec: Tree, features: datasets.Features) -> None:
         super().__init__()
         self._stream = stream
-        self._stream.next_order = "call set_epoch(e) of the dataset before each iteration"
+        self._stream._next_order = "call set_epoch(e) of the dataset before each iteration"
         self._spec = spec
         self._features = features
 
@@ -55,7 +55,7 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
                 key += 1
 
     def shuffle_data_sources(self, generator: Any) -> Examples:  # noqa: ARG002
-        # set_epoch() calls this too, and goes on to shift_rngs().
+        # set_epoch() calls this too; after this error it calls shift_rngs().
         raise DataSourcesShufflingDisallowed
 
     def shift_rngs(self, value: int) -> Examples:
@@ -66,7 +66,7 @@ class Examples(_BaseExamplesIterable):  # type: ignore[misc]
         if num_shards == 1:
             return self
         raise InvalidArgumentError(
-            f"the rows are one stream's: for a shard pass ref.stream(shard=({index}, {num_shards})), or call "
+            f"the rows come from one stream: for a shard pass ref.stream(shard=({index}, {num_shards})), or call "
             "datasets.distributed.split_dataset_by_node(); a DataLoader reads them with num_workers=0"
         )
 

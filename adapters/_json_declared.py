@@ -1,4 +1,4 @@
-"""JSON lines of declared types: pyarrow converts them, and what it does not check is checked."""
+"""Read JSON lines with declared types: pyarrow converts them, and this module checks what pyarrow does not."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _SUSPECTS = {
     32: r"[^0-9.][0-9]{8}|\.0{30}|[0-9]\.?[eE][+-]?[0-9]{2}",
     64: r"[^0-9.][0-9]{16}|\.0{100}|[0-9]\.?[eE][+-]?[0-9]{3}",
 }
-"""What a number that is no such float has: many digits before its point, zeros after it, or a long exponent."""
+"""Patterns of numbers that may not fit a float of this width: many digits, many zeros, or a long exponent."""
 
 
 class DeclaredJsonLines:
-    """Files with one JSON object a line, of declared types; see :func:`cachelayer.adapters.pyarrow.from_json`.
+    """Files with one JSON object per line, with declared types; see :func:`cachelayer.adapters.pyarrow.from_json`.
 
     Args:
-        options: of pyarrow's parser, with all columns.
-        block_nbytes: how much is parsed at once.
+        options: the options of pyarrow's parser, with all columns.
+        block_nbytes: the number of bytes that are parsed at once.
     """
 
     def __init__(self, options: Any, block_nbytes: int = BATCH_NBYTES) -> None:
@@ -48,24 +48,24 @@ class DeclaredJsonLines:
         self._suspect = _SUSPECTS[min(widths)] if widths else None
 
     def blocks(self, file: File) -> tuple[list[str] | None, Iterable[list[bytes]]]:
-        """Blocks of lines, or of objects that go over several lines."""
+        """Return blocks of lines, or of objects that may span several lines."""
         _, lines = self._lines.blocks(file)
         return None, self._objects(lines) if self._options.newlines_in_values else lines
 
     def schema(self, block: list[bytes]) -> pa.Schema:  # noqa: ARG002
-        """The declared types."""
+        """Return the declared types."""
         return self.declared
 
     def convert(self, block: list[bytes], schema: pa.Schema) -> pa.RecordBatch:
-        """The rows with these types.
+        """Return the rows of a block with these types.
 
         Raises:
-            ElementError: for a line that is no object, or a value that its type does not hold, with its record.
+            ElementError: if a line is not an object, or a type cannot hold a value; names the record.
         """
         if not block:
             return pa.RecordBatch.from_pylist([], schema)
         for record, line in enumerate(block):
-            # pyarrow ends the process if a line is null.
+            # pyarrow crashes the process if a line is null.
             if not line.lstrip().startswith(b"{"):
                 parsed([line], record)
         if self._suspect is not None:
@@ -80,7 +80,7 @@ class DeclaredJsonLines:
             raise self._refused(block, error) from error
         if len(table) != len(block):
             parsed(block)
-            raise ElementError("one JSON object a line", f"{len(table)} in {len(block)} lines", record=0)
+            raise ElementError("one JSON object per line", f"{len(table)} in {len(block)} lines", record=0)
         return table.combine_chunks().to_batches()[0]
 
     def _read(self, block: list[bytes]) -> pa.Table:
@@ -89,33 +89,33 @@ class DeclaredJsonLines:
         return pa_json.read_json(pa.BufferReader(data), options, self._options)
 
     def _not_read(self, error: pa.ArrowException) -> InvalidTypeError:
-        """The error for a declared type that pyarrow does not read from JSON, whatever the lines say."""
+        """Return the error for a declared type that pyarrow never reads from JSON."""
         named = [
             (len(str(kind)), field) for field in self.declared for kind in _inner(field.type) if str(kind) in str(error)
         ]
-        field = max(named, key=lambda found: found[0])[1] if named else None
+        field = max(named, key=lambda pair: pair[0])[1] if named else None
         leaf = "a column" if field is None else f"leaf [{field.name!r}], of {field.type},"
         return InvalidTypeError(
             f"{leaf} has a type in schema= that pyarrow does not read from JSON ({error}): declare another, such as "
-            "float32 in place of float16, or a list without a length, or pass no schema="
+            "float32 instead of float16, or a list without a length, or leave schema= out"
         )
 
     def _refused(self, block: list[bytes], error: pa.ArrowException) -> ElementError:
-        """The error with the first record that fails."""
+        """Return the error of the first record that fails, found by bisection."""
         fitting, first_wrong = 0, len(block)
         while first_wrong - fitting > 1:
             middle = (fitting + first_wrong) // 2
             try:
                 self._read(block[:middle])
                 fitting = middle
-            except pa.ArrowException as found:
-                error, first_wrong = found, middle
+            except pa.ArrowException as earlier:
+                error, first_wrong = earlier, middle
         record = first_wrong - 1
         with suppress(ValueError, RecursionError):
             for path, text in lone_surrogates(json.loads(block[record]), ""):
-                return ElementError("text in UTF-8", repr(text), path=path, record=record, hint="Mend the line.")
+                return ElementError("text in UTF-8", repr(text), path=path, record=record, hint="Correct the line.")
         reason = re.sub(r"\.?( in row \d+)?$", "", str(error))
-        return ElementError("an object of the declared columns", reason, record=record, hint="Mend the line.")
+        return ElementError("an object with the declared columns", reason, record=record, hint="Correct the line.")
 
     def _check_numbers(self, line: bytes, record: int) -> None:
         parsed([line], record)
@@ -125,7 +125,7 @@ class DeclaredJsonLines:
             raise error.at(record=record) from None
 
     def _objects(self, blocks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-        """Blocks of whole objects, each of which may go over several lines."""
+        """Yield blocks of whole objects; an object may span several lines."""
         done: list[bytes] = []
         held: list[bytes] = []
         depth = 0
@@ -153,10 +153,10 @@ def _inner(kind: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def _check(value: Any, kind: pa.DataType, path: str) -> None:
-    """Raise for a number within a value that its float does not stand for.
+    """Raise if the declared float cannot hold a number within a value.
 
     Raises:
-        ElementError: with the path.
+        ElementError: names the path.
     """
     if isinstance(value, dict) and kinds.is_struct(kind):
         for field in kind:

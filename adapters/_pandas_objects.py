@@ -1,6 +1,6 @@
-"""Columns of Python objects as Arrow arrays: exactly, or refused with the record.
+"""Convert columns of Python objects to Arrow arrays: exactly, or with an error that names the record.
 
-pyarrow takes objects too, but makes null of NaN, microseconds of pandas' nanoseconds and one shape of every array.
+pyarrow converts objects too, but turns NaN into null and nanoseconds into microseconds, and takes only flat arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cachelayer.adapters._arrow_columns import arrow_array, arrow_type, is_utf8
+from cachelayer.adapters._arrow_arrays import arrow_array, arrow_type
+from cachelayer.adapters._arrow_columns import is_utf8
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.values import Nullable, Ragged
@@ -25,7 +26,7 @@ _WORDS = (np.dtype(np.int64), np.dtype(np.uint64))
 
 
 class UntypedError(Exception):
-    """Objects that Arrow has no type for; the message names the record."""
+    """Arrow has no type for the objects; the message names the record."""
 
 
 class _Arrays(NamedTuple):
@@ -38,10 +39,10 @@ class Objects:
     """Some objects of a column.
 
     Args:
-        values: the objects, None for those that are missing.
-        records: the record that each lies in.
-        path: of the leaf.
-        within: whether they lie in a list or a dict.
+        values: the objects; None if one is missing.
+        records: the record that each object belongs to.
+        path: the path of the leaf.
+        within: whether the objects are inside a list or a dict.
     """
 
     values: Sequence[Any]
@@ -54,7 +55,7 @@ class Objects:
         return np.fromiter((value is None for value in self.values), np.bool_, len(self.values))
 
     def present(self) -> Iterator[tuple[int, Any]]:
-        """The objects that are not missing, each with its record."""
+        """Yield the objects that are not missing, each with its record."""
         return ((record, value) for record, value in zip(self.records, self.values, strict=True) if value is not None)
 
     def error(self, record: int, expected: str, value: Any, hint: str = _HINT) -> ElementError:
@@ -62,11 +63,11 @@ class Objects:
 
 
 def arrow_of_objects(name: str, column: pd.Series[Any]) -> pa.Array:
-    """Return a column of objects as an Arrow array; what ``isna()`` finds is null.
+    """Return a column of objects as an Arrow array; objects that ``isna()`` finds become null.
 
     Raises:
-        ElementError: for an object that is not of the type of those before it, or that does not fit.
-        UntypedError: for objects of a type that Arrow does not know.
+        ElementError: if the type of an object differs from that of the objects before it, or a value does not fit.
+        UntypedError: if Arrow does not know the type of the objects.
     """
     values = column.to_numpy().copy()
     values[column.isna().to_numpy()] = None
@@ -95,7 +96,7 @@ def _array(objects: Objects) -> pa.Array:
 
 
 def _texts(objects: Objects) -> pa.Array:
-    """Text as it is: what is no UTF-8 is refused later, with its record, so that its row alone can be left out."""
+    """Return text unchanged. Text that is not UTF-8 is refused later, so that only its own row can be left out."""
     try:
         return pa.array(objects.values, pa.string())
     except UnicodeEncodeError:
@@ -105,24 +106,24 @@ def _texts(objects: Objects) -> pa.Array:
 
 def _others(objects: Objects, kind: type) -> pa.Array:
     record, first = next(objects.present())
-    # pyarrow makes lists of whatever can be gone through, such as sets, which have no order.
+    # pyarrow makes a list of any iterable, even of a set, which has no order.
     if issubclass(kind, Iterable) and not issubclass(kind, (bytes, bytearray, memoryview)):
         raise UntypedError(f"Arrow has no type for record {record}, {tree.describe(first)}")
     try:
         return pa.array(objects.values)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise UntypedError(f"Arrow has no type for those as record {record}, {tree.describe(first)}") from error
+        raise UntypedError(f"Arrow has no type for objects like record {record}, {tree.describe(first)}") from error
 
 
 def _check_integers(objects: Objects) -> None:
-    """Raise for an integer among floats that is none of them."""
+    """Raise if an integer among floats is too large for a float to hold exactly."""
     for record, value in objects.present():
         if isinstance(value, int) and not -(2**53) <= value <= 2**53:
             raise objects.error(record, "float, as others in its place", value)
 
 
 def _common(objects: Objects) -> Any:
-    """Return the kind that all objects are of; None if all are missing."""
+    """Return the kind that all objects have; None if all are missing."""
     first, kinds = None, set()
     for record, value in objects.present():
         kind = _kind(value)
@@ -139,12 +140,12 @@ def _kind(value: Any) -> Any:
     if isinstance(value, np.generic) and not isinstance(value, (str, bytes)):
         return value.dtype
     if isinstance(value, _TIMES):
-        # Those with a time zone are refused by their type.
+        # Timestamps with a time zone get a type that is refused later.
         return type(value) if getattr(value, "tzinfo", None) is None else pa.TimestampScalar
-    return next((kind for kind in (str, bytes, dict) if isinstance(value, kind)), None) or _listed(value)
+    return next((kind for kind in (str, bytes, dict) if isinstance(value, kind)), None) or _list_or_type(value)
 
 
-def _listed(value: Any) -> Any:
+def _list_or_type(value: Any) -> Any:
     return list if isinstance(value, (list, tuple)) else type(value)
 
 
@@ -167,7 +168,7 @@ def _integers(objects: Objects) -> pa.Array:
 
 
 def _times(objects: Objects) -> pa.Array:
-    """Pandas' moments and spans, in the finest of their units."""
+    """Return pandas' moments and spans, in the finest of their units."""
     units = {value.unit for _, value in objects.present()}
     unit = next(unit for unit in ("ns", "us", "ms", "s") if unit in units)
     counts = iter([_in_unit(objects, record, value, unit) for record, value in objects.present()])
@@ -190,11 +191,11 @@ def _scalars(objects: Objects, dtype: np.dtype[Any]) -> pa.Array:
 
 
 def _arrays(objects: Objects, kind: _Arrays) -> pa.Array:
-    """Arrays of one dtype and rank, as lists of arrays of one shape."""
+    """Return arrays of one dtype and rank as lists of arrays of one shape."""
     if not kind.rank:
         record, value = next(objects.present())
-        hint = "item() makes a number of it."
-        raise objects.error(record, "numbers, or arrays of one dimension or more", value, hint)
+        hint = "item() makes it a number."
+        raise objects.error(record, "numbers, or arrays with at least one dimension", value, hint)
     shapes = {value.shape[1:]: record for record, value in reversed([*objects.present()])}
     if len(shapes) > 1:
         inner, record = min(shapes, key=lambda shape: shapes[shape]), max(shapes.values())
@@ -241,5 +242,5 @@ def _structs(objects: Objects) -> pa.Array:
 
 
 def _value(value: Any) -> Any:
-    """An object within another: NaN is a number there."""
+    """Return an object that is inside another; there, unlike in a column, NaN is a number and not null."""
     return None if value is pd.NA or value is pd.NaT else value

@@ -1,4 +1,4 @@
-"""Columns of pandas frames from batches: no value, null or dtype changes on the way."""
+"""Convert batches to columns of pandas frames: no value, null or dtype changes."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _MASKED: dict[str, Any] = {
         pd.Float64Dtype(),
     )
 }
-"""pandas' dtypes that have a null, by numpy's that have none."""
+"""pandas' dtypes with a null, by the name of numpy's dtype without one."""
 
 
 def series_of(spec: Tree, kind: pa.DataType, values: Any, rows: int, path: str) -> pd.Series[Any]:
-    """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, as they are.
+    """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, unchanged.
 
     Args:
-        spec: of the leaf, or the dict.
+        spec: the spec of the leaf or the dict.
         kind: its Arrow type.
-        values: the values stacked, as a batch has them.
-        rows: how many there are.
-        path: of the leaf.
+        values: the stacked values, as in a batch.
+        rows: the number of rows.
+        path: the path of the leaf.
 
     Raises:
-        InvalidTypeError: for values that pandas does not hold.
+        InvalidTypeError: if pandas cannot hold a value.
     """
     if not isinstance(spec, LeafSpec) or spec.shape:
         return _objects(_cells(spec, values, rows))
@@ -60,16 +60,16 @@ def series_of(spec: Tree, kind: pa.DataType, values: Any, rows: int, path: str) 
     masked = _MASKED.get(dtype.name)
     if masked is None:
         if np.isnan(values.values[values.valid]).any():
-            warn(f"leaf {path} holds null and NaN, which pandas does not tell apart in a column of {dtype}")
+            warn(f"leaf {path} holds null and NaN, which pandas cannot tell apart in a column of {dtype}")
         return _objects(_cells(spec, values, rows))
     return pd.Series(masked.construct_array_type()(values.values, ~values.valid))
 
 
 def _times(values: Any, path: str) -> NDArray[Any]:
-    """Moments or spans in a unit that pandas has, with NaT for null."""
+    """Return moments or spans in a unit that pandas has, with NaT for null."""
     if isinstance(values, Nullable):
         if np.isnat(values.values[values.valid]).any():
-            warn(f"leaf {path} holds null and NaT, which pandas does not tell apart: both become NaT")
+            warn(f"leaf {path} holds null and NaT, which pandas cannot tell apart: both become NaT")
         filled = values.values.copy()
         filled[~values.valid] = np.timedelta64("NaT")
         values = filled
@@ -77,7 +77,7 @@ def _times(values: Any, path: str) -> NDArray[Any]:
         return np.asarray(values)
     made: NDArray[Any] = values.astype("M8[ms]")
     if not ((made.astype(values.dtype) == values) | np.isnat(values)).all():
-        raise InvalidTypeError(f"leaf {path} holds days that no milliseconds reach: read it with ref.read()")
+        raise InvalidTypeError(f"leaf {path} holds days that do not fit into milliseconds: read it with ref.read()")
     return made
 
 
@@ -86,7 +86,7 @@ def _objects(cells: list[Any]) -> pd.Series[Any]:
 
 
 def _cells(spec: Tree, values: Any, rows: int) -> list[Any]:
-    """The value of each row, as elements have it; a list of arrays in place of a Ragged."""
+    """Return the value of each row as in the elements; a Ragged becomes a list of arrays."""
     if spec is None:
         return [None] * rows
     if not isinstance(spec, LeafSpec):
@@ -104,5 +104,5 @@ def _unnested(row: Any) -> Any:
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the same memory in the dtype that numpy has for it by itself: an equal one would be shown otherwise."""
+    """Return the same memory in numpy's native dtype: one with an explicit byte order would print differently."""
     return values.view(values.dtype.newbyteorder("="))

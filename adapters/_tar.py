@@ -1,4 +1,4 @@
-"""The files of a tar archive, from front to end, and nothing left out in silence."""
+"""Read the files of a tar archive from start to end, without skipping anything silently."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def files_of(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         file: the archive.
 
     Raises:
-        SourceError: for an archive that is damaged, cut short, or goes on after its end, and for a link in it.
-        tarfile.TarError, OSError, EOFError, lzma.LZMAError: for what is no archive, or compressed data that is damaged.
+        SourceError: if the archive is damaged or cut short, has bytes after its end, or contains a link.
+        tarfile.TarError, OSError, EOFError, lzma.LZMAError: if it is not an archive, or compressed data is damaged.
     """
     tape = _Tape(_decompressed(file))
     with tarfile.open(fileobj=tape, mode="r:") as tar:  # type: ignore[call-overload]
-        # Each header is met once, and none is kept.
+        # tarfile would keep every header; drop them, since each is read once.
         while (member := tar.next()) is not None:
             tar.members = []
             if member.isreg():
-                found = tar.extractfile(member)
-                yield member.name, b"" if found is None else found.read()
+                opened = tar.extractfile(member)
+                yield member.name, b"" if opened is None else opened.read()
             elif not member.isdir():
-                what = f"a link to {member.linkname}" if member.issym() or member.islnk() else "no file"
+                what = f"a link to {member.linkname}" if member.issym() or member.islnk() else "not a file"
                 raise SourceError(f"{member.name} is {what}: pack it with tar --dereference --hard-dereference")
     if tape.last != _END:
-        # tarfile takes both for the end.
+        # tarfile treats both a cut and a damaged header as the end.
         cut = len(tape.last) < len(_END)
-        raise SourceError(f"it is {'cut short' if cut else 'damaged'} at byte {tape.place}: make it anew")
+        raise SourceError(f"it is {'cut short' if cut else 'damaged'} at byte {tape.place}: make it again")
     if any(data.strip(b"\0") for data in iter(lambda: tape.read(_CHUNK), b"")):
-        raise SourceError("it goes on after its end mark: split it in two files")
+        raise SourceError("bytes follow its end mark: split it into two files")
 
 
 def _decompressed(file: IO[bytes]) -> Any:
@@ -55,7 +55,7 @@ def _decompressed(file: IO[bytes]) -> Any:
 
 
 class _Tape:
-    """A file that is read from front to end, and knows its last block."""
+    """A file that is read from start to end and remembers the last block read."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

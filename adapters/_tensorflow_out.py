@@ -1,4 +1,4 @@
-"""``tf.data.Dataset``s of streams."""
+"""Turn streams into ``tf.data.Dataset``s."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cachelayer.adapters._handed import check_stream
+from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
@@ -19,36 +19,37 @@ from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.stream import Stream, iteration, reader_of
 from cachelayer.user_warnings import warn
 
-# In the metadata: the leaves that are ragged tensors of one dimension, which an element spec has no other name for than
-# an array of any length.
+# The metadata key of the leaves that are one-dimensional ragged tensors. An element spec cannot tell them from arrays
+# of any length.
 RAGGED = "tensorflow_ragged"
 _BLOCK_RECORDS = 512
 
 
 def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
-    """A ``tf.data.Dataset`` of what a stream hands out; each iteration of it has the next epoch.
+    """Return a ``tf.data.Dataset`` over a stream; each iteration of it has the next epoch.
 
-    Of a stream of one epoch, iteration k has epoch k; of ``num_epochs=3``, epochs 3k to 3k + 2. So ``fit(epochs=n)``,
-    ``.repeat(n)`` and a loop over the dataset see each epoch once, in an order of its own. An iteration that is left
-    early counts: after ``take(1)``, to look at a batch, the next has epoch 1. If all epochs have one order
-    (``reshuffle=False``, or no shuffle), or there is no end, each iteration is the stream from its start.
+    If the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it has epochs 3k to 3k + 2. So
+    ``fit(epochs=n)``, ``.repeat(n)`` and a loop over the dataset see each epoch once, in its own order. An iteration
+    that ends early counts: after ``take(1)``, to inspect a batch, the next iteration has epoch 1. If all epochs have
+    the same order (``reshuffle=False``, or no shuffle), or there is no end, each iteration is the stream from its
+    start.
 
     Args:
-        stream: batches come out as batches; without batches the elements come out, read in blocks all the same.
+        stream: a batched stream gives batches; any other gives elements, which are still read in blocks.
         positions: pair each batch, or element, with the global position after it, an int64. TensorFlow reads ahead, so
-            only this tells where training is: ``ref.stream(..., start=position)`` goes on there.
+            only this shows where training is: ``ref.stream(..., start=position)`` continues there.
 
     Returns:
-        A dataset of the element spec that was cached: str leaves as UTF-8 ``tf.string``, lists as tuples, with a
-        warning; in batches, leaves with unknown dimensions as ``tf.RaggedTensor``. With remainder "pad" its batches are
-        ``(batch, mask)``.
+        A dataset with the element spec that was cached. A str leaf becomes UTF-8 ``tf.string``; a list becomes a tuple,
+        with a warning; in batches, a leaf with unknown dimensions becomes a ``tf.RaggedTensor``. With remainder "pad"
+        an item is ``(batch, mask)``.
 
-    What fails while the dataset runs is raised by TensorFlow, as one of its own errors that holds the text of ours.
+    If reading fails while the dataset runs, TensorFlow raises one of its own errors, which contains our message.
 
     Raises:
-        InvalidTypeError: for anything but a stream, and for leaves that TensorFlow has no type for, or that are None in
-            some elements; and for elements without a leaf.
-        InvalidArgumentError: for a stream of what functions return, unless the last ``map()`` declares an element spec.
+        InvalidTypeError: if the argument is not a stream, TensorFlow has no type for a leaf, a leaf is None in some
+            elements, or elements have no leaves.
+        InvalidArgumentError: if the stream is mapped and the last ``map()`` does not declare an element spec.
     """
     check_stream(stream)
     reader = reader_of(stream)
@@ -56,10 +57,10 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     if reader.is_mapped and spec is None:
         raise InvalidArgumentError(
             "to_tf() of a mapped stream needs to know what the function returns: pass element_spec= to map(), or call "
-            "to_tf() on the stream as it was, and map() the tf.data.Dataset"
+            "to_tf() on the stream without map(), and map() the tf.data.Dataset"
         )
     _check_outward(spec)
-    # Taking a number is one call of C: iterations may begin in any thread of TensorFlow's.
+    # next() of a count is one call in C, so it is safe: iterations may begin in any of TensorFlow's threads.
     numbers = itertools.count()
 
     def following() -> Stream[Any]:
@@ -79,22 +80,22 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
 
 
 def _generated(generate: Callable[[], Iterator[Any]], leaves: list[Any], of_positions: Any) -> tf.data.Dataset:
-    """Return a dataset of leaves, which is what its generators have for structures, and of positions."""
+    """Return a dataset of pairs: a flat tuple of leaves, because generators have no structures, and a position."""
     signature = tuple(leaves), tf.TensorSpec(of_positions, tf.int64)
     return tf.data.Dataset.from_generator(generate, output_signature=signature)
 
 
 def _unbatches(leaf: LeafSpec) -> bool:
-    """Return whether TensorFlow takes a batch of a leaf apart.
+    """Return whether TensorFlow can unbatch a leaf.
 
-    It crashes the process over one that holds nothing, and does not know the small dtypes of ml_dtypes.
+    It crashes the process if a dimension is 0, and does not know the small dtypes of ml_dtypes.
     """
     is_small = isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "V" and leaf.dtype.name != "bfloat16"
     return isinstance(leaf, ArraySpec) and all(leaf.shape) and not is_small
 
 
 def _finished(leaves: Any, stream: Stream[Any], *, positions: bool) -> tf.data.Dataset:
-    """Return the dataset of what the stream hands out, from one of its leaves and positions."""
+    """Return the dataset of the stream's items, from a dataset of its leaves and positions."""
     options = reader_of(stream).options
     pack = tree.packer(_without_lists(stream.element_spec))
     padded = options.batched and options.steps.remainder == "pad"
@@ -113,7 +114,7 @@ def _finished(leaves: Any, stream: Stream[Any], *, positions: bool) -> tf.data.D
 
 
 def _without_lists(spec: Tree) -> Tree:
-    """Return the structure with tuples for lists, of which TensorFlow makes tensors."""
+    """Return the structure with tuples for lists, because TensorFlow turns a list into a tensor."""
     if isinstance(spec, dict):
         return {key: _without_lists(child) for key, child in spec.items()}
     if tree.is_namedtuple(spec):
@@ -122,7 +123,7 @@ def _without_lists(spec: Tree) -> Tree:
 
 
 def _ragged_leaves(stream: Stream[Any]) -> dict[int, Any]:
-    """Return the leaves that went in as ragged tensors of one dimension, each with the dtype of its splits."""
+    """Return the leaves that were cached as one-dimensional ragged tensors, each with the dtype of its splits."""
     reader = reader_of(stream)
     if reader.is_mapped:
         return {}
@@ -132,8 +133,9 @@ def _ragged_leaves(stream: Stream[Any]) -> dict[int, Any]:
 
 
 def _as_rows(packed: Callable[..., Any], ragged: dict[int, Any]) -> Callable[..., tf.data.Dataset]:
-    """Return what makes a dataset of an element, as a row of a batch: only so TensorFlow makes ragged tensors of one
-    dimension.
+    """Return a function that turns an element into a dataset of one row.
+
+    TensorFlow makes one-dimensional ragged tensors only from rows of a batch.
     """
 
     def rows(leaves: tuple[Any, ...], position: Any) -> tf.data.Dataset:
@@ -173,7 +175,7 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
 
 
 def _batches(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
-    """Yield the leaves of each batch of a stream, the mask among them, with the position after it."""
+    """Yield the leaves of each batch of a stream, including the mask, with the position after it."""
     padded = reader_of(stream).options.steps.remainder == "pad"
     iterator = iter(stream)
     for item in iterator:
@@ -188,7 +190,7 @@ def _elements(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
 
 
 def _blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
-    """Yield the leaves of what an unbatched stream hands out, stacked, with the position after each element."""
+    """Yield the stacked leaves of blocks of elements, with the position after each element."""
     elements = iter(stream)
     while True:
         rows, after = [], []
@@ -203,32 +205,32 @@ def _blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
 def _check_outward(spec: Tree) -> None:
     if not tree.leaves(spec):
         raise InvalidTypeError(
-            f"the element is {tree.describe(spec)} without a leaf, and TensorFlow has no such dataset"
+            f"the element is {tree.describe(spec)} without a leaf, and TensorFlow has no dataset without leaves"
         )
     if _without_lists(spec) != spec:
-        warn("lists of a structure come out of to_tf() as tuples: tf.data makes a tensor of a list")
+        warn("to_tf() turns lists of a structure into tuples: tf.data would turn a list into a tensor")
     for path, leaf in tree.leaves(spec):
-        where = f"leaf {path}" if path else "the element"
+        name = f"leaf {path}" if path else "the element"
         if leaf.nullable:
             raise InvalidTypeError(
-                f"{where} is None in some elements, and TensorFlow has no null: use the stream itself"
+                f"{name} is None in some elements, and TensorFlow has no null: use the stream itself"
             )
         try:
             _tf_dtype(leaf)
         except TypeError as error:
-            raise InvalidTypeError(f"{where}: TensorFlow has no {leaf.describe()}") from error
+            raise InvalidTypeError(f"{name}: TensorFlow has no type for {leaf.describe()}") from error
 
 
 def _tf_dtype(leaf: LeafSpec) -> Any:
     """Return TensorFlow's dtype for a leaf.
 
     Raises:
-        TypeError: if there is none, or none in datasets.
+        TypeError: if there is no such dtype, or datasets cannot hold it.
     """
     if not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU":
         return tf.string
     if leaf.dtype.name == "float8_e5m2":
-        # It cannot be in the graph of a dataset.
+        # The graph of a dataset cannot hold it.
         raise TypeError(leaf.dtype)
     return tf.as_dtype(leaf.dtype)
 
@@ -255,20 +257,20 @@ def _element_signature(leaf: LeafSpec) -> Any:
 
 
 class _Outward:
-    """Makes what TensorFlow has of the leaves of elements and batches; warns once a leaf of text that UTF-8 has not."""
+    """Converts leaves of elements and batches to TensorFlow. Warns once for each leaf with text that is not UTF-8."""
 
     def __init__(self, spec: Tree) -> None:
         self._spec = spec
         self._leaves = tree.leaves(spec)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def __call__(self, value: Any) -> tuple[Any, ...]:
         """Return the leaves of an element or a batch."""
-        found = tree.flatten_like(self._spec, value)
-        return tuple(self._leaf(path, leaf, part) for (path, leaf), part in zip(self._leaves, found, strict=True))
+        values = tree.flatten_like(self._spec, value)
+        return tuple(self._leaf(path, leaf, part) for (path, leaf), part in zip(self._leaves, values, strict=True))
 
     def stacked(self, elements: list[Any]) -> tuple[Any, ...]:
-        """Return the leaves of elements, one row an element."""
+        """Return the leaves of elements, one row for each element."""
         columns = zip(*(tree.flatten_like(self._spec, element) for element in elements), strict=True)
         return tuple(self._column(path, leaf, rows) for (path, leaf), rows in zip(self._leaves, columns, strict=True))
 
@@ -298,7 +300,8 @@ class _Outward:
         """Return an array or a scalar, with bytes for text.
 
         Raises:
-            ElementError: for another dtype, as objects have it that were wrapped: TensorFlow casts in silence.
+            ElementError: if the value has another dtype, which can happen to wrapped objects: TensorFlow would cast it
+                silently.
         """
         if not _fits(leaf, value):
             raise _unlike(path, leaf, tree.describe(value))
@@ -314,12 +317,12 @@ class _Outward:
             return text.encode()
         except UnicodeEncodeError:
             raw = text.encode("utf-8", "surrogatepass")
-        if path not in self._told:
-            self._told.add(path)
-            where = f"leaf {path}" if path else "the element"
+        if path not in self._warned:
+            self._warned.add(path)
+            name = f"leaf {path}" if path else "the element"
             warn(
-                f"{where} holds text with a lone surrogate, which UTF-8 does not have: it comes out of to_tf() as "
-                f"{raw[:40]!r}, which .decode('utf-8', 'surrogatepass') makes text again"
+                f"{name} holds text with a lone surrogate, which UTF-8 does not have: to_tf() turns it into "
+                f"{raw[:40]!r}, which .decode('utf-8', 'surrogatepass') turns back into text"
             )
         return raw
 

@@ -1,4 +1,4 @@
-"""Text files whose types nobody tells: they come from the first block, and no later value changes to fit them."""
+"""Read text files without declared types: the first block decides the types, and no later value changes to fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from cachelayer.adapters._arrow_source import Part
+from cachelayer.adapters._arrow_source import ArrowPart
 from cachelayer.adapters._files import File, Files, find, reading
 from cachelayer.errors import ElementError, SourceError
 
@@ -20,7 +20,7 @@ _COMPRESSED = {
     b"\xfd7zXZ\0": ".xz",
     b"PK\3\4": ".zip",
 }
-"""How compressed files begin."""
+"""The first bytes of compressed files, with the suffix that their names should have."""
 _NOT_READ = (".xz", ".zip")
 _NOT_READ_NAMES = (".br", ".brotli", ".lzma", ".lz", ".lzo", ".7z", ".sz", ".snappy", ".z")
 """How names of compressed files end that begin with nothing of their own, or are not read."""
@@ -30,23 +30,23 @@ class TextFormat(Protocol):
     """A format of text, read block by block.
 
     Args:
-        declared: the types, if the user tells all of them.
+        declared: the types, if the user declares all of them.
     """
 
     declared: pa.Schema | None
 
     def blocks(self, file: File) -> tuple[list[str] | None, Iterable[Any]]:
-        """The columns, if the file names them, and its blocks."""
+        """Return the column names, if the file has them, and its blocks."""
 
     def schema(self, block: Any) -> pa.Schema:
-        """The types that a block tells; errors count records from the first of the block."""
+        """Return the types inferred from a block; errors count records from the start of the block."""
 
     def convert(self, block: Any, schema: pa.Schema) -> pa.RecordBatch:
-        """The rows of a block; errors count records from the first of the block."""
+        """Return the rows of a block; errors count records from the start of the block."""
 
 
-def parts_of_text(files: Files, form: TextFormat) -> Callable[[], Iterator[Part]]:
-    """Return a function that gives the files as parts, all with the types that the first block with rows tells."""
+def parts_of_text(files: Files, form: TextFormat) -> Callable[[], Iterator[ArrowPart]]:
+    """Return a function that yields the files as parts; the first block with rows decides the types of all of them."""
 
     @cache
     def schema() -> pa.Schema:
@@ -60,7 +60,7 @@ def parts_of_text(files: Files, form: TextFormat) -> Callable[[], Iterator[Part]
                     return form.schema(first)
         return form.declared or pa.schema([(name, pa.string()) for name in names])
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[ArrowPart]:
         done = 0
 
         def converted(file: File, blocks: Iterable[Any]) -> Iterator[pa.RecordBatch]:
@@ -78,17 +78,17 @@ def parts_of_text(files: Files, form: TextFormat) -> Callable[[], Iterator[Part]
             def batches(_: int, file: File = file, blocks: Iterable[Any] = blocks) -> Iterator[pa.RecordBatch]:
                 return converted(file, blocks)
 
-            yield Part(file.name, own, None, batches)
+            yield ArrowPart(file.name, own, None, batches)
 
     return parts
 
 
 def stream_of(file: File) -> Any:
-    """Return the bytes of a file as a stream of pyarrow, decompressed if its name says ``.gz``, ``.bz2`` or alike.
+    """Return the bytes of a file as a pyarrow stream, decompressed if its name ends in ``.gz``, ``.bz2`` or the like.
 
     Raises:
-        SourceError: for a file that is compressed, and whose name does not say so, or an empty one whose name does; and
-            for one whose name says a compression that is not read.
+        SourceError: if the name shows a compression that is not read; if the file is compressed but its name does not
+            show it; or if it is empty although its name shows a compression.
     """
     ending = next((ending for ending in _NOT_READ_NAMES if file.path.lower().endswith(ending)), None)
     if ending is not None:
@@ -106,9 +106,9 @@ def stream_of(file: File) -> Any:
         if how is None:
             return raw
         fix = "decompress it" if how in _NOT_READ else f"let its name end in {how}"
-        raise SourceError(f"{file.name} is compressed as {how} files are: {fix}") from None
+        raise SourceError(f"{file.name} is compressed like a {how} file: {fix}") from None
     if not start:
-        raise SourceError(f"{file.name} is cut short: it has no bytes, and a compressed file has some in any case")
+        raise SourceError(f"{file.name} is cut short: it has no bytes, but a compressed file always has some")
     return pa.CompressedInputStream(raw, codec.name)
 
 
@@ -119,16 +119,16 @@ def _opened(form: TextFormat, file: File) -> tuple[list[str] | None, Iterable[An
 
 @contextmanager
 def _numbered(file: File, first: int) -> Iterator[None]:
-    """Errors within count records from the first of the source, and name the file.
+    """Let errors within the block count records from the start of the source, and name the file.
 
     Raises:
-        ElementError: from one that counts from the begin of a block, which is record ``first``.
-        SourceError: for anything else that fails.
+        ElementError: from an ElementError that counts from the start of a block; ``first`` is its first record.
+        SourceError: from an error of pyarrow.
     """
     try:
         yield
     except ElementError as error:
-        record, hint = first + (error.record or 0), f"{error.hint} It lies in {file.name}.".strip()
+        record, hint = first + (error.record or 0), f"{error.hint} It is in {file.name}.".strip()
         raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error.__cause__
     except pa.ArrowException as error:
         raise SourceError(f"{file.name} failed at record {first} or later: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""What TensorFlow does not check of TFRecord files: how they are compressed, and that nothing is missing at the end."""
+"""Check what TensorFlow does not check of TFRecord files: their compression, and that the end is not missing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 
 RECORD_FRAME = 16
-"""Bytes of a record beside its data: a length and two checksums."""
+"""The bytes that each record has besides its data: a length and two checksums."""
 _CHUNK = 1 << 22
 
 
 def compression_of(file: str) -> str | None:
-    """Return the ``compression_type`` that the first bytes of a file tell; None if they tell none or are not read."""
+    """Return the ``compression_type`` that the first bytes of a file show; None if they show none or cannot be read."""
     try:
         with tf.io.gfile.GFile(file, "rb") as opened:
             start = opened.read(2)
@@ -32,19 +32,19 @@ def compression_of(file: str) -> str | None:
 
 
 def is_whole(file: str, compression_type: str | None, nbytes: int) -> bool:
-    """Return whether a file holds as many bytes, decompressed, as were read of it, and no others.
+    """Return whether a file, decompressed, has exactly the number of bytes that were read.
 
     Args:
         file: a path or URL that TensorFlow opens.
         compression_type: None, ``"GZIP"`` or ``"ZLIB"``.
-        nbytes: the bytes of the records that were read.
+        nbytes: the number of bytes of the records that were read.
     """
     stored = tf.io.gfile.stat(file).length
     if not compression_type:
         return bool(stored == nbytes)
     with tf.io.gfile.GFile(file, "rb") as opened:
         if compression_type == "GZIP" and stored > RECORD_FRAME:
-            # A file of one member ends with its length: that of several is counted.
+            # A file with one member ends with its length; with several members, the bytes must be counted.
             opened.seek(stored - 4)
             if int.from_bytes(opened.read(4), "little") == nbytes % 2**32:
                 return True

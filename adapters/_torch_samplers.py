@@ -1,4 +1,4 @@
-"""Our exact order for PyTorch's DataLoader: record by record, or batch by batch."""
+"""Samplers that give PyTorch's DataLoader our exact order: record by record, or batch by batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cachelayer.access.view import View
-from cachelayer.adapters._handed import check_ref
+from cachelayer.adapters._stream_or_ref import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
 from cachelayer.streams.state import StreamIdentity
@@ -25,7 +25,7 @@ _BLOCK_RECORDS = 1 << 13
 
 
 class _ElasticSampler(data.Sampler):  # type: ignore[misc]
-    """An epoch of our order for one rank, from any position of it."""
+    """An epoch of our order for one rank, from any position in it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         if drop_last is None and shards != 1 and len(ref) % integer("global_batch_size", size, 1):
             raise InvalidArgumentError(
                 f"{len(ref)} records do not divide into steps of {size} over {shards} ranks: pass drop_last=True to "
-                "skip the last step of an epoch, or False to share it out, so that ranks may get different numbers of "
+                "skip the last step of an epoch, or False to divide it, so that ranks may get different numbers of "
                 "records"
             )
         options = make_options(
@@ -75,41 +75,41 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         self._epoch = position // max(1, self._steps.records)
 
     def _epoch_of(self, position: int) -> Steps:
-        """The steps, to the end of the epoch of a position."""
+        """Return the steps up to the end of the epoch that a position is in."""
         return dataclasses.replace(self._steps, num_epochs=position // max(1, self._steps.records) + 1)
 
     @abstractmethod
     def _from(self, position: int) -> Iterator[tuple[Any, int]]:
-        """What comes from a position to the end of its epoch, each with the position after it."""
+        """Yield the items from a position to the end of its epoch, each with the position after it."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The epoch that was set; the first time after ``load_state_dict`` what is left of it."""
+        """Iterate over the epoch that was set; the first time after ``load_state_dict``, over the rest of it."""
         start, self._start = self._start, self._epoch * self._steps.records
         return _SamplerIterator(self, start)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next iterations: each has an order of its own. A loaded place within it stays."""
+        """Set the epoch of the next iterations; each has its own order. A loaded position within that epoch stays."""
         if integer("epoch", epoch, 0) != self._epoch:
             self._go_to(epoch * self._steps.records)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after what was asked for: that of a stream, the same on every rank after whole steps.
+        """Return the state of a stream after the last item asked for. After whole steps it is the same on all ranks.
 
-        A ``DataLoader`` with workers asks ahead: there, take a ``StatefulDataLoader``, or :func:`loader`.
+        A ``DataLoader`` with workers asks ahead: use a ``StatefulDataLoader`` or :func:`loader` instead.
         """
         return self._identity.state(self._position)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Begin the next iteration there, on any number of ranks.
+        """Begin the next iteration at a saved state, on any number of ranks.
 
         Raises:
-            StateError: where it belongs to other records or another order.
+            StateError: if the state belongs to other records or another order.
         """
         self._go_to(self._steps.next_start(self._identity.position(state_dict)))
 
 
 class _SamplerIterator(Iterator[Any]):
-    """One epoch, with a state of its own for loaders that read ahead."""
+    """An iterator over one epoch, with its own state for loaders that read ahead."""
 
     def __init__(self, sampler: _ElasticSampler, position: int) -> None:
         self._sampler = sampler
@@ -119,15 +119,15 @@ class _SamplerIterator(Iterator[Any]):
         self._items = self._sampler._from(position)
         self._position = self._sampler._position = position
         records = self._sampler._steps.records
-        # A rank that has no part of the last step comes to the end of the epoch too.
+        # A rank without records in the last step must reach the end of the epoch too.
         self._end = (position // records + 1) * records if records else 0
 
     def __next__(self) -> Any:
-        found = next(self._items, None)
-        if found is None:
+        item_and_position = next(self._items, None)
+        if item_and_position is None:
             self._position = self._sampler._position = self._end
             raise StopIteration
-        item, self._position = found
+        item, self._position = item_and_position
         self._sampler._position = self._position
         return item
 
@@ -141,19 +141,19 @@ class _SamplerIterator(Iterator[Any]):
 class Sampler(_ElasticSampler):
     """Record numbers in our exact order, in place of ``torch.utils.data.DistributedSampler``.
 
-    Rank r of R gets every R-th position of the epoch from r on: what all ranks have got is the begin of the same
-    permutation for any number of ranks, and each record comes once an epoch.
+    Rank r of R gets every R-th position of the epoch, from r on. So at any time all ranks together have seen the
+    beginning of the same permutation, whatever their number, and each record comes once in an epoch.
 
     Args:
-        ref: the records, or what :func:`to_torch` was given.
-        num_replicas, rank: those of ``torch.distributed`` where it is initialised, else 1 and 0.
+        ref: the records that were passed to :func:`to_torch`.
+        num_replicas, rank: by default those of ``torch.distributed`` if it is initialised, else 1 and 0.
         shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets.
         seed: an integer in [0, 2**64).
-        drop_last: whether the last few records of an epoch are skipped where they do not divide into the ranks, or the
-            first ranks get one more; required there.
+        drop_last: what to do with the last few records of an epoch if the records do not divide evenly into the ranks:
+            True skips them, False gives the first ranks one more. Then it is required.
 
     Raises:
-        InvalidArgumentError: where an argument cannot be; the message names it and the fix.
+        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Sampler(_ElasticSampler):
         super().__init__(ref, None, num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
     def __len__(self) -> int:
-        """Records of this rank in an epoch."""
+        """Return the number of records of this rank in an epoch."""
         return self._steps.per_epoch(0, self._rank)
 
     def _from(self, position: int) -> Iterator[tuple[int, int]]:
@@ -186,19 +186,19 @@ class Sampler(_ElasticSampler):
 class BatchSampler(_ElasticSampler):
     """Batches of record numbers: those of ``ref.stream(global_batch_size, ...)``, epoch by epoch.
 
-    The global batch, and the order in it, is the same for any number of ranks that divides it.
+    The global batch, and the order within it, is the same for any number of ranks that divides it.
 
     Args:
-        ref: the records, or what :func:`to_torch` was given.
-        global_batch_size: records of a batch over all ranks.
-        num_replicas, rank: those of ``torch.distributed`` where it is initialised, else 1 and 0.
+        ref: the records that were passed to :func:`to_torch`.
+        global_batch_size: the number of records in a batch over all ranks.
+        num_replicas, rank: by default those of ``torch.distributed`` if it is initialised, else 1 and 0.
         shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets.
         seed: an integer in [0, 2**64).
-        drop_last: whether a shorter last batch of an epoch is skipped, or shared out, so that a rank may get fewer
-            records, or none; required where there are several ranks and the records do not divide.
+        drop_last: what to do with a shorter last batch of an epoch: True skips it, False divides it, so that a rank may
+            get fewer records, or none. Required if there are several ranks and the records do not divide evenly.
 
     Raises:
-        InvalidArgumentError: where an argument cannot be; the message names it and the fix.
+        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class BatchSampler(_ElasticSampler):
         super().__init__(ref, size, num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return self._steps.per_epoch()
 
     def _from(self, position: int) -> Iterator[tuple[list[int], int]]:

@@ -1,4 +1,4 @@
-"""PyTorch's datasets and loaders as sources."""
+"""Sources that read PyTorch's datasets and loaders."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class SeekableTorchSource(IterableSource):
         return _numbered(_items(self._dataset, self._first), self._first)
 
     def skipped(self, records: int) -> SeekableTorchSource:
-        """The same items from one on."""
+        """Return this source without its first records."""
         return SeekableTorchSource(self._dataset, self._first + records)
 
 
 class SkippableLoaderSource:
-    """What a loader hands out that is in order, or the rows of its batches.
+    """The items of a loader that reads in order, or the rows of its batches.
 
     Args:
         loader: the loader.
-        unbatch: take its batches apart.
+        unbatch: whether to split its batches into rows.
     """
 
     kind = _KIND
@@ -66,22 +66,22 @@ class SkippableLoaderSource:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells its dataset from others: the code."""
+        """The facts that distinguish the dataset from others: its code."""
         code = fingerprint(self._loader.dataset)
         return {} if code is None else {"dataset": code.digest}
 
     def rest(self, records: int) -> SkippableLoaderSource:
-        """The same from one on; of its batch, which is made whole, what comes before is left out."""
+        """Return this source without its first records. A batch that is skipped in part is still loaded whole."""
         rest = copy(self)
         rest._first += records
         return rest
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements.
+        """Return an iterator over the elements, in batches.
 
         Raises:
-            SourceError: where the loader fails, with the number of the record.
-            ElementError: where a batch holds something that has no rows, with record and leaf.
+            SourceError: if the loader fails; names the record.
+            ElementError: if a leaf of a batch has no rows; names the record and the leaf.
         """
         first = self._first
         if not self._unbatch:
@@ -93,10 +93,10 @@ class SkippableLoaderSource:
 
 
 def source_of_dataset(dataset: Any, *, unbatch: bool) -> Source:
-    """The source that a dataset is; one that seeks, where it has items by number, each an element.
+    """Return the source of a dataset; one that can skip if the dataset has items by number, each an element.
 
     Raises:
-        InvalidTypeError: where it has neither a length nor an order of its own.
+        InvalidTypeError: if the dataset has neither a length nor its own order.
     """
     if unbatch:
         return BatchesSource(map(arrays, _items(dataset, 0)), _KIND)
@@ -106,10 +106,10 @@ def source_of_dataset(dataset: Any, *, unbatch: bool) -> Source:
 
 
 def source_of_loader(loader: Any, *, unbatch: bool) -> Source:
-    """Return the source that a ``DataLoader`` is; one that skips if it hands out a map-style dataset in its order.
+    """Return the source of a ``DataLoader``; one that can skip if it reads a map-style dataset in order.
 
     Raises:
-        InvalidTypeError: if batches are to be taken apart, and nothing tells how many samples are in each.
+        InvalidTypeError: if batches are to be split, and the number of samples in each is unknown.
     """
     if unbatch and loader.batch_sampler is not None and loader.collate_fn is not data.default_collate:
         loader = _counting(loader)
@@ -123,12 +123,12 @@ def source_of_loader(loader: Any, *, unbatch: bool) -> Source:
 
 
 class _Counted(NamedTuple):
-    """What a collate function made, and the number of samples that it was given.
+    """The result of a collate function, with the number of samples that it was given.
 
     Args:
-        samples: the number.
-        batch: what it made.
-        in_columns: False if it makes a list of the samples, or the like.
+        samples: the number of samples.
+        batch: the result.
+        in_columns: False if the result is a list of the samples, or contains one.
     """
 
     samples: int
@@ -137,7 +137,7 @@ class _Counted(NamedTuple):
 
 
 class _CountingCollate:
-    """A collate function that also tells the number of its samples, and whether it makes columns of them."""
+    """A collate function that also returns the number of its samples, and whether it stacks them into columns."""
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate
@@ -150,10 +150,10 @@ class _CountingCollate:
         return _Counted(len(samples), batch, self._in_columns is not False)
 
     def _keeps_structure(self, samples: Any, batch: Any) -> bool:
-        """Return whether one sample more makes longer columns, and no other structure."""
+        """Return whether one more sample makes the columns longer and leaves the structure the same."""
         try:
             return _structure(self._collate([*samples, samples[0]])) == _structure(batch)
-        except Exception:  # noqa: BLE001 - it takes no such batch, so that this tells nothing
+        except Exception:  # noqa: BLE001 - it does not take a larger batch, so nothing is known
             return True
 
 
@@ -173,14 +173,14 @@ def _structure(batch: Any) -> list[str]:
 def _counting(loader: Any) -> Any:
     """Return a loader of the same batches, each with its number of samples."""
     if type(loader) is not data.DataLoader:
-        # Its iterator may look into the batches.
+        # The iterator of a subclass may inspect the batches.
         raise InvalidTypeError(
-            f"unbatch=True: a {type(loader).__name__} with a collate function of its own does not tell how many "
+            f"unbatch=True: a {type(loader).__name__} with its own collate function does not show how many "
             "samples are in a batch: pass a torch.utils.data.DataLoader, or a function that yields the elements"
         )
     counting = copy(loader)
     counting.collate_fn = _CountingCollate(loader.collate_fn)
-    # That of persistent workers has the other function.
+    # An iterator of persistent workers still has the original function.
     counting._iterator = None
     return counting
 
@@ -189,7 +189,7 @@ def _checked_batch(loaded: Any) -> Tree:
     """Return a batch of arrays.
 
     Raises:
-        ElementError: if it does not have a row for each sample.
+        ElementError: if the batch does not have a row for each sample.
     """
     if not isinstance(loaded, _Counted):
         return arrays(loaded)
@@ -211,7 +211,7 @@ def _checked_batch(loaded: Any) -> Tree:
 
 
 def _is_in_order(loader: Any) -> bool:
-    """Whether item i, or batch i, of a loader is known to be that of its map-style dataset."""
+    """Return whether item i, or batch i, of a loader is known to be that of its map-style dataset."""
     return (
         type(loader) is data.DataLoader
         and not isinstance(loader.dataset, data.IterableDataset)
@@ -222,7 +222,7 @@ def _is_in_order(loader: Any) -> bool:
 
 
 def _loader_length(loader: Any, *, rows: bool) -> int | None:
-    # A DataLoader that was asked for the length of an IterableDataset warns where it turns out to be another one.
+    # Once asked for the length of an IterableDataset, a DataLoader warns if the dataset yields more items.
     if isinstance(loader.dataset, data.IterableDataset) or (rows and loader.batch_size is None):
         return None
     try:
@@ -230,7 +230,7 @@ def _loader_length(loader: Any, *, rows: bool) -> int | None:
             return len(loader)
         return len(loader) * loader.batch_size if loader.drop_last else len(loader.sampler)
     except TypeError:
-        # A sampler need not know how many items it draws.
+        # A sampler need not know its length.
         return None
 
 
@@ -242,7 +242,7 @@ def _known_length(dataset: Any) -> int:
 
 
 def _items(dataset: Any, first: int) -> Iterator[Any]:
-    """The items of a dataset, from one on where it has them by number."""
+    """Return an iterator over the items of a dataset; only a map-style dataset begins at ``first``."""
     if isinstance(dataset, data.IterableDataset):
         return iter(dataset)
     if not hasattr(dataset, "__getitems__"):
@@ -257,13 +257,13 @@ def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
         try:
             items = dataset.__getitems__(numbers)
         except Exception:
-            # One by one it comes to the record that fails.
+            # Reading one by one raises at the record that fails.
             yield from (dataset[number] for number in numbers)
             raise
         if len(items) != len(numbers):
             raise SourceError(
-                f"__getitems__ of the {type(dataset).__name__} gave {len(items)} items for {len(numbers)}, from "
-                f"{start} on"
+                f"__getitems__ of the {type(dataset).__name__} returned {len(items)} items for {len(numbers)} numbers, "
+                f"from {start} on"
             )
         yield from items
         start += len(numbers)
@@ -272,7 +272,7 @@ def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
 
 
 def _loaded(loader: Any, done: int) -> Iterator[Any]:
-    """What a loader hands out, but for so much at its begin."""
+    """Yield the items or batches of a loader without the first ``done``."""
     batches = _loader_length(loader, rows=False)
     try:
         for item in _from_batch(loader, done) if done else loader:
@@ -285,12 +285,12 @@ def _loaded(loader: Any, done: int) -> Iterator[Any]:
         reason = f"{type(error).__name__}: {error}"
         raise SourceError(f"the DataLoader failed at record {record} of its Dataset: {reason}") from error
     if batches is not None and done != batches:
-        # A StopIteration in the Dataset ends it, like its own.
+        # A StopIteration that the Dataset raises ends the loader early.
         raise wrong_length(batches, f"ended after {done}")
 
 
 def _from_batch(loader: Any, first: int) -> Any:
-    """A loader that hands out what one in order does from a batch on, or from an item on where it makes no batches."""
+    """Return a loader like one that reads in order, but beginning at a batch, or at an item if it makes no batches."""
     options = {name: getattr(loader, name) for name in _LOADER_OPTIONS}
     if loader.batch_sampler is None:
         numbers = range(first, len(loader.dataset))
@@ -300,7 +300,7 @@ def _from_batch(loader: Any, first: int) -> Any:
 
 
 def _failing_record(loader: Any, batch: int) -> int | None:
-    """The record that fails in a batch, where the loader's order tells which ones are in it."""
+    """Return the record of a batch that fails; None if the loader's order does not show which records are in it."""
     if loader.batch_size is None or type(loader.sampler) is not data.SequentialSampler:
         return None
     first = batch * loader.batch_size

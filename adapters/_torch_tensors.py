@@ -1,4 +1,4 @@
-"""Tensors to arrays and back, sharing memory where it can be."""
+"""Convert tensors to arrays and back, sharing memory if possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
 _CARRIERS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
-# numpy's array protocol has no such dtypes: they cross as integers of their size.
+# numpy's array protocol does not have these dtypes: they are converted through integers of the same size.
 _ML_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
     getattr(torch, name): np.dtype(getattr(ml_dtypes, name))
     for name in (
@@ -35,7 +35,7 @@ _FROM_ML_DTYPES = {dtype: name for name, dtype in _ML_DTYPES.items()}
 
 
 def arrays(value: Any, path: str = "") -> Tree:
-    """The value with arrays for tensors, and namedtuples for dataclasses."""
+    """Return a value with arrays in place of tensors, and namedtuples in place of dataclasses."""
     return tree.map_structure(value, _array_leaf, path)
 
 
@@ -52,7 +52,7 @@ def _array_leaf(path: str, leaf: Any) -> Any:
 
 
 def array_of(path: str, tensor: Any) -> np.ndarray[Any, Any]:
-    """The values of a tensor; where it can be, without a copy."""
+    """Return the values of a tensor, without a copy if possible."""
     try:
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
         dtype = _ML_DTYPES.get(tensor.dtype)
@@ -66,14 +66,14 @@ def array_of(path: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def tensors(value: Any) -> Any:
-    """An element or a batch with tensors that share memory with its arrays.
+    """Return an element or a batch with tensors that share memory with its arrays.
 
     Args:
-        value: str, bytes and arrays of them become lists; Ragged become lists of their rows, Sparse sparse COO tensors,
-            and Nullable keep tensors inside.
+        value: the element or batch. Arrays of str or bytes become lists, a Ragged becomes a list of its rows, a Sparse
+            becomes a sparse COO tensor, and a Nullable keeps tensors inside.
 
     Raises:
-        InvalidTypeError: for an array of a dtype that PyTorch has not, with the path of the leaf.
+        InvalidTypeError: if PyTorch does not have the dtype of an array; names the path of the leaf.
     """
     return tree.map_structure(value, _tensor_leaf)
 
@@ -101,7 +101,7 @@ def tensor_of(path: str, array: np.ndarray[Any, Any]) -> Any:
             return torch.from_numpy(array)
         return torch.from_numpy(array.view(_CARRIERS[array.itemsize][1])).view(dtype)
     except (TypeError, ValueError) as error:
-        where = f"leaf {path}" if path else "the element"
+        name = f"leaf {path}" if path else "the element"
         raise InvalidTypeError(
-            f"{where} is of dtype {array.dtype}, which PyTorch has not: convert it with map() of a stream"
+            f"{name} has dtype {array.dtype}, which PyTorch does not have: convert it with map() of a stream"
         ) from error

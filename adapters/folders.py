@@ -1,4 +1,4 @@
-"""Folders of files in: images or sounds with a folder for each class, or files of any kind."""
+"""Read folders of files as sources: images or sounds with a folder for each class, or any files."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Listing:
 
 
 def from_files(root: Root, pattern: str = "*", *, storage_options: Options = None) -> FilesSource:
-    """All files of a folder: dicts of ``path``, below the root with ``/``, and ``data``, in the order of the paths.
+    """Return a source of all files in a folder: dicts of ``path``, relative to the root, and ``data``, sorted by path.
 
     Declare ``element_spec={"path": str, "data": ImageSpec()}`` to have images decoded when they are read.
 
     Args:
-        root: path or URL of the folder; files lie in it at any depth. Links to folders are followed.
-        pattern: which paths to take, as in ``"*.json"``; ``*`` goes over ``/`` too. Hidden files, and those of hidden
-            folders, are taken only if the pattern says a name that begins with a dot.
-        storage_options: what fsspec's client takes.
+        root: the path or URL of the folder. Files may be at any depth. Links to folders are followed.
+        pattern: the paths to read, such as ``"*.json"``; ``*`` matches ``/`` too. Hidden files, and files in hidden
+            folders, are read only if the pattern has a name that begins with a dot.
+        storage_options: options of fsspec's client.
     """
 
     def listing() -> Listing:
-        found = Folder.at(root, storage_options).files(hidden=is_hidden(pattern))
-        chosen = [(file, {"path": path}) for path, file in found if fnmatchcase(path, pattern)]
+        files = Folder.at(root, storage_options).files(hidden=is_hidden(pattern))
+        chosen = [(file, {"path": path}) for path, file in files if fnmatchcase(path, pattern)]
         if not chosen:
             raise InvalidArgumentError(f"there is no file {pattern!r} in {os.fspath(root)!r}")
         return Listing(chosen, {})
@@ -65,17 +65,17 @@ def from_image_folder(
     mode: str = "RGB",
     storage_options: Options = None,
 ) -> FilesSource:
-    """Images with a folder for each class: elements are dicts of ``image`` and ``label``, in the order of the names.
+    """Return a source of images with a folder for each class: dicts of ``image`` and ``label``, sorted by path.
 
-    Labels are the places of the classes among their names in order; the names are in ``ref.metadata["classes"]``.
-    Images stay the bytes of their files, decoded when they are read. Links to folders are followed; hidden files and
-    folders, whose names begin with a dot, are passed over.
+    A label is the index of the class among the sorted class names, which are in ``ref.metadata["classes"]``. Images
+    stay the bytes of their files; reading decodes them. Links to folders are followed. Hidden files and folders, whose
+    names begin with a dot, are ignored.
 
     Args:
-        root: holds a folder for each class; files lie in it at any depth.
-        extensions: how the names of images end, such as ``.png``; other files are passed over.
-        mode: the mode of Pillow that pixels are converted to.
-        storage_options: what fsspec's client takes.
+        root: the folder that holds a folder for each class; files may be at any depth.
+        extensions: the endings of image files, such as ``.png``; other files are ignored.
+        mode: Pillow's mode that pixels are converted to.
+        storage_options: options of fsspec's client.
     """
     return _of_classes(root, "image", ImageSpec(mode), extensions, storage_options)
 
@@ -88,20 +88,19 @@ def from_audio_folder(
     channels: int | None = None,
     storage_options: Options = None,
 ) -> FilesSource:
-    """Sounds with a folder for each class: elements are dicts of ``audio`` and ``label``, as in image folders.
+    """Return a source of sounds with a folder for each class: dicts of ``audio`` and ``label``, as for image folders.
 
     Args:
-        root: holds a folder for each class; files lie in it at any depth.
-        extensions: how the names of sounds end, such as ``.wav``; other files are passed over.
+        root: the folder that holds a folder for each class; files may be at any depth.
+        extensions: the endings of sound files, such as ``.wav``; other files are ignored.
         sampling_rate, channels: what files are decoded to; see :class:`cachelayer.AudioSpec`.
-        storage_options: what fsspec's client takes.
+        storage_options: options of fsspec's client.
     """
     return _of_classes(root, "audio", AudioSpec(sampling_rate, channels), extensions, storage_options)
 
 
 def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str], options: Options) -> FilesSource:
-    given = [extensions] if isinstance(extensions, str) else extensions
-    endings = tuple(extension.lower() for extension in given)
+    endings = tuple(each.lower() for each in ([extensions] if isinstance(extensions, str) else extensions))
 
     def listing() -> Listing:
         folder = Folder.at(root, options)
@@ -112,7 +111,7 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
             name, inner, _ = path.partition("/")
             if path.lower().endswith(endings):
                 if not inner:
-                    raise InvalidArgumentError(f"{file.name} lies in no folder of a class")
+                    raise InvalidArgumentError(f"{file.name} is not in the folder of a class: move it into one")
                 chosen.append((file, {"label": places[name]}))
         empty = sorted(set(places.values()) - {others["label"] for _, others in chosen})
         if empty or not classes:
@@ -125,13 +124,13 @@ def _of_classes(root: Root, leaf: str, spec: LeafSpec, extensions: Sequence[str]
 
 
 class FilesSource:
-    """Files, each with what its path tells of it.
+    """Files, each with the leaves that its path implies.
 
     Args:
-        leaf: where in the elements the bytes of the file stand.
-        element_spec: of the elements.
-        listing: lists the files.
-        is_local: whether they lie on this host.
+        leaf: the key of the file's bytes in the elements.
+        element_spec: the spec of the elements.
+        listing: returns the list of the files.
+        is_local: whether the files lie on this host.
     """
 
     kind = "files"
@@ -147,7 +146,7 @@ class FilesSource:
         self._first = 0
 
     def skipped(self, records: int) -> FilesSource:
-        """The same files from one on."""
+        """Return this source without its first records."""
         skipped = copy(self)
         skipped._first += records
         return skipped
@@ -158,16 +157,16 @@ class FilesSource:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells its files from others."""
+        """The facts that distinguish these files from others."""
         return identity_of_files(file.facts for file, _ in self._listing.files)
 
     def file_facts(self) -> list[FileFacts]:
-        """Return what the listings of its files say now."""
+        """Return the current size and modification time of each file."""
         return [file.facts for file, _ in self._list().files]
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The names of the classes, where there are any."""
+        """The names of the classes, if there are any."""
         return self._listing.metadata
 
     @property
@@ -175,10 +174,10 @@ class FilesSource:
         return len(self._listing.files)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The files, some read at the same time.
+        """Yield the files, in batches; read several at the same time.
 
         Raises:
-            SourceError: for a file that cannot be read, with its name and record.
+            SourceError: if a file cannot be read; names it and its record.
         """
         with ThreadPoolExecutor(_READERS) as pool:
             stop = None if limit is None else self._first + limit
@@ -192,7 +191,7 @@ class FilesSource:
 
 
 def _chunks(files: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-    """The files, as many at once as fit a batch."""
+    """Yield the files in lists that fit into a batch."""
     chunk: list[tuple[int, Any]] = []
     nbytes = 0
     for numbered in files:

@@ -1,9 +1,9 @@
-"""Grain: whole batches, a sampler, and streams, all in our order; and Grain's datasets as sources.
+"""Use Grain: whole batches, a sampler and streams in our order, and Grain's datasets as sources.
 
-A :class:`cachelayer.DataRef` is a Grain data source as it is. Grain's costs are per element, and its own shuffling is
-not exact: :func:`batches` makes elements of whole batches, :class:`Sampler` orders what a ``grain.DataLoader`` reads,
-and :func:`iter_dataset` puts Grain's transformations behind a stream. ``storage.cache(dataset, ...)`` takes a
-``MapDataset`` or an ``IterDataset`` as it is.
+A :class:`cachelayer.DataRef` is a Grain data source as it is. Grain has a cost per element, and its own shuffling is
+not exact: :func:`batches` makes each element a whole batch, :class:`Sampler` decides the order in which a
+``grain.DataLoader`` reads, and :func:`iter_dataset` adds Grain's transformations to a stream.
+``storage.cache(dataset, ...)`` takes a ``MapDataset`` or an ``IterDataset`` as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.access.view import View
-from cachelayer.adapters._handed import check_ref, check_stream
+from cachelayer.adapters._stream_or_ref import check_ref, check_stream
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
     InvalidArgumentError,
@@ -41,7 +41,7 @@ except ImportError as error:
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
-    """The source that a ``MapDataset`` or an ``IterDataset`` is; None for anything else."""
+    """Return the source of a ``MapDataset`` or an ``IterDataset``; None for anything else."""
     if not isinstance(obj, (grain.MapDataset, grain.IterDataset)):
         return None
     from cachelayer.adapters._grain_source import source_of
@@ -61,33 +61,33 @@ def batches(
     remainder: Literal["drop", "keep", "pad"] | None = None,
     start: int = 0,
 ) -> grain.MapDataset[Any]:
-    """A ``grain.MapDataset`` whose element ``t`` is a whole decoded batch: ``ref.stream(...)[t]``.
+    """Return a ``grain.MapDataset`` whose element ``t`` is a whole decoded batch: ``ref.stream(...)[t]``.
 
-    Its length is that of the stream. Elements past it, as ``.repeat()`` asks for, are those of the epochs that follow.
+    Its length is that of the stream. Elements beyond it, which ``.repeat()`` reads, belong to the epochs that follow.
 
     Args:
         ref: the records.
-        global_batch_size: records of a batch over all shards.
-        shuffle: permute all records exactly, anew in each epoch.
+        global_batch_size: the number of records in a batch over all shards.
+        shuffle: permute all records exactly, in a new order in each epoch.
         seed: an integer in [0, 2**64), required with shuffle.
         reshuffle: False keeps the same order in every epoch.
-        num_epochs: epochs from position 0 on; for more, or no end, call ``.repeat()``.
+        num_epochs: the number of epochs, counted from position 0; for more, or for no end, call ``.repeat()``.
         shard: (index, count), or Grain's ``ShardOptions``.
-        remainder: what becomes of a shorter last step of an epoch; see :meth:`cachelayer.DataRef.stream`.
+        remainder: what to do with a shorter last step of an epoch; see :meth:`cachelayer.DataRef.stream`.
         start: a global position in records, over all epochs and all shards.
 
     Raises:
-        InvalidArgumentError: where an argument cannot be; the message names it and the fix.
-        InvalidTypeError: where an argument is of the wrong type.
+        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+        InvalidTypeError: if an argument has the wrong type.
     """
     check_ref(ref)
     if num_epochs is None:
         raise InvalidArgumentError(
-            "num_epochs=None: a MapDataset has a length: pass num_epochs=1 and call .repeat(), or pass an endless "
+            "num_epochs=None: a MapDataset needs a length: pass num_epochs=1 and call .repeat(), or pass an endless "
             "stream to iter_dataset()"
         )
     if global_batch_size is None:
-        raise InvalidArgumentError("global_batch_size None: pass an integer, elements are batches here")
+        raise InvalidArgumentError("global_batch_size None: pass an integer, because elements are batches here")
     return _Batches(
         ref.stream(
             global_batch_size,
@@ -104,7 +104,7 @@ def batches(
 
 
 class _Batches(grain.MapDataset[Any]):  # type: ignore[misc]
-    """The batches of a finite stream, and of the epochs behind its end."""
+    """The batches of a finite stream, and of the epochs after its end."""
 
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
@@ -125,26 +125,26 @@ class _Batches(grain.MapDataset[Any]):  # type: ignore[misc]
 
 
 class Sampler:
-    """Orders what a ``grain.DataLoader`` reads, in place of ``grain.samplers.IndexSampler``.
+    """Our order for a ``grain.DataLoader``, in place of ``grain.samplers.IndexSampler``.
 
-    Index ``k * shard_count + shard_index``, which a loader asks for as its k-th, is the global position, counted from
-    ``start``: all records are shuffled, and only then shared out. Each record comes once an epoch, whatever the shards.
+    The k-th index that a loader asks for, ``k * shard_count + shard_index``, is the global position, counted from
+    ``start``. So all records are shuffled before they are divided among shards, and each comes once in an epoch.
 
     Args:
-        ref: the records, which are also the loader's ``data_source``.
-        shuffle: permute all records exactly, anew in each epoch.
-        seed: an integer in [0, 2**64), required with shuffle; with it, each record has a generator of its own, keyed by
-            (seed, global position), which random transformations take.
+        ref: the records; they are also the loader's ``data_source``.
+        shuffle: permute all records exactly, in a new order in each epoch.
+        seed: an integer in [0, 2**64), required with shuffle. With a seed, each record has its own generator for random
+            transformations, keyed by (seed, global position).
         reshuffle: False keeps the same order in every epoch.
-        num_epochs: epochs from position 0 on; None for no end.
+        num_epochs: the number of epochs, counted from position 0; None for no end.
         shard: (index, count), or Grain's ``ShardOptions``; the loader takes it from here.
-        remainder: "drop" where the records from ``start`` to the end do not divide into the shards: a loader skips the
-            last few, fewer than there are shards. ``drop_remainder=True`` of ``ShardOptions`` says the same.
+        remainder: "drop" is required if the records from ``start`` to the end do not divide evenly into the shards: a
+            loader then skips the last few. ``drop_remainder=True`` of ``ShardOptions`` means the same.
         start: a global position in records, over all epochs and all shards.
 
     Raises:
-        InvalidArgumentError: where an argument cannot be; the message names it and the fix.
-        InvalidTypeError: where an argument is of the wrong type.
+        InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+        InvalidTypeError: if an argument has the wrong type.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Sampler:
     ) -> None:
         check_ref(ref)
         if remainder not in (None, "drop"):
-            raise InvalidArgumentError(f"remainder {remainder!r}: a DataLoader can only 'drop'; or pass None")
+            raise InvalidArgumentError(f"remainder {remainder!r}: a DataLoader can only 'drop': pass 'drop' or None")
         options = make_options(
             len(ref),
             None,
@@ -186,18 +186,18 @@ class Sampler:
         self._num_epochs = num_epochs
         self._start = options.start
         self._end = end
-        # Where a DataLoader that is given none looks for it.
+        # A DataLoader without shard options takes them from this attribute.
         self._shard_options = grain.sharding.ShardOptions(options.shard_index, shards, bool(drops))
 
     def __len__(self) -> int:
-        """Records over all shards; ``sys.maxsize`` where there is no end, as in Grain's own samplers."""
+        """Return the number of records over all shards; ``sys.maxsize`` if there is no end, as Grain does."""
         return sys.maxsize if self._end is None else self._end - self._start
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
-        """Which record stands at an index, and its generator.
+        """Return the record number at an index, and the record's generator.
 
         Raises:
-            RecordIndexError: where the index is past the end.
+            RecordIndexError: if the index is past the end.
         """
         index = operator.index(index)
         if not 0 <= index < len(self):
@@ -223,20 +223,20 @@ class Sampler:
 
 
 def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:
-    """A ``grain.IterDataset`` over a stream: Grain's transformations, mixing and processes follow.
+    """Return a ``grain.IterDataset`` over a stream, for Grain's transformations, mixing and processes.
 
-    Its iterators have the stream's state, which any iterator of the same records in the same order takes. With
-    ``mp_prefetch`` each worker reads its turns of the stream's steps alone, and they come in the stream's order.
+    Its iterators have the stream's state, which any iterator of the same records in the same order accepts. With
+    ``mp_prefetch`` each worker reads only its own steps of the stream, and they come out in the stream's order.
 
     Args:
-        stream: the stream; it may be mapped, and without end.
+        stream: the stream; it may be mapped, and it may be endless.
     """
     check_stream(stream)
     return _Streamed(stream)
 
 
 class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
-    """A stream, or the turns of one worker of several."""
+    """A stream, or the steps of one of several workers."""
 
     def __init__(self, stream: Stream[Any]) -> None:
         super().__init__()
@@ -245,11 +245,11 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
         self._workers = 1
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Leave all but the turns of a worker: Grain calls this in each of them."""
+        """Keep only the steps of one worker. Grain calls this in each worker."""
         if sequential_slice:
             raise InvalidArgumentError(
-                "sequential_slice=True would take the records out of their order: leave it False, workers read only "
-                "what they hand out"
+                "sequential_slice=True would change the order of the records: leave it False; each worker reads only "
+                "its own steps"
             )
         self._worker, self._workers = sl.start, sl.step
 
@@ -263,7 +263,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
 
 
 class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
-    """Hands out a stream."""
+    """An iterator over a stream."""
 
     _workers = 1
 
@@ -277,34 +277,34 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         return next(self._iterator)
 
     def get_state(self) -> dict[str, Any]:
-        """The state of the stream, with the number of workers that share it out."""
+        """Return the state of the stream, with the number of workers that share it."""
         return {**self._iterator.get_state(), "workers": self._workers}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where an iterator of the same records in the same order was.
+        """Continue where an iterator of the same records in the same order was.
 
         Raises:
-            StateError: where it belongs to other records or another order, or to another number of workers.
+            StateError: if the state belongs to other records, another order, or another number of workers.
         """
         fresh: StreamIterator[Any] = StreamIterator(self._stream)
         begin = fresh.get_state()["position"]
         fresh.set_state(state)
         workers = state.get("workers", 1) if isinstance(state, dict) else 1
-        # Grain restores the state of each worker by itself, and leaves workers out that it has no state for. Only at
-        # the begin, whose state it takes from a dataset that is not shared out, do all numbers mean the same.
+        # Grain restores each worker separately, and skips workers that have no state. At the beginning it takes the
+        # state from an undivided dataset; only there does the number of workers not matter.
         if workers != self._workers and fresh.get_state()["position"] != begin:
             raise StateError(
-                f"the state was saved with {workers} workers and is restored with {self._workers}: restore it with as "
-                "many, or go on with ref.stream(start=<the records handed out so far>)"
+                f"the state was saved with {workers} workers and is restored with {self._workers}: use the same "
+                "number, or continue with ref.stream(start=<the number of records consumed so far>)"
             )
         self._iterator = fresh
 
     def save(self, directory: Any) -> Awaited:
-        """Save the state beside a model: Orbax calls this. The first shard writes it, the same for all of them."""
+        """Save the state beside a model; Orbax calls this. Only the first shard writes it, for all shards."""
         return save_state(self.get_state(), directory, writes=reader_of(self._stream).options.shard_index == 0)
 
     def load(self, directory: Any) -> Awaited:
-        """Go on from a saved state, on any number of shards: Orbax calls this."""
+        """Continue from a saved state, on any number of shards; Orbax calls this."""
         return load_state(directory, self.set_state)
 
     def __repr__(self) -> str:
@@ -312,9 +312,9 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
 
 
 class _WorkerIterator(_StreamedIterator):
-    """Hands out the turns of one worker: of each round of as many steps as there are workers, one.
+    """An iterator over the steps of one worker: one step of each round, which has as many steps as there are workers.
 
-    Its state is the position where the next round begins, so that all workers begin with the same one.
+    Its state is the position where the next round begins, which is the same for all workers.
     """
 
     def __init__(self, stream: Stream[Any], worker: int, workers: int) -> None:
@@ -334,7 +334,7 @@ class _WorkerIterator(_StreamedIterator):
         return item
 
     def _turns(self, position: int) -> Iterator[Step]:
-        """The steps from a position in which the stream hands out something."""
+        """Yield the steps from a position on that are not empty for this shard."""
         options = reader_of(self._stream).options
         while (step := options.steps.at(position)) is not None:
             if options.batched or step.end - step.begin > options.shard_index:

@@ -1,8 +1,8 @@
-"""Hugging Face ``datasets`` in and out.
+"""Read Hugging Face ``datasets`` as sources, and turn records and streams into them.
 
-``storage.cache(dataset, ...)`` takes a ``Dataset`` or an ``IterableDataset`` as it is, in batches of Arrow. Images and
-sounds stay the bytes of their files, decoded when they are read. The features are kept in the metadata:
-:func:`to_datasets` and :func:`to_iterable_dataset` give them back.
+``storage.cache(dataset, ...)`` takes a ``Dataset`` or an ``IterableDataset`` as it is, in Arrow batches. Images and
+sounds stay the bytes of their files; reading decodes them. The metadata keep the features:
+:func:`to_datasets` and :func:`to_iterable_dataset` return them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.view import View
-from cachelayer.adapters._handed import check_ref, check_stream
+from cachelayer.adapters._stream_or_ref import check_ref, check_stream
 from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.builds.source import Splits
 from cachelayer.errors import (
@@ -59,7 +59,7 @@ _FILES_AT_ONCE = 64
 def as_source(
     obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None
 ) -> HuggingFaceSource | Splits | None:
-    """The source that a ``Dataset`` or an ``IterableDataset`` is, the splits of a dict of them; None for all else."""
+    """Return the source of a ``Dataset`` or ``IterableDataset``, or the splits of a dict of them; None for others."""
     if isinstance(obj, (datasets.DatasetDict, datasets.IterableDatasetDict)):
         return Splits({str(split): dataset for split, dataset in obj.items()})
     if not isinstance(obj, (datasets.Dataset, datasets.IterableDataset)):
@@ -69,20 +69,20 @@ def as_source(
     if isinstance(obj, datasets.Dataset):
         return SeekableHuggingFaceSource(_without_format(obj), element_spec)
     if obj._starting_state_dict is not None:
-        raise InvalidArgumentError("the IterableDataset goes on from a state, so that its first rows would be missing")
+        raise InvalidArgumentError("the IterableDataset continues from a state, so its first rows would be missing")
     return HuggingFaceSource(obj, element_spec)
 
 
 class HuggingFaceSource:
-    """A dataset, pulled as Arrow tables: row by row costs many times more.
+    """A dataset, read as Arrow tables: reading row by row costs many times more.
 
     Args:
-        dataset: a ``Dataset``, or an ``IterableDataset``; where that knows no features, its first rows tell them.
-        declared: the element spec that the user declares, in place of that of the features.
+        dataset: a ``Dataset``, or an ``IterableDataset``; if it has no features, its first rows decide them.
+        declared: the element spec that the user declares, in place of the one that the features imply.
 
     Raises:
-        InvalidTypeError: for a column that cannot be stored, with its path.
-        InvalidArgumentError: where the declared spec is not one of this dataset.
+        InvalidTypeError: if a column cannot be stored; names its path.
+        InvalidArgumentError: if the declared spec does not fit the dataset.
     """
 
     kind = "datasets"
@@ -107,10 +107,10 @@ class HuggingFaceSource:
         return {METADATA: datasets.Features(self._features).to_dict()}
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements, in batches.
+        """Yield the elements, in batches.
 
         Raises:
-            SourceError: where the dataset fails.
+            SourceError: if the dataset fails.
         """
         done = self._begin
         stop = None if limit is None else done + limit
@@ -124,7 +124,7 @@ class HuggingFaceSource:
 
     def _parts_of(self, dataset: Any) -> Iterator[Any]:
         """Yield the rows: tables, or lists of rows if they come from Python."""
-        # Of such rows datasets makes a table each, with a schema of its own.
+        # datasets would turn each such row into a table with its own schema.
         self._declared_features = dataset.features is not None
         return chunks(dataset) if dataset._ex_iterable.iter_arrow is None else _arrow_batches(dataset)
 
@@ -147,19 +147,19 @@ class HuggingFaceSource:
         """Return the columns of some rows.
 
         Raises:
-            ElementError: for what the spec has no place for, such as None within a list, or text that is no UTF-8.
+            ElementError: if the spec cannot hold a value, such as None within a list, or text that is not UTF-8.
         """
-        found = [
+        values = [
             leaf
             for name, feature in self._features.items()
             for leaf in leaves_of(feature, Lists(table[name].combine_chunks()), f"[{name!r}]")
         ]
-        leaves = zip(tree.leaves(self.element_spec), found, strict=True)
+        leaves = zip(tree.leaves(self.element_spec), values, strict=True)
         return [column(path, spec, lists) for (path, spec), lists in leaves]
 
 
 class SeekableHuggingFaceSource(HuggingFaceSource):
-    """A ``Dataset`` without a format, which begins at any row."""
+    """A ``Dataset`` without a format, which can begin at any row."""
 
     def __init__(self, dataset: datasets.Dataset, declared: Tree | None) -> None:
         super().__init__(dataset, declared)
@@ -173,7 +173,7 @@ class SeekableHuggingFaceSource(HuggingFaceSource):
         return _sliced(self._dataset, self._begin, limit)
 
     def skipped(self, records: int) -> SeekableHuggingFaceSource:
-        """The same rows from one on."""
+        """Return this source without its first records."""
         skipped = copy(self)
         skipped._begin += records
         return skipped
@@ -183,7 +183,7 @@ def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
     form = dataset.format
     if form["type"] == "custom":
         raise InvalidArgumentError(
-            "the dataset has a transform, which runs when rows are read: store what it gives, with dataset.map()"
+            "the dataset has a transform, which runs when rows are read: store its results with dataset.map()"
         )
     if set(form["columns"]) != set(dataset.column_names) and not form["output_all_columns"]:
         dataset = dataset.select_columns(form["columns"])
@@ -193,7 +193,7 @@ def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
 def _sliced(dataset: datasets.Dataset, first: int, limit: int | None) -> Iterator[pa.Table]:
     size = batch_records(dataset.data.nbytes / max(1, dataset.data.num_rows))
     if any(isinstance(feature, (datasets.Image, datasets.Audio)) for feature in dataset.features.values()):
-        # Their files may lie elsewhere, and be of any size.
+        # Their files may be elsewhere, and of any size.
         size = min(size, _FILES_AT_ONCE)
     if limit is not None:
         size = max(1, min(size, limit))
@@ -230,15 +230,15 @@ def _columns(schema: pa.Schema) -> str:
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:
-    """Whether a declared spec says no other than the features, but for how bytes are decoded.
+    """Raise if a declared spec contradicts the features. Only the decoding of bytes may differ.
 
     Raises:
-        InvalidArgumentError: where structure, dtype or shape differ.
+        InvalidArgumentError: if structure, dtype or shape differ.
     """
     try:
         wanted = tree.flatten_like(own, declared)
     except ElementError as error:
-        raise InvalidArgumentError(f"element_spec is not of this dataset: {error}") from error
+        raise InvalidArgumentError(f"element_spec does not fit this dataset: {error}") from error
     for (path, leaf), other in zip(tree.leaves(own), wanted, strict=True):
         of_files = leaf.dtype is bytes and leaf.shape == () and other.dtype is bytes and other.shape == ()
         if not of_files and leaf.as_nullable() != other.as_nullable():
@@ -246,16 +246,16 @@ def _check_declared(own: Tree, declared: Tree) -> None:
 
 
 def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = None) -> datasets.Dataset:
-    """A ``datasets.Dataset`` of the records, with the features that went in: a memory-mapped Arrow file.
+    """Return a ``datasets.Dataset`` of the records, with the features that were cached: a memory-mapped Arrow file.
 
-    The file is written at the first call, and found again at the next ones: it is named after the digest.
+    The first call writes the file, and later calls find it again, because its name derives from the digest.
 
     Args:
-        ref: a DataRef, or a part of one, of dicts.
-        cache_dir: the folder of the file; by default one in the cache of ``datasets``.
+        ref: a DataRef, or a part of one; its elements must be dicts.
+        cache_dir: the folder of the file; by default a folder in the cache of ``datasets``.
 
     Raises:
-        InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
+        InvalidTypeError: if elements are not dicts, or Arrow has no type for a leaf.
     """
     check_ref(ref)
     records = _stored(records_of(ref))
@@ -280,18 +280,19 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
 
 
 def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
-    """A ``datasets.IterableDataset`` of the elements of a stream, in its order, with the features that went in.
+    """Return a ``datasets.IterableDataset`` of a stream's elements, in its order, with the features that were cached.
 
-    ``state_dict()`` holds the state of the stream after the last row that was handed out, so ``load_state_dict()`` goes
-    on there at once. Each iteration runs the stream from its start, and after ``set_epoch(e)`` through the e-th further
-    epoch of a shuffled stream; ``.batch()`` makes batches.
+    ``state_dict()`` holds the state of the stream after the last row that was returned, so ``load_state_dict()``
+    continues there at once. Each iteration runs the stream from its start; after ``set_epoch(e)``, it has epoch e of a
+    shuffled stream. ``.batch()`` makes batches.
 
     Args:
-        stream: without batches; what functions of it return needs ``map(element_spec=)``. Its shard is the dataset's.
+        stream: a stream without batches; if it is mapped, the last ``map()`` needs ``element_spec=``. The dataset has
+            the stream's shard.
 
     Raises:
-        InvalidArgumentError: for a stream of batches, or of what functions return if that was not declared.
-        InvalidTypeError: for elements that are no dicts, and leaves that Arrow has no type for.
+        InvalidArgumentError: if the stream has batches, or is mapped without a declared element spec.
+        InvalidTypeError: if elements are not dicts, or Arrow has no type for a leaf.
     """
     check_stream(stream)
     reader = reader_of(stream)
@@ -303,7 +304,7 @@ def to_iterable_dataset(stream: Stream[Any]) -> datasets.IterableDataset:
     else:
         reader = replace(reader, records=_stored(reader.records))
         spec, features = reader.records.element_spec, _features_of(reader.records)
-    # A stream of its own, which knows by itself whether it was iterated over.
+    # A separate stream object, because each one remembers whether it was iterated over.
     return StreamDataset(Examples(Stream(reader), spec, features), info=datasets.DatasetInfo(features=features))
 
 
@@ -327,7 +328,7 @@ def _stored(records: RandomAccess[Any]) -> RandomAccess[Any]:
 
 
 def _features_of(records: RandomAccess[Any]) -> datasets.Features:
-    """Return the features that went in, else those that the element spec has."""
+    """Return the features that were cached, or else those that the element spec implies."""
     spec, kept = records.element_spec, records.metadata.get(METADATA)
     if kept is not None:
         return datasets.Features.from_dict(kept)

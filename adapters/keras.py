@@ -1,7 +1,7 @@
-"""Keras in and out, on any of its backends.
+"""Read Keras datasets as sources, and turn streams into Keras datasets, on any backend.
 
-``storage.cache(dataset, ...)`` takes a ``keras.utils.PyDataset`` (``Sequence``) as it is; :func:`to_keras` makes one of
-a stream, for ``model.fit``.
+``storage.cache(dataset, ...)`` takes a ``keras.utils.PyDataset`` (``Sequence``) as it is; :func:`to_keras` turns a
+stream into one, for ``model.fit``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters._handed import check_stream
+from cachelayer.adapters._stream_or_ref import check_stream
 from cachelayer.arguments import integer
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.unbatch import BatchesSource
@@ -45,22 +45,22 @@ _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])),
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> PyDatasetSource | None:  # noqa: ARG001
-    """The source that a ``PyDataset`` is; None for anything else. Its batches are taken apart always."""
+    """Return the source of a ``PyDataset``; None for anything else. It always splits batches into elements."""
     return PyDatasetSource(obj) if isinstance(obj, keras.utils.PyDataset) else None
 
 
 class PyDatasetSource(BatchesSource):
-    """One epoch of a ``PyDataset``, made by as many workers as it asks for."""
+    """One epoch of a ``PyDataset``, read with the number of workers that the dataset asks for."""
 
     def __init__(self, dataset: Any) -> None:
         super().__init__(map(_of_arrays, _epoch(dataset)), "keras")
         self._dataset = dataset
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements, in the dataset's batches.
+        """Return an iterator over the elements, in the dataset's batches.
 
         Raises:
-            InvalidArgumentError: where the dataset is endless and there is no limit.
+            InvalidArgumentError: if the dataset is endless and there is no limit.
         """
         if limit is None and _batch_count(self._dataset) is None:
             raise InvalidArgumentError(
@@ -70,7 +70,7 @@ class PyDatasetSource(BatchesSource):
 
 
 def _batch_count(dataset: Any) -> int | None:
-    """Return how many batches a dataset has; None if it has no end.
+    """Return the number of batches of a dataset; None if it has no end.
 
     Raises:
         SourceError: if its ``__len__`` fails.
@@ -78,7 +78,7 @@ def _batch_count(dataset: Any) -> int | None:
     try:
         count: int | None = dataset.num_batches
     except (TypeError, NotImplementedError):
-        # A __len__ that returns None is a TypeError of Python's.
+        # Python raises a TypeError if __len__ returns None.
         return None
     except Exception as error:
         raise SourceError(f"len() of the {type(dataset).__name__} failed: {type(error).__name__}: {error}") from error
@@ -118,13 +118,13 @@ def _epoch(dataset: Any) -> Iterator[Any]:
             yield from _in_order(threads, dataset.__getitem__, numbers, dataset.max_queue_size)
     else:
         for number in numbers:
-            # map() would take a StopIteration for the end.
+            # map() would treat a StopIteration that the dataset raises as its end.
             yield dataset[number]
     dataset.on_epoch_end()
 
 
 def _in_order(executor: Executor, batch: Callable[[int], Any], numbers: Iterable[int], ahead: int) -> Iterator[Any]:
-    """The batches of these numbers, at most so many of them made ahead."""
+    """Yield the batches with these numbers, in order; read at most ``ahead`` of them ahead."""
     waiting: deque[Future[Any]] = deque()
     try:
         for number in numbers:
@@ -153,21 +153,21 @@ def _kept_batch(number: int) -> Any:
 
 
 def to_keras(stream: Stream[Any]) -> StreamDataset:
-    """A ``PyDataset`` whose epochs are those of a stream: epoch e of ``fit`` hands out the records of epoch e.
+    """Return a ``PyDataset`` whose epochs are those of a stream: epoch e of ``fit`` has the records of epoch e.
 
-    ``model.fit(dataset, epochs=3, shuffle=False, callbacks=[dataset.callback])``: the callback tells the dataset which
-    epoch it is, also with ``initial_epoch`` and after ``BackupAndRestore``. Without it each epoch that Keras begins is
-    the next one of the stream, and Keras begins one to look at the first batch, too. ``shuffle=False`` keeps ``fit``
-    from shuffling our batches once more. It reads ahead as the stream does; Keras's own workers are not used, since
-    they hand batches of one epoch out in the next.
+    Call ``model.fit(dataset, epochs=3, shuffle=False, callbacks=[dataset.callback])``. The callback tells the dataset
+    which epoch runs, also with ``initial_epoch`` and after ``BackupAndRestore``. Without it, each epoch that Keras
+    begins is the next one of the stream, and Keras also begins one just to inspect the first batch. ``shuffle=False``
+    keeps ``fit`` from shuffling the batches again. The dataset reads ahead as the stream does. It does not use Keras's
+    own workers, because they return batches of one epoch in the next.
 
     Args:
-        stream: its batches are what ``fit`` takes: ``(x, y)``, ``(x, y, sample_weight)``, ``(x,)``, or a dict of
-            inputs. How many epochs there are says ``fit``. With remainder "pad" the mask is the ``sample_weight``.
+        stream: its batches must be what ``fit`` takes: ``(x, y)``, ``(x, y, sample_weight)``, ``(x,)``, or a dict of
+            inputs. ``fit`` decides the number of epochs. With remainder "pad" the mask is the ``sample_weight``.
 
     Raises:
-        InvalidArgumentError: where the stream has no batches, no whole epochs, or empty batches for this shard.
-        InvalidTypeError: for anything but a stream.
+        InvalidArgumentError: if the stream has no batches, has a start, or has empty batches for a shard.
+        InvalidTypeError: if the argument is not a stream.
     """
     check_stream(stream)
     options = reader_of(stream).options
@@ -176,13 +176,13 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         raise InvalidArgumentError("fit() takes batches: pass a global_batch_size to stream()")
     if options.start:
         raise InvalidArgumentError(
-            f"start={options.start}: Keras has whole epochs: leave start out, and pass initial_epoch= to fit()"
+            f"start={options.start}: Keras needs whole epochs: leave start out, and pass initial_epoch= to fit()"
         )
     if steps.per_epoch() == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
     if steps.remainder == "keep" and 0 < steps.records % steps.global_batch < steps.shard_count:
         raise InvalidArgumentError(
-            "the last step of an epoch has no records for some shards, and Keras takes no empty batches: pass "
+            "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
             "remainder='drop' or 'pad' to stream()"
         )
     return StreamDataset(stream)
@@ -202,15 +202,15 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._ahead: tuple[int, Iterator[Any]] | None = None
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return self._length
 
     def __getitem__(self, index: int) -> Any:
-        """Return a batch of the epoch that it is; negative numbers count from its end.
+        """Return a batch of the current epoch; negative numbers count from its end.
 
         Raises:
             RecordIndexError: if the epoch has no such batch.
-            InvalidTypeError: where it is nothing that Keras takes; the message names the leaf.
+            InvalidTypeError: if Keras does not take the batch; the message names the leaf.
         """
         number = operator.index(index)
         if not -self._length <= number < self._length:
@@ -221,7 +221,7 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return _for_fit(item, padded=reader_of(self._stream).options.steps.remainder == "pad")
 
     def _read(self, step: int, *, begins: bool) -> Any:
-        """The batch of a step; those that come one after another are read ahead."""
+        """Return the batch of a step. Steps that are asked for one after another are read ahead."""
         following, self._ahead = self._ahead, None
         if following is None or following[0] != step:
             if not begins:
@@ -237,23 +237,23 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     @property
     def callback(self) -> keras.callbacks.Callback:
-        """Tells this dataset which epoch ``fit`` is in: pass it as one of its callbacks."""
+        """The callback that tells this dataset which epoch ``fit`` is in: pass it to ``fit``."""
         return _Epochs(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Hand out this epoch from now on, and those after it in the epochs that follow; :attr:`callback` calls it."""
+        """Continue with the given epoch, and then with those after it. :attr:`callback` calls this."""
         self._epoch = integer("epoch", epoch, 0)
         self._begun = False
 
     def on_epoch_begin(self) -> None:
-        """Go on to the next epoch, unless it was said which one comes. Keras calls this, also to look at a batch."""
+        """Go to the next epoch, unless ``set_epoch`` chose one. Keras calls this, also before it inspects a batch."""
         if self._begun:
             self._epoch += 1
         self._begun = True
 
 
 class _Epochs(keras.callbacks.Callback):  # type: ignore[misc]
-    """Says which epoch it is."""
+    """Tells a dataset which epoch runs."""
 
     def __init__(self, dataset: StreamDataset) -> None:
         super().__init__()
@@ -263,8 +263,8 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc]
         steps = self.params.get("steps")
         if steps is not None and steps != len(self._dataset):
             raise InvalidArgumentError(
-                f"steps_per_epoch={steps}: an epoch of fit() is one of the stream, of {len(self._dataset)} batches: "
-                "leave steps_per_epoch out"
+                f"steps_per_epoch={steps}: an epoch of fit() is an epoch of the stream, which has {len(self._dataset)} "
+                "batches: leave steps_per_epoch out"
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
@@ -291,8 +291,8 @@ def _for_fit(item: Any, *, padded: bool) -> Any:
         raise InvalidTypeError(f"the batch is {tree.describe(batch)} without an array: {_MAP}")
     for path, leaf in leaves:
         if not isinstance(leaf, np.ndarray) or not _has_dtype(leaf):
-            where = f"leaf {path}" if path else "the batch"
-            raise InvalidTypeError(f"{where} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
+            name = f"leaf {path}" if path else "the batch"
+            raise InvalidTypeError(f"{name} is {tree.describe(leaf)}, and Keras takes arrays of numbers: {_MAP}")
     if mask is None:
         return batch
     if not isinstance(batch, tuple) or len(batch) != 2:

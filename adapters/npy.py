@@ -1,4 +1,4 @@
-"""numpy's own files in: ``.npy`` and ``.npz``, read in blocks of rows."""
+"""Read numpy's own files as sources: ``.npy`` and ``.npz``, in blocks of rows."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _MOST_EMPTY_ROWS = 2**24
 
 
 def from_npy(paths: AnyPath | Mapping[str, Any]) -> ArraySource:
-    """The rows of ``.npy`` files, which may be larger than the memory.
+    """Return a source of the rows of ``.npy`` files, which may be larger than memory.
 
-    An array in Fortran order is read as it lies, some rows of one column after another: that takes longer.
+    An array in Fortran order is read column by column, which takes longer.
 
     Args:
-        paths: the path of a file, whose rows are the elements; or a dict of paths, whose elements are dicts of a row of
-            each. Files have as many rows.
+        paths: the path of a file: its rows are the elements. Or a dict of paths: each element is a dict with one row of
+            each file, and all files need the same number of rows.
 
     Raises:
-        InvalidArgumentError: where there is no such file.
-        InvalidTypeError: for arrays of objects, which are pickled, or without a dimension.
-        SourceError: for what is no such file, is cut short, or has a header that its bytes do not bear out.
+        InvalidArgumentError: if a file does not exist.
+        InvalidTypeError: if an array holds objects, which are pickled, or has no dimension.
+        SourceError: if a file is not a ``.npy`` file, is cut short, or has a header that does not fit its bytes.
     """
     return NpySource(paths)
 
@@ -59,11 +59,11 @@ class NpySource(ArraySource):
         _check_rows({array.name: array for _, array in tree.leaf_values(self._arrays)})
 
     def file_facts(self) -> list[FileFacts]:
-        """Return what the listings of its files say now."""
+        """Return the current size and modification time of each file."""
         return Files([path for _, path in tree.leaf_values(self._paths)]).facts()
 
     def rows(self, start: int, stop: int) -> Tree:
-        # Read, not mapped: a file that gets shorter under a map ends the process.
+        # Read instead of using the map: if a mapped file gets shorter, the process crashes.
         return tree.map_structure(self._arrays, lambda _, array: _rows_of(array, start, stop))
 
 
@@ -71,7 +71,7 @@ def _opened(path: AnyPath) -> _Array:
     name = os.fspath(path)
     if not Path(path).is_file():
         raise InvalidArgumentError(f"there is no file {name!r}")
-    with reading(name, "is no .npy file, or cut short"), Path(path).open("rb") as file:
+    with reading(name, "is not a .npy file, or is cut short"), Path(path).open("rb") as file:
         return _described(file, name, Path(path).stat().st_size, name)
 
 
@@ -79,22 +79,22 @@ def _rows_of(array: _Array, start: int, stop: int) -> NDArray[Any]:
     """Return some rows of the array of a ``.npy`` file."""
     with reading(array.name, f"failed at record {start} or later"), Path(array.name).open("rb", buffering=0) as file:
         if array.in_c_order:
-            found = np.empty((stop - start, *array.shape[1:]), array.dtype)
-            _fill(file, found, array.offset + start * array.row_nbytes)
-            return found
-        # The first dimension varies fastest, so that a run of rows lies together in each place of a row.
-        found = np.empty((*array.shape[:0:-1], stop - start), array.dtype)
+            rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
+            _fill(file, rows, array.offset + start * array.row_nbytes)
+            return rows
+        # The first dimension varies fastest, so the values of adjacent rows at one place of a row are adjacent too.
+        columns = np.empty((*array.shape[:0:-1], stop - start), array.dtype)
         whole = array.shape[0] * array.dtype.itemsize
-        for place, run in enumerate(found.reshape(prod(array.shape[1:]), stop - start)):
+        for place, run in enumerate(columns.reshape(prod(array.shape[1:]), stop - start)):
             _fill(file, run, array.offset + place * whole + start * array.dtype.itemsize)
-        return found.T
+        return columns.T
 
 
 def _fill(file: FileIO, array: NDArray[Any], offset: int) -> None:
-    """Read an array from a place of a file.
+    """Fill an array with the bytes at an offset of a file.
 
     Raises:
-        EOFError: if the file ends before.
+        EOFError: if the file ends before the array is full.
     """
     values: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
     rest = memoryview(values)
@@ -102,18 +102,18 @@ def _fill(file: FileIO, array: NDArray[Any], offset: int) -> None:
     while rest:
         count = file.readinto(rest)
         if not count:
-            raise EOFError("the file is shorter than it was: it ends within the array")
+            raise EOFError("the file became shorter: it ends within the array")
         rest = rest[count:]
 
 
 def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = None) -> NpzSource:
-    """The rows of the arrays in an ``.npz`` file, compressed or not: elements are dicts of a row of each.
+    """Return a source of the arrays in an ``.npz`` file, compressed or not: an element is a dict with one row of each.
 
-    They are read in blocks of rows; an array in Fortran order is read as a whole.
+    Arrays are read in blocks of rows, but an array in Fortran order is read whole.
 
     Args:
         path: the file.
-        arrays: names of those to take, by default all; a dict gives them names of its own:
+        arrays: the names of the arrays to read, all by default; a dict gives them other names:
             ``{"image": "x_train", "label": "y_train"}``.
     """
     return NpzSource(path, arrays)
@@ -121,13 +121,13 @@ def from_npz(path: AnyPath, arrays: Sequence[str] | Mapping[str, str] | None = N
 
 @dataclass(frozen=True)
 class _Array:
-    """An array of a file, as its header says.
+    """An array of a file, as its header describes it.
 
     Args:
-        name: of the file, or within the ``.npz`` file.
-        dtype, shape: of the array.
-        in_c_order: whether rows lie together.
-        offset: where the values begin.
+        name: the name of the file, or of the array within the ``.npz`` file.
+        dtype, shape: the dtype and shape of the array.
+        in_c_order: whether the values of a row are adjacent.
+        offset: the position in the file at which the values begin.
     """
 
     name: str
@@ -146,16 +146,16 @@ class _Array:
         return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
     def blocks(self, member: IO[bytes], first: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
-        """The rows from one on, in blocks.
+        """Yield a range of rows, in blocks.
 
         Args:
-            member: stands at the first value.
-            first, stop: which rows.
-            size: rows of a block.
+            member: the open file, at its first value.
+            first, stop: the range of rows.
+            size: the number of rows in a block.
         """
         starts = range(first, stop, size)
         if not self.in_c_order:
-            # Each row has values from all over the file.
+            # The values of a row are spread over the whole file.
             whole = np.frombuffer(member.read(), self.dtype).reshape(self.shape[::-1]).T
             yield from (whole[start : min(stop, start + size)] for start in starts)
             return
@@ -177,7 +177,7 @@ class NpzSource:
         self._first = 0
 
     def rest(self, records: int) -> NpzSource:
-        """The same rows from one on; those before it are decompressed where the file is."""
+        """Return this source without its first records. A compressed file is still decompressed from its start."""
         rest = copy(self)
         rest._first += records
         return rest
@@ -187,22 +187,22 @@ class NpzSource:
         """The array of each leaf.
 
         Raises:
-            InvalidTypeError: where arrays have other lengths than the others.
+            InvalidTypeError: if arrays have different lengths.
         """
         if not Path(self._path).is_file():
             raise InvalidArgumentError(f"there is no file {self._path!r}")
-        found = {}
-        with reading(self._path, "is no .npz file, or cut short"), zipfile.ZipFile(self._path) as archive:
+        arrays = {}
+        with reading(self._path, "is not a .npz file, or is cut short"), zipfile.ZipFile(self._path) as archive:
             stored = [name.removesuffix(".npy") for name in archive.namelist()]
             for leaf, name in self._chosen(stored).items():
                 with archive.open(f"{name}.npy") as member:
                     nbytes = archive.getinfo(f"{name}.npy").file_size
-                    found[leaf] = _described(member, name, nbytes, f"{self._path}, array {name!r}")
-        lengths = {leaf: array.shape[0] for leaf, array in found.items()}
+                    arrays[leaf] = _described(member, name, nbytes, f"{self._path}, array {name!r}")
+        lengths = {leaf: array.shape[0] for leaf, array in arrays.items()}
         if len(set(lengths.values())) != 1:
             raise InvalidTypeError(f"{self._path}: arrays of different lengths, {lengths}: choose some with arrays=")
-        _check_rows({f"{self._path}, array {array.name!r}": array for array in found.values()})
-        return found
+        _check_rows({f"{self._path}, array {array.name!r}": array for array in arrays.values()})
+        return arrays
 
     def _chosen(self, stored: list[str]) -> dict[str, str]:
         names = stored if self._arrays is None else self._arrays
@@ -216,11 +216,11 @@ class NpzSource:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells its file from others."""
+        """The facts that distinguish this file from others."""
         return Files(self._path).identity
 
     def file_facts(self) -> list[FileFacts]:
-        """Return what the listing of its file says now."""
+        """Return the current size and modification time of the file."""
         return Files(self._path).facts()
 
     @property
@@ -232,10 +232,10 @@ class NpzSource:
         return next(iter(self._arrays_by_leaf.values())).shape[0]
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The rows, in batches.
+        """Yield the rows, in batches.
 
         Raises:
-            SourceError: where the file is damaged, with the record.
+            SourceError: if the file is damaged; names the record.
         """
         rows = self.length or 0
         stop = rows if limit is None else min(rows, self._first + limit)
@@ -255,25 +255,25 @@ class NpzSource:
 
 
 def _header(file: IO[bytes]) -> Any:
-    """Shape, whether in Fortran order, and dtype; the file stands at the first value then."""
+    """Read shape, whether the array is in Fortran order, and dtype; leave the file at the first value."""
     version = np.lib.format.read_magic(file)
     if version not in _VERSIONS:
-        raise ValueError(f"its header has the version {version}, which is none of {_VERSIONS}")
+        raise ValueError(f"its header has the version {version}, which is not one of {_VERSIONS}")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     return read(file)
 
 
 def _described(file: IO[bytes], name: str, nbytes: int, title: str) -> _Array:
-    """Return the array that a file begins with.
+    """Return the array that a file begins with, from its header.
 
     Args:
-        file: stands at its first byte.
-        name: of the array.
-        nbytes: of the whole file.
-        title: what messages call it.
+        file: the file, at its first byte.
+        name: the name of the array.
+        nbytes: the size of the whole file.
+        title: the name of the array in messages.
 
     Raises:
-        InvalidTypeError: for an array that is not stored.
+        InvalidTypeError: if the array cannot be stored.
         SourceError: if the header and the number of bytes do not agree.
     """
     shape, in_fortran_order, dtype = _header(file)
@@ -284,12 +284,12 @@ def _described(file: IO[bytes], name: str, nbytes: int, title: str) -> _Array:
     except CacheLayerError as error:
         raise InvalidTypeError(f"{title}: {error}") from error
     if not shape:
-        raise InvalidTypeError(f"{title}: it has no rows, but one value")
+        raise InvalidTypeError(f"{title}: it has no rows, only one value")
     if min(shape) < 0 or prod(length for length in shape if length) * max(1, dtype.itemsize) > _MOST_BYTES:
-        raise SourceError(f"{title} has a header with the shape {shape}, which no array has: save it anew")
+        raise SourceError(f"{title} has a header with the shape {shape}, which no array has: save it again")
     over = nbytes - file.tell() - dtype.itemsize * prod(shape)
     if over > 0:
-        raise SourceError(f"{title} goes on for {over} bytes after its array: save one array a file")
+        raise SourceError(f"{title} has {over} bytes after its array: save one array per file")
     if over < 0:
         raise SourceError(f"{title} is cut short: {-over} bytes of its array of shape {shape} are missing")
     array = _Array(name, dtype, shape, not in_fortran_order or len(shape) == 1, file.tell())
@@ -298,14 +298,14 @@ def _described(file: IO[bytes], name: str, nbytes: int, title: str) -> _Array:
 
 
 def _check_rows(arrays: Mapping[str, _Array]) -> None:
-    """Raise if there are many rows of no bytes, whose number nothing but a header tells.
+    """Raise if there are very many rows without bytes: only a header, which may be wrong, gives their number.
 
     Raises:
-        SourceError: with the first file.
+        SourceError: names the first file.
     """
     title, first = next(iter(arrays.items()))
     if first.shape[0] > _MOST_EMPTY_ROWS and not any(array.row_nbytes for array in arrays.values()):
         raise SourceError(
             f"{title} has a header with {first.shape[0]:,} rows of no bytes, more than the {_MOST_EMPTY_ROWS:,} that "
-            "are taken without a byte for each: save fewer rows, or give them a leaf with values"
+            "are allowed: save fewer rows, or add a leaf with values"
         )

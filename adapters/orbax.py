@@ -1,7 +1,7 @@
-"""States of iterators inside ``orbax.checkpoint.CheckpointManager``.
+"""Save and restore states of iterators with ``orbax.checkpoint.CheckpointManager``.
 
-For the first API of Orbax, where arguments name their handler. Its second one, ``orbax.checkpoint.v1``, takes iterators
-as they are.
+This is for the first API of Orbax, in which arguments name their handler. The second API, ``orbax.checkpoint.v1``,
+takes iterators as they are.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ except ImportError as error:
 
 
 class Stateful(Protocol):
-    """What a state is taken of: iterators of streams, of ``global_batches`` and the like."""
+    """An object with a state, such as an iterator of a stream or of ``global_batches``."""
 
     def get_state(self) -> dict[str, Any]: ...
 
     def set_state(self, state: Any, /) -> None: ...
 
 
-# Checkpoints hold the name of this class with that of its module: neither changes.
+# Checkpoints hold the name of this class and of its module: neither may change.
 class StateHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
-    """Writes the state of an iterator to ``state.json``, and reads it. :class:`CheckpointSave` finds it."""
+    """Writes the state of an iterator to ``state.json`` and reads it. :class:`CheckpointSave` selects this handler."""
 
     async def async_save(self, directory: Any, args: CheckpointSave) -> list[Any]:
-        """The state as it is now, written in the background by process 0."""
+        """Write the current state in the background; process 0 does it."""
         text = json.dumps(args.iterator.get_state())
 
         async def write() -> None:
@@ -43,15 +43,15 @@ class StateHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
         return [ocp.future.CommitFutureAwaitingContractedSignals(write(), name="cachelayer_state")]
 
     def save(self, directory: Any, args: CheckpointSave) -> None:
-        """The same, written when it returns."""
+        """Write the current state before returning; process 0 does it."""
         if jax.process_index() == 0:
             write_state(json.dumps(args.iterator.get_state()), directory)
 
     def restore(self, directory: Any, args: CheckpointRestore) -> Stateful:
-        """The iterator that was passed, where the saved one was.
+        """Move the given iterator to where the saved one was, and return it.
 
         Raises:
-            StateError: where there is no state, or it belongs to other records or another order.
+            StateError: if there is no state, or it belongs to other records or another order.
         """
         args.iterator.set_state(read_state(directory))
         return args.iterator
@@ -60,13 +60,13 @@ class StateHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
 @ocp.args.register_with_handler(StateHandler, for_save=True)
 @dataclass
 class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    """Saves the state of an iterator as it is when ``save()`` is called.
+    """The argument that saves the state which an iterator has when ``save()`` is called.
 
     Args:
-        iterator: that of a stream, of ``global_batches``, or anything with ``get_state`` and ``set_state``.
+        iterator: an iterator of a stream, of ``global_batches``, or anything with ``get_state`` and ``set_state``.
 
     Raises:
-        InvalidTypeError: where it has no state.
+        InvalidTypeError: if the iterator has no state.
     """
 
     iterator: Stateful
@@ -78,13 +78,13 @@ class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
 @ocp.args.register_with_handler(StateHandler, for_restore=True)
 @dataclass
 class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    """Sets an iterator to where the saved one was, on any number of processes.
+    """The argument that moves an iterator to where the saved one was, on any number of processes.
 
     Args:
-        iterator: one over the same records in the same order.
+        iterator: an iterator over the same records in the same order.
 
     Raises:
-        InvalidTypeError: where it has no state.
+        InvalidTypeError: if the iterator has no state.
     """
 
     iterator: Stateful

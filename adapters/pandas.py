@@ -1,4 +1,4 @@
-"""pandas in and out: frames are sources, columns are taken over whole, and records come out as a frame."""
+"""Read pandas frames as sources, converting whole columns, and return records as a frame."""
 
 from __future__ import annotations
 
@@ -24,48 +24,47 @@ except ImportError as error:
 
 _FIXES = {
     pd.DatetimeTZDtype: ".dt.tz_convert('UTC').dt.tz_localize(None) makes it a moment in UTC",
-    pd.PeriodDtype: ".dt.to_timestamp() makes it the time when it begins",
-    pd.IntervalDtype: "make two columns of .array.left and .array.right",
+    pd.PeriodDtype: ".dt.to_timestamp() makes it the time at which it begins",
+    pd.IntervalDtype: "make two columns from .array.left and .array.right",
     pd.SparseDtype: ".sparse.to_dense() makes it an ordinary column",
 }
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
-    """The source that a ``DataFrame`` is; None for anything else. An index without a name that counts is left out.
+    """Return the source of a ``DataFrame``; None for anything else. An unnamed index of integers is left out.
 
     Raises:
-        InvalidTypeError: for a column that cannot be stored, with its name and what to do.
-        ElementError: for a column of objects of several types, with the record.
-        InvalidArgumentError: where the index holds something.
+        InvalidTypeError: if a column cannot be stored; names it and says what to do.
+        ElementError: if a column holds objects of several types; names the record.
+        InvalidArgumentError: if the index has a name, several levels, or values other than integers.
     """
     if not isinstance(obj, pd.DataFrame):
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
-    # Only here, since pandas is at home without pyarrow too.
-    from cachelayer.adapters._arrow_source import Part, SkippableArrowSource
+    # Imported here because pandas can be installed without pyarrow.
+    from cachelayer.adapters._arrow_source import ArrowPart, SkippableArrowSource
 
-    part = Part.of_table(_table(obj))
+    part = ArrowPart.of_table(_table(obj))
     return SkippableArrowSource("pandas", lambda: [part], element_spec)
 
 
 def to_pandas(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pd.DataFrame:
-    """Records as a frame, in memory: a column for each key of the elements.
+    """Return records as a frame, in memory: one column for each key of the elements.
 
     Args:
         ref: records whose elements are dicts.
-        indices: integers, negative ones counting from the end; or a mask; None for all records.
+        indices: integers, where negative ones count from the end; or a mask; None for all records.
 
     Returns:
-        Numbers in numpy's dtypes, or in pandas' own with ``pd.NA`` where a leaf is null in some elements of the
-        version; str in pandas' ``str``; moments and spans in their unit, days in milliseconds, null as NaT; arrays and
-        dicts as objects that are those of the elements, rows of a Ragged as lists; images and sounds as the bytes of
-        their files.
+        A frame. Numbers have numpy's dtypes, or pandas' own with ``pd.NA`` if the leaf is null in some elements of the
+        version. A str has pandas' ``str``. Moments and spans keep their unit, except that days become milliseconds;
+        null becomes NaT. Arrays and dicts are the same objects as in the elements, but the rows of a Ragged are lists.
+        Images and sounds are the bytes of their files.
 
     Raises:
-        InvalidTypeError: for leaves that Arrow has no type for, values that pandas does not hold, and elements that are
-            no dicts.
-        RecordIndexError: if there is no such record.
+        InvalidTypeError: if Arrow has no type for a leaf, pandas cannot hold a value, or elements are not dicts.
+        RecordIndexError: if a record does not exist.
     """
     from cachelayer.adapters._arrow_table import read_columns
     from cachelayer.adapters._pandas_series import series_of
@@ -87,20 +86,20 @@ def _check_names(frame: pd.DataFrame) -> None:
 
     index = frame.index
     if not len(frame.columns):
-        raise InvalidArgumentError("the frame has no columns: an element is a dict with one key at least")
+        raise InvalidArgumentError("the frame has no columns: an element is a dict with at least one key")
     if index.nlevels > 1 or index.name is not None or index.dtype.kind != "i":
         raise InvalidArgumentError(
-            f"the frame has an index {list(index.names)} of {index.dtype}, which is no column: reset_index() makes it "
-            "one, reset_index(drop=True) drops it"
+            f"the frame has an index {list(index.names)} of {index.dtype}, which is not a column: reset_index() makes "
+            "it one, reset_index(drop=True) drops it"
         )
     for name in frame.columns:
         if not isinstance(name, str):
             raise InvalidTypeError(
-                f"a column is called {name!r}, of type {type(name).__name__}: names are str, as "
-                "frame.columns = [...] makes them"
+                f"a column is named {name!r}, of type {type(name).__name__}: names must be str: "
+                "set frame.columns = [...]"
             )
         if not is_utf8(name):
-            raise InvalidTypeError(f"a column is called {name!a}, which is no UTF-8: rename it")
+            raise InvalidTypeError(f"a column is named {name!a}, which is not UTF-8: rename it")
 
 
 def _array(name: str, series: pd.Series[Any]) -> Any:
@@ -116,7 +115,7 @@ def _array(name: str, series: pd.Series[Any]) -> Any:
         if series.dtype == object:
             array = arrow_of_objects(name, series)
         elif isinstance(series.dtype, np.dtype):
-            # With from_pandas NaN would become null: in numpy's dtypes it is a number like others.
+            # from_pandas= would turn NaN into null, but in numpy's dtypes it is a number like any other.
             array = pa.array(series.to_numpy().astype(series.dtype.newbyteorder("="), copy=False))
         else:
             array = pa.array(series.array)
@@ -133,8 +132,8 @@ def _array(name: str, series: pd.Series[Any]) -> Any:
     return array
 
 
-def _check(kind: pa.DataType, where: str) -> None:
-    """Raise for a type that would not come back as it is."""
+def _check(kind: pa.DataType, title: str) -> None:
+    """Raise if values of a type would not come back unchanged."""
     import pyarrow.types as kinds
 
     if kinds.is_dictionary(kind):
@@ -145,7 +144,7 @@ def _check(kind: pa.DataType, where: str) -> None:
     elif kinds.is_decimal(kind):
         fix = "astype(float) rounds it, astype(str) keeps its digits"
     if fix is not None:
-        raise InvalidTypeError(f"{where} holds {kind}, which is not stored: {fix}; or drop() it")
+        raise InvalidTypeError(f"{title} holds {kind}, which is not stored: {fix}; or drop() it")
     for place in range(kind.num_fields):
         field = kind.field(place)
-        _check(field.type, f"{where}, in {field.name!r},")
+        _check(field.type, f"{title}, in {field.name!r},")

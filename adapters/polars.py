@@ -1,4 +1,4 @@
-"""Polars in and out: frames are sources, columns are taken over whole, and records come out as a frame.
+"""Read Polars frames as sources, converting whole columns, and return records as a frame.
 
 ``storage.cache(frame, ...)`` takes a ``DataFrame``, or a ``LazyFrame``, which is then computed in batches.
 """
@@ -17,7 +17,7 @@ from cachelayer.records.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cachelayer.adapters._arrow_source import ArrowSource, Part
+    from cachelayer.adapters._arrow_source import ArrowPart, ArrowSource
 
 try:
     import polars as pl
@@ -28,39 +28,39 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
-    """The source that a ``DataFrame`` or a ``LazyFrame`` is; None for anything else.
+    """Return the source of a ``DataFrame`` or a ``LazyFrame``; None for anything else.
 
     Raises:
-        InvalidTypeError: for a column that cannot be stored, with its name and what to do.
+        InvalidTypeError: if a column cannot be stored; names it and says what to do.
     """
     if not isinstance(obj, (pl.DataFrame, pl.LazyFrame)):
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a Polars frame are elements already; leave it out")
-    # Only here, since Polars is at home without pyarrow too.
+    # Imported here because Polars can be installed without pyarrow.
     from cachelayer.adapters._arrow_source import ArrowSource, SkippableArrowSource
 
     part = _part(obj)
-    # A LazyFrame would compute what is left out too.
+    # A LazyFrame would compute the rows that are skipped too.
     cls = SkippableArrowSource if isinstance(obj, pl.DataFrame) else ArrowSource
     return cls("polars", lambda: [part], element_spec)
 
 
 def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None) -> pl.DataFrame:
-    """Records as a frame, in memory: a column for each key of the elements.
+    """Return records as a frame, in memory: one column for each key of the elements.
 
     Args:
         ref: records whose elements are dicts.
-        indices: integers, negative ones counting from the end; or a mask; None for all records.
+        indices: integers, where negative ones count from the end; or a mask; None for all records.
 
     Returns:
-        Arrays as ``Array`` or, with unknown dimensions, ``List``; dicts as ``Struct``; images and sounds as the bytes
-        of their files. Times in seconds are in milliseconds. NaT is null, with a warning.
+        A frame. Arrays have the type ``Array`` or, with unknown dimensions, ``List``; dicts have the type ``Struct``.
+        Images and sounds are the bytes of their files. Seconds become milliseconds. NaT becomes null, with a warning.
 
     Raises:
-        InvalidTypeError: for leaves that Arrow has no type for, values that Polars does not hold, such as text that is
-            no UTF-8, and elements that are no dicts.
-        RecordIndexError: if there is no such record.
+        InvalidTypeError: if Arrow has no type for a leaf, Polars cannot hold a value (such as text that is not UTF-8),
+            or elements are not dicts.
+        RecordIndexError: if a record does not exist.
     """
     import pyarrow as pa
 
@@ -77,7 +77,7 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Return the nearest type that Polars reads rightly: lists of length 0 make it panic, and seconds overflow."""
+    """Return the nearest type that Polars reads correctly: lists of length 0 make it panic, and seconds overflow."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -91,19 +91,19 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _part(frame: pl.DataFrame | pl.LazyFrame) -> Part:
-    from cachelayer.adapters._arrow_source import Part
+def _part(frame: pl.DataFrame | pl.LazyFrame) -> ArrowPart:
+    from cachelayer.adapters._arrow_source import ArrowPart
 
     try:
         schema = frame.collect_schema()
     except pl.exceptions.PolarsError as error:
         raise SourceError(f"the LazyFrame has no schema: {type(error).__name__}: {error}") from error
     if not schema:
-        raise InvalidArgumentError("the frame has no columns: an element is a dict with one key at least")
+        raise InvalidArgumentError("the frame has no columns: an element is a dict with at least one key")
     for name, dtype in schema.items():
         _check(dtype, f"column {name!r}")
     rows = frame.height if isinstance(frame, pl.DataFrame) else None
-    return Part("", _arrow(pl.DataFrame(schema=schema)).schema, rows, lambda row: _batches(frame, row))
+    return ArrowPart("", _arrow(pl.DataFrame(schema=schema)).schema, rows, lambda row: _batches(frame, row))
 
 
 def _batches(frame: pl.DataFrame | pl.LazyFrame, row: int) -> Iterator[Any]:
@@ -119,8 +119,8 @@ def _arrow(frame: pl.DataFrame) -> Any:
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _check(dtype: pl.DataType, where: str) -> None:
-    """Raise for a type that would not come back as it is."""
+def _check(dtype: pl.DataType, title: str) -> None:
+    """Raise if values of a type would not come back unchanged."""
     fix = None
     if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
         fix = ".dt.convert_time_zone('UTC').dt.replace_time_zone(None) makes it a moment in UTC"
@@ -129,11 +129,11 @@ def _check(dtype: pl.DataType, where: str) -> None:
     elif isinstance(dtype, pl.Object):
         fix = "make it numbers, strings, lists or structs"
     elif dtype in (pl.Int128, pl.UInt128):
-        fix = "cast(pl.Int64) where it fits, or cast(pl.String)"
+        fix = "cast(pl.Int64) if its values fit, or cast(pl.String)"
     if fix is not None:
-        raise InvalidTypeError(f"{where} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
+        raise InvalidTypeError(f"{title} is {dtype}, which is not stored: {fix}; or leave it out with drop()")
     if isinstance(dtype, (pl.List, pl.Array)):
-        _check(dtype.inner, f"{where}, in lists,")
+        _check(dtype.inner, f"{title}, in lists,")
     if isinstance(dtype, pl.Struct):
         for field in dtype.fields:
-            _check(field.dtype, f"{where}, field {field.name!r},")
+            _check(field.dtype, f"{title}, field {field.name!r},")

@@ -1,7 +1,7 @@
-"""pyarrow in: tables, datasets, and files of Parquet, Arrow IPC, CSV and JSON lines.
+"""Read pyarrow's tables and datasets, and files of Parquet, Arrow IPC, CSV and JSON lines.
 
 ``storage.cache(x, ...)`` takes a ``Table``, ``RecordBatch``, ``RecordBatchReader``, ``dataset.Dataset``,
-``dataset.Scanner`` or ``parquet.ParquetFile`` as it is. Rows are elements: dicts with the names of the columns.
+``dataset.Scanner`` or ``parquet.ParquetFile`` as it is. Each row is an element: a dict whose keys are the column names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from cachelayer.adapters._arrow_source import ArrowSource, Part, SkippableArrowSource, check_schema, from_row
+from cachelayer.adapters._arrow_source import ArrowPart, ArrowSource, SkippableArrowSource, check_schema, from_row
 from cachelayer.adapters._csv import Csv
 from cachelayer.adapters._files import File, Files, Paths, find, listed, reading
 from cachelayer.adapters._hive import partition_of
@@ -38,7 +38,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> ArrowSource | None:
-    """The source that an object of pyarrow is; None for anything else."""
+    """Return the source of a pyarrow object; None for anything else."""
     part = _part_of(obj)
     if part is None:
         return None
@@ -48,37 +48,38 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     return cls("pyarrow", lambda: [part], element_spec)
 
 
-def _part_of(obj: Any) -> Part | None:
+def _part_of(obj: Any) -> ArrowPart | None:
     if isinstance(obj, pa.Table):
-        return Part.of_table(obj)
+        return ArrowPart.of_table(obj)
     if isinstance(obj, pa.RecordBatch):
-        return Part.of_table(pa.Table.from_batches([obj]))
+        return ArrowPart.of_table(pa.Table.from_batches([obj]))
     if isinstance(obj, pa.RecordBatchReader):
-        return Part("", obj.schema, None, lambda _: obj)
+        return ArrowPart("", obj.schema, None, lambda _: obj)
     if isinstance(obj, pa_dataset.Dataset):
-        # By default whole row groups of many files would be read ahead.
+        # By default pyarrow reads ahead whole row groups of many files.
         pull = partial(obj.to_batches, batch_size=_DATASET_ROWS, fragment_readahead=2)
         has_counts = isinstance(getattr(obj, "format", None), (pa_dataset.ParquetFileFormat, pa_dataset.IpcFileFormat))
-        return Part("", obj.schema, obj.count_rows() if has_counts else None, lambda _: pull())
+        return ArrowPart("", obj.schema, obj.count_rows() if has_counts else None, lambda _: pull())
     if isinstance(obj, pa_dataset.Scanner):
-        return Part("", obj.projected_schema, None, lambda _: obj.to_batches())
+        return ArrowPart("", obj.projected_schema, None, lambda _: obj.to_batches())
     return _of_parquet("", obj, None, None, {}) if isinstance(obj, pq.ParquetFile) else None
 
 
 def from_parquet(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> SkippableArrowSource:
-    """The rows of Parquet files. A build that resumes reads no row groups before its place.
+    """Return a source of the rows of Parquet files. A build that resumes skips the row groups already written.
 
-    Folders right above a file that are named ``key=value``, as Hive writes them, are columns after those of the file,
-    unless it has a column of that name. They are text, so that ``007`` stays ``007``; ``schema=`` casts them.
+    Folders directly above a file that are named ``key=value``, as Hive writes them, become columns after those of the
+    file, unless the file has a column of that name. They are text, so that ``007`` stays ``007``; ``schema=`` casts
+    them.
 
     Args:
         paths: paths, patterns such as ``"train-*.parquet"``, or URLs.
-        columns: which to read; all by default.
-        schema: a ``pyarrow.Schema`` of the columns to read, which every file is cast to; without it all files have the
-            schema of the first.
-        storage_options: what fsspec's client takes.
+        columns: the columns to read; all by default.
+        schema: a ``pyarrow.Schema`` of the columns to read; every file is cast to it. By default every file must have
+            the schema of the first.
+        storage_options: options of fsspec's client.
     """
     files = Files(listed(paths), storage_options)
     opened = _opened(files, lambda file: _parquet(file, columns, schema))
@@ -88,14 +89,14 @@ def from_parquet(
 def from_ipc(
     paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
 ) -> SkippableArrowSource:
-    """The rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams.
+    """Return a source of the rows of Arrow IPC files (also called Feather, or ``.arrow``) and streams.
 
     Args:
         paths: paths, patterns, or URLs.
-        columns: which to read; all by default.
-        schema: a ``pyarrow.Schema`` of the columns to read, which every file is cast to; without it all files have the
-            schema of the first.
-        storage_options: what fsspec's client takes.
+        columns: the columns to read; all by default.
+        schema: a ``pyarrow.Schema`` of the columns to read; every file is cast to it. By default every file must have
+            the schema of the first.
+        storage_options: options of fsspec's client.
     """
     files = Files(listed(paths), storage_options)
     return SkippableArrowSource("arrow", _one_by_one(files, lambda file: _ipc(file, columns, schema)), files=files)
@@ -110,16 +111,17 @@ def from_csv(
     convert_options: Any = None,
     storage_options: Options = None,
 ) -> ArrowSource:
-    """The rows of CSV files. Columns that are not declared have the types of the first block, if these lose nothing.
+    """Return a source of the rows of CSV files. The first block decides the types of columns that are not declared.
 
-    Values are integers, floats or booleans if the column then says all that the text said; anything else is text, such
-    as ``007``, dates, and integers past 64 bits. A later value that the type does not hold is refused with its record.
+    A column holds integers, floats or booleans only if these keep all that its text says. Anything else stays text,
+    such as ``007``, dates, and integers beyond 64 bits. A later value that does not fit the type is an error that names
+    its record.
 
     Args:
         paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
         schema: a ``pyarrow.Schema`` of the columns to read.
-        read_options, parse_options, convert_options: those of ``pyarrow.csv``; ``column_types`` tells types of some.
-        storage_options: what fsspec's client takes.
+        read_options, parse_options, convert_options: those of ``pyarrow.csv``; ``column_types`` declares some columns.
+        storage_options: options of fsspec's client.
     """
     files = Files(listed(paths), storage_options)
     form = Csv(read_options, parse_options, convert_options, schema)
@@ -134,38 +136,39 @@ def from_json(
     parse_options: Any = None,
     storage_options: Options = None,
 ) -> ArrowSource:
-    """The rows of files with one JSON object a line. Without a schema the types are those of the first block.
+    """Return a source of the rows of files with one JSON object per line.
 
-    Nothing is made another type: a later value that does not fit is refused with its record, as are types that are
-    mixed, integers past 64 bits, and two equal keys. With a schema pyarrow parses the lines, which is faster, and
-    converts values to it, but for an integer that a declared float would round, and numbers that it has as 0 or inf.
+    Without a schema, the first block decides the types, and no value changes its type: a later value that does not fit
+    is an error that names its record, as are mixed types, integers beyond 64 bits, and two equal keys. With a schema,
+    pyarrow parses the lines, which is faster, and converts values to it. It is an error if a declared float would round
+    an integer, or turn a number into 0 or inf.
 
     Args:
         paths: paths, patterns, or URLs. Those that end in ``.gz``, ``.bz2``, ``.lz4`` or ``.zst`` are decompressed.
-        schema: a ``pyarrow.Schema`` of the columns to read; other keys are passed over.
-        read_options, parse_options: those of ``pyarrow.json``; an ``explicit_schema`` tells all columns.
-        storage_options: what fsspec's client takes.
+        schema: a ``pyarrow.Schema`` of the columns to read; other keys are ignored.
+        read_options, parse_options: those of ``pyarrow.json``; an ``explicit_schema`` declares all columns.
+        storage_options: options of fsspec's client.
     """
     files = Files(listed(paths), storage_options)
-    given = getattr(parse_options, "explicit_schema", None)
+    explicit = getattr(parse_options, "explicit_schema", None)
     nbytes = BATCH_NBYTES if read_options is None else read_options.block_size
-    if schema is None and given is None:
+    if schema is None and explicit is None:
         if getattr(parse_options, "newlines_in_values", False):
-            raise InvalidArgumentError("newlines_in_values needs schema=: types are found line by line")
+            raise InvalidArgumentError("newlines_in_values needs schema=: without it, types are inferred line by line")
         return ArrowSource("json", parts_of_text(files, JsonLines(nbytes)), files=files)
     options = pa_json.ParseOptions(
-        explicit_schema=given if schema is None else schema,
+        explicit_schema=explicit if schema is None else schema,
         newlines_in_values=getattr(parse_options, "newlines_in_values", False),
         unexpected_field_behavior="error" if schema is None else "ignore",
     )
     return ArrowSource("json", parts_of_text(files, DeclaredJsonLines(options, nbytes)), files=files)
 
 
-def _opened(files: Files, part: Callable[[File], Part]) -> Callable[[], list[Part]]:
-    """Gives the parts that files are, which are looked for, and opened at once, when it is called first."""
+def _opened(files: Files, part: Callable[[File], ArrowPart]) -> Callable[[], list[ArrowPart]]:
+    """Return a function that finds the files and opens all of them, as parts, when it is first called."""
 
     @cache
-    def opened() -> list[Part]:
+    def opened() -> list[ArrowPart]:
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             parts = list(pool.map(part, find(files.paths, files.storage_options)))
         for other in parts[1:]:
@@ -175,24 +178,24 @@ def _opened(files: Files, part: Callable[[File], Part]) -> Callable[[], list[Par
     return opened
 
 
-def _one_by_one(files: Files, part: Callable[[File], Part]) -> Callable[[], Iterator[Part]]:
-    """Gives the parts that files are, which are looked for when it is called, and opened one after another."""
+def _one_by_one(files: Files, part: Callable[[File], ArrowPart]) -> Callable[[], Iterator[ArrowPart]]:
+    """Return a function that finds the files when it is called, and opens them one after another, as parts."""
     return lambda: map(part, find(files.paths, files.storage_options))
 
 
-def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
-    # Closed again: thousands of files are not kept open.
-    with reading(file.name, "is no Parquet file, or cut short"), _parquet_file(file) as opened:
+def _parquet(file: File, columns: Sequence[str] | None, schema: Any) -> ArrowPart:
+    # Close the file again: there may be thousands.
+    with reading(file.name, "is not a Parquet file, or is cut short"), _parquet_file(file) as opened:
         part = _of_parquet(file.name, opened, columns, schema, partition_of(file.path))
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
         with _parquet_file(file) as opened:
             now = _of_parquet(file.name, opened, columns, schema, partition_of(file.path))
             if now.rows != part.rows or now.schema != part.schema:
-                raise SourceError(f"{file.name} changed since it was looked at first: {now.rows} rows, not {part.rows}")
+                raise SourceError(f"{file.name} changed since it was first opened: {now.rows} rows, not {part.rows}")
             yield from now.batches(row)
 
-    return Part(part.name, part.schema, part.rows, batches, part.casts)
+    return ArrowPart(part.name, part.schema, part.rows, batches, part.casts)
 
 
 @contextmanager
@@ -207,7 +210,7 @@ def _parquet_file(file: File) -> Iterator[Any]:
 
 def _of_parquet(
     name: str, opened: Any, columns: Sequence[str] | None, schema: Any, partition: Mapping[str, str | None]
-) -> Part:
+) -> ArrowPart:
     stored, rows = opened.schema_arrow, opened.metadata.num_rows
     added = {key: value for key, value in partition.items() if key not in stored.names}
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
@@ -216,7 +219,7 @@ def _of_parquet(
     size = batch_records(nbytes / max(1, rows))
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
-        # Across row groups pyarrow cannot join dictionaries, or more than 2 GiB of strings, within structs.
+        # Within structs, pyarrow cannot join dictionaries, or over 2 GiB of strings, from several row groups.
         for group in range(opened.metadata.num_row_groups):
             count = opened.metadata.row_group(group).num_rows
             if row < count:
@@ -226,14 +229,14 @@ def _of_parquet(
     def whole(row: int) -> Iterator[pa.RecordBatch]:
         for batch in batches(row):
             texts = {key: pa.repeat(pa.scalar(value, pa.string()), len(batch)) for key, value in added.items()}
-            found = [texts[field] if field in texts else batch.column(field) for field in own.names]
-            yield pa.RecordBatch.from_arrays(found, schema=own) if texts else batch
+            columns = [texts[field] if field in texts else batch.column(field) for field in own.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=own) if texts else batch
 
-    return Part(name, schema or own, rows, whole, schema is not None)
+    return ArrowPart(name, schema or own, rows, whole, schema is not None)
 
 
-def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
-    with reading(file.name, "is no Arrow IPC file, or cut short"):
+def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> ArrowPart:
+    with reading(file.name, "is not an Arrow IPC file, or is cut short"):
         source = pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r")
         magic = source.read(6)
         source.seek(0)
@@ -246,7 +249,7 @@ def _ipc(file: File, columns: Sequence[str] | None, schema: Any) -> Part:
         if isinstance(opened, pa.RecordBatchReader):
             _check_end(source, file.name)
 
-    return Part(file.name, schema or own, None, lambda _: batches(), schema is not None)
+    return ArrowPart(file.name, schema or own, None, lambda _: batches(), schema is not None)
 
 
 def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
@@ -256,21 +259,21 @@ def _ipc_batches(opened: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _check_end(source: Any, name: str) -> None:
-    """Raise if a stream of batches does not end with its mark, or its file goes on: pyarrow takes both for whole.
+    """Raise if a stream of batches has no end mark, or bytes follow it in the file: pyarrow accepts both as complete.
 
     Raises:
-        SourceError: with the file.
+        SourceError: names the file.
     """
     end = source.tell()
     source.seek(max(0, end - len(_END_OF_STREAM)))
     if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
-        raise SourceError(f"{name} is cut short: it has no end mark; write it anew, and close its writer")
+        raise SourceError(f"{name} is cut short: it has no end mark; write it again, and close its writer")
     if end < source.size():
-        raise SourceError(f"{name} goes on after the end of its stream, at byte {end}: write one stream a file")
+        raise SourceError(f"{name} continues after the end of its stream, at byte {end}: write one stream a file")
 
 
 def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:
-    """The part of a file's schema that is read."""
+    """Return the part of a file's schema that is read."""
     names = own.names if columns is None else list(columns)
     if schema is not None:
         names = schema.names

@@ -1,4 +1,4 @@
-"""SQLite queries in: the rows of one ``SELECT`` are the elements, dicts of its columns."""
+"""Read a SQLite query as a source: each row of one ``SELECT`` is an element, a dict of its columns."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ except ImportError as error:
     from cachelayer.errors import MissingDependencyError
 
     raise MissingDependencyError(
-        "this needs the module sqlite3, which this Python was built without: no extra of cachelayer[all] brings it, "
-        "take a Python that has it"
+        "this needs the module sqlite3, which this Python was built without: no extra of cachelayer installs it; "
+        "use a Python that has it"
     ) from error
 
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -41,22 +41,22 @@ _SHOWN = 40
 def from_sqlite(
     path: str | os.PathLike[str], query: str, parameters: Parameters = (), *, timeout: float = 5.0
 ) -> SQLiteSource:
-    """The rows of a query as a source, in the query's order: each a dict of its columns.
+    """Return a source of the rows of a query, in the query's order: each element is a dict of its columns.
 
-    INTEGER, REAL, TEXT and BLOB are int64, float64, str and bytes. The query runs when the dataset is built, and sees
-    one snapshot of the database, whoever writes to it meanwhile: under WAL they go on, else they wait for its end.
+    INTEGER, REAL, TEXT and BLOB become int64, float64, str and bytes. The query runs when the dataset is built, and it
+    sees one snapshot of the database. In WAL mode, others can write meanwhile; otherwise they wait until it ends.
 
     Args:
-        path: the file of the database; it is opened for reading only.
+        path: the file of the database; it is opened read-only.
         query: one ``SELECT``. Give it an ``ORDER BY``: without one SQLite promises no order.
-        parameters: what stands for each ``?``, or for each ``:name``.
+        parameters: the value for each ``?``, or for each ``:name``.
         timeout: seconds to wait for a writer that holds a lock.
 
     Raises:
-        InvalidArgumentError: where there is no such database, or the query is no ``SELECT`` that it can run.
+        InvalidArgumentError: if there is no such database, or the query is not a ``SELECT`` that runs on it.
     """
     if not isinstance(query, str):
-        raise InvalidTypeError(f"query is a str, not {tree.describe(query)}")
+        raise InvalidTypeError(f"query must be a str, not {tree.describe(query)}")
     return SQLiteSource(Path(path), query, parameters, timeout)
 
 
@@ -75,7 +75,7 @@ class SQLiteSource:
         self._timeout = timeout
         try:
             with closing(self._connect()) as connection:
-                # Nothing but a SELECT can stand in the place of a table; EXPLAIN compiles it and runs nothing.
+                # Only a SELECT can take the place of a table. EXPLAIN compiles the query without running it.
                 for statement in (self._query, f"SELECT * FROM (\n{self._query}\n)"):  # noqa: S608
                     connection.execute(f"EXPLAIN {statement}", parameters)
         except (sqlite3.Error, sqlite3.Warning) as error:
@@ -86,15 +86,15 @@ class SQLiteSource:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells its query from others; of the database nothing, for anybody may write other tables of it."""
-        given = self._parameters
-        parameters = dict(given) if isinstance(given, Mapping) else list(given)
+        """The facts that distinguish this query from others. The file is not one: other tables in it may change."""
+        values = self._parameters
+        parameters = dict(values) if isinstance(values, Mapping) else list(values)
         return {"query": json.dumps([self._query, parameters], default=lambda value: type(value).__name__)}
 
     def _connect(self) -> sqlite3.Connection:
         if not self._path.is_file():
             raise InvalidArgumentError(f"there is no database {self._path}")
-        # A build may go on in another thread than it began in.
+        # A build may continue in another thread than the one in which it began.
         uri = f"{self._path.resolve().as_uri()}?mode=ro"
         connection = sqlite3.connect(
             uri, timeout=self._timeout, uri=True, isolation_level=None, check_same_thread=False
@@ -103,11 +103,11 @@ class SQLiteSource:
         return connection
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The rows, all of the moment in which the first is read.
+        """Yield the rows, in batches, as they are when the first one is read.
 
         Raises:
-            SourceError: where SQLite fails, with the number of the record.
-            InvalidArgumentError: where columns have the same name.
+            SourceError: if SQLite fails; names the record.
+            InvalidArgumentError: if two columns have the same name.
         """
         first = 0
         rows: list[tuple[Any, ...]] = []
@@ -115,7 +115,7 @@ class SQLiteSource:
             try:
                 cursor = connection.execute(self._query, self._parameters)
                 names = _names(cursor)
-                untold = set(names)
+                always_null = set(names)
                 size = _FIRST_ROWS
                 remaining = iter(cursor) if limit is None else islice(cursor, limit)
                 while True:
@@ -124,9 +124,9 @@ class SQLiteSource:
                     if not rows:
                         return
                     batch = Rows(names, list(zip(*rows, strict=True)), len(rows))
-                    # Where nothing is declared, the spec is that of the first values.
-                    yield Elements(batch.elements()) if untold else batch
-                    untold &= batch.nulls()
+                    # Until each column has had a value, elements let the build infer the spec.
+                    yield Elements(batch.elements()) if always_null else batch
+                    always_null &= batch.nulls()
                     first += len(rows)
                     size = batch_records(batch.nbytes / len(rows))
             except sqlite3.Error as error:
@@ -135,38 +135,38 @@ class SQLiteSource:
                 ) from error
 
 
-class _NoText:
-    """Text that is no UTF-8, which no record holds: so that its own record is refused, and not all after it.
+class _InvalidText:
+    """Text that is not UTF-8. The build refuses only the record that holds it; an exception would end the query.
 
     Args:
-        raw: its bytes.
+        raw: the bytes of the text.
     """
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
 
     def __repr__(self) -> str:
-        return f"text that is no UTF-8, {self._raw[:_SHOWN]!r}"
+        return f"text that is not UTF-8, {self._raw[:_SHOWN]!r}"
 
 
-def _text(raw: bytes) -> str | _NoText:
+def _text(raw: bytes) -> str | _InvalidText:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        return _NoText(raw)
+        return _InvalidText(raw)
 
 
 def _names(cursor: sqlite3.Cursor) -> list[str]:
     names = [column[0] for column in cursor.description]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidArgumentError(f"the query has more than one column {name!r}: name them with AS")
+            raise InvalidArgumentError(f"the query has several columns named {name!r}: rename them with AS")
     return names
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows by their columns, as values of Python."""
+    """Rows as columns of Python values."""
 
     names: list[str]
     values: list[tuple[Any, ...]]
@@ -177,23 +177,23 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes of all."""
+        """The approximate number of bytes of all values."""
         return sum(
             sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in column) for column in self.values
         )
 
     def nulls(self) -> set[str]:
-        """The columns that hold nothing."""
+        """Return the names of the columns that hold only nulls."""
         return {
             name for name, column in zip(self.names, self.values, strict=True) if all(value is None for value in column)
         }
 
     def elements(self) -> list[dict[str, Any]]:
-        """The rows one by one."""
+        """Return each row as a dict."""
         return [dict(zip(self.names, row, strict=True)) for row in zip(*self.values, strict=True)]
 
     def apart(self) -> Iterator[Batch]:
-        """Return the rows, each as a batch of its own."""
+        """Return the rows, each as a separate batch."""
         return (Rows(self.names, [(value,) for value in row], 1) for row in zip(*self.values, strict=True))
 
     def columns(self, codec: Codec) -> list[Column]:
@@ -219,7 +219,7 @@ def _column(path: str, spec: LeafSpec, values: tuple[Any, ...]) -> Column:
 
 
 def _numbers(spec: LeafSpec, values: tuple[Any, ...]) -> Column | None:
-    """The column, made at once; None where not all values are numbers that the spec holds."""
+    """Return the column, made in one conversion; None if not all values are numbers that the spec can hold."""
     kinds = set(map(type, values)) - {type(None)}
     wide = np.dtype(np.int64 if kinds == {int} else np.float64)
     if kinds not in ({int}, {float}) or spec.shape or dtypes.is_string(spec.dtype):

@@ -1,7 +1,7 @@
-"""``tf.data`` in and out.
+"""Read ``tf.data`` datasets as sources, and turn streams into ``tf.data`` datasets.
 
-``storage.cache(dataset, ...)`` takes a ``tf.data.Dataset`` as it is; :func:`to_tf` makes one of a stream again, with
-the element spec that went in, so that code behind it stays as it was.
+``storage.cache(dataset, ...)`` takes a ``tf.data.Dataset`` as it is; :func:`to_tf` turns a stream into one with the
+element spec that was cached, so that code after it need not change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from cachelayer.locks import cached_property
 from cachelayer.records import tree
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.flat_values import encode_strings
-from cachelayer.records.leaf_codecs import DenseLeaf, RaggedLeaf, SparseLeaf
+from cachelayer.records.leaf_codecs import DenseLeaf
+from cachelayer.records.ragged_sparse_codecs import RaggedLeaf, SparseLeaf
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 
@@ -39,12 +40,12 @@ except ImportError as error:
     raise MissingDependencyError("this needs TensorFlow: pip install 'cachelayer[tensorflow]'") from error
 
 _DYNAMIC_BATCH = 256
-# Finding the record that failed means running the pipeline up to it once more.
+# To find the record that failed, the pipeline must run up to it again.
 _LOCATE_SECONDS = 60.0
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> TfDataSource | None:
-    """The source that a ``tf.data.Dataset`` is; None for anything else."""
+    """Return the source of a ``tf.data.Dataset``; None for anything else."""
     if not isinstance(obj, tf.data.Dataset):
         return None
     dataset = _unbatched(obj) if unbatch else obj
@@ -55,10 +56,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 def _unbatched(batches: Any) -> Any:
     """Return the rows of a dataset's batches.
 
-    TensorFlow's own ``unbatch`` ends the process over rows that hold nothing.
+    TensorFlow's own ``unbatch`` crashes the process if rows are empty arrays.
 
     Raises:
-        InvalidArgumentError: for elements that are no batches.
+        InvalidArgumentError: if the elements are not batches.
     """
     is_tuple = type(batches.element_spec) is tuple
 
@@ -69,20 +70,20 @@ def _unbatched(batches: Any) -> Any:
         return batches.flat_map(rows)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"unbatch=True: the tf.data.Dataset has no batches to take apart but {batches.element_spec}: leave it out"
+            f"unbatch=True: the tf.data.Dataset has no batches to split, but {batches.element_spec}: leave it out"
         ) from error
 
 
 class TfDataSource:
-    """A ``tf.data.Dataset``, pulled in batches: element by element costs many times more.
+    """A ``tf.data.Dataset``, read in batches: reading element by element costs many times more.
 
     Args:
         dataset: the dataset.
         declared: the element spec that the user declares, in place of the dataset's own.
 
     Raises:
-        InvalidTypeError: for a dataset of something that cannot be stored, with the path of the leaf.
-        InvalidArgumentError: where the declared spec is not one of this dataset.
+        InvalidTypeError: if a leaf cannot be stored; names its path.
+        InvalidArgumentError: if the declared spec does not fit the dataset.
     """
 
     kind = "tf.data"
@@ -97,13 +98,13 @@ class TfDataSource:
 
     @property
     def length(self) -> int | None:
-        """Number of elements, where TensorFlow knows it."""
+        """The number of elements; None if TensorFlow does not know it."""
         cardinality = int(self._dataset.cardinality())
         return cardinality if cardinality >= 0 else None
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The leaves that are ragged tensors of one dimension, with the dtypes of their splits."""
+        """The leaves that are one-dimensional ragged tensors, with the dtypes of their splits."""
         ragged: dict[str, str] = {}
 
         def find(path: str, leaf: Any) -> None:
@@ -119,19 +120,19 @@ class TfDataSource:
 
     @property
     def _stacks(self) -> bool:
-        """Whether every leaf has one shape in all elements, so that batches are plain tensors."""
+        """Whether every leaf has the same shape in all elements, so that batches are plain tensors."""
         return all(isinstance(leaf, ArraySpec) and None not in leaf.shape for leaf in self._leaves)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The elements, in batches.
+        """Return an iterator over the elements, in batches.
 
         Raises:
-            InvalidArgumentError: where TensorFlow knows that the dataset is endless and there is no limit.
-            SourceError: where the pipeline fails.
+            InvalidArgumentError: if TensorFlow knows that the dataset is endless and there is no limit.
+            SourceError: if the pipeline fails.
         """
         if limit is None and int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise InvalidArgumentError(
-                "the tf.data.Dataset is endless (.repeat() without a count): take that out, or pass max_records="
+                "the tf.data.Dataset is endless (.repeat() without a count): remove .repeat(), or pass max_records="
             )
         dataset = self._dataset.skip(self._first) if self._first else self._dataset
         dataset = dataset if limit is None else dataset.take(limit)
@@ -167,7 +168,7 @@ class TfDataSource:
         return Stacked(packed, len(arrays[0]))
 
     def _to_parts(self, *element: Any) -> tuple[Any, ...]:
-        """In the graph: each leaf as one-dimensional tensors, which batch without loss whatever their shapes."""
+        """In the graph, return each leaf as one-dimensional tensors, which batch without loss for any shape."""
         value = element if type(self._dataset.element_spec) is tuple else element[0]
         parts = []
         for spec, leaf in zip(self._leaves, tree.flatten_like(self.element_spec, value), strict=True):
@@ -188,24 +189,24 @@ class TfDataSource:
 
 
 class SkippableTfDataSource(TfDataSource):
-    """A pipeline that leaves its first elements out where TensorFlow does so, at no more than what they cost it.
+    """A pipeline that skips its first elements with TensorFlow's own ``skip``.
 
-    Whether it shuffles otherwise in each run cannot be known. Then the last shard that was finished before, which is
-    compared, is another, and the build is refused.
+    Nobody can know whether a pipeline shuffles differently in each run. If it does, the last shard that was finished
+    before, which the build compares, differs, and the build is refused.
     """
 
     def rest(self, records: int) -> SkippableTfDataSource:
-        """The same elements from one on."""
+        """Return this source without its first records."""
         rest = copy(self)
         rest._first += records
         return rest
 
 
 def _without_graph_rewrites(dataset: Any) -> Any:
-    """The dataset without TensorFlow's default rewrites, unless its options ask for them.
+    """Return the dataset without TensorFlow's default rewrites, unless its options ask for them.
 
-    They serialise the graph, with every array in it, before the first element: seconds for a dataset made of arrays,
-    and next to nothing gained in a single pass. Autotuning stays.
+    The rewrites serialise the graph, with every array in it, before the first element. For a dataset made of arrays
+    that takes seconds, and a single pass gains almost nothing. Autotuning stays.
     """
     if dataset.options().experimental_optimization.apply_default_optimizations is not None:
         return dataset
@@ -243,20 +244,20 @@ def _dense(tensor: Any) -> Any:
 
 def _failure(dataset: Any, begin: int, first: int, size: int, error: Exception, *, locate: bool) -> SourceError:
     reason = reason_of(error)
-    found = _failing_record(dataset, first - begin, size) if locate else None
-    if found is not None:
-        return SourceError(f"the tf.data pipeline failed at record {begin + found}: {reason}")
+    record = _failing_record(dataset, first - begin, size) if locate else None
+    if record is not None:
+        return SourceError(f"the tf.data pipeline failed at record {begin + record}: {reason}")
     return SourceError(f"the tf.data pipeline failed between records {first} and {first + size - 1}: {reason}")
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the kind of an error of TensorFlow's with the first line of what it says, without the name of the node."""
+    """Return the class of a TensorFlow error and the first line of its message, without the name of the node."""
     lines = re.sub(r"^\{\{.*?\}\} ", "", str(error)).splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _failing_record(dataset: Any, first: int, size: int) -> int | None:
-    """The record at which a dataset fails when it is run again, if it lies in the batch that failed."""
+    """Run a dataset again, and return the record of the failed batch at which it fails; None if it does not fail."""
     record = first
     try:
         for _ in dataset.skip(first).take(size):
@@ -276,7 +277,7 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
     first: list[Any] = []
 
     def rank_of(path: str) -> int:
-        # An unknown rank is taken from the first element; its dimensions stay unknown.
+        # The first element decides an unknown rank; the dimensions stay unknown.
         if not first:
             first.extend(dataset.take(1))
         if not first:
@@ -284,18 +285,16 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
         return int(dict(tree.leaf_values(first[0]))[path].shape.rank)
 
     def convert(path: str, leaf: Any) -> LeafSpec | None:
-        where = f"leaf {path}" if path else "the element"
+        name = f"leaf {path}" if path else "the element"
         if leaf is None or type(leaf).__name__ == "NoneTensorSpec":
             return None
         if not isinstance(leaf, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
-            raise InvalidTypeError(f"{where} of the tf.data.Dataset is a {type(leaf).__name__}, which cannot be stored")
+            raise InvalidTypeError(f"{name} of the tf.data.Dataset is a {type(leaf).__name__}, which cannot be stored")
         if leaf.dtype in (tf.variant, tf.resource):
-            raise InvalidTypeError(
-                f"{where} of the tf.data.Dataset has dtype {leaf.dtype.name}, which cannot be stored"
-            )
+            raise InvalidTypeError(f"{name} of the tf.data.Dataset has dtype {leaf.dtype.name}, which cannot be stored")
         if not _batches_dtype(leaf.dtype):
             raise InvalidTypeError(
-                f"{where} of the tf.data.Dataset has dtype {leaf.dtype.name}, of which TensorFlow makes no batches: "
+                f"{name} of the tf.data.Dataset has dtype {leaf.dtype.name}, which TensorFlow cannot batch: "
                 "tf.cast() it, or cache arrays of it from a generator"
             )
         dtype = bytes if leaf.dtype == tf.string else leaf.dtype.as_numpy_dtype
@@ -307,26 +306,26 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
                 return RaggedSpec(dtype, dims, ragged_rank=leaf.ragged_rank, splits_dtype=splits)
             return SparseSpec(dtype, dims) if isinstance(leaf, tf.SparseTensorSpec) else ArraySpec(dtype, dims)
         except CacheLayerError as error:
-            raise InvalidTypeError(f"{where} of the tf.data.Dataset: {error}") from error
+            raise InvalidTypeError(f"{name} of the tf.data.Dataset: {error}") from error
 
     return tree.map_structure(spec, convert)
 
 
 def _batches_dtype(dtype: Any) -> bool:
-    """Return whether TensorFlow batches a dtype; it does not know the small ones of ml_dtypes."""
+    """Return whether TensorFlow can batch a dtype; it does not know the small dtypes of ml_dtypes."""
     return bool(dtype in (tf.bfloat16, tf.string) or np.dtype(dtype.as_numpy_dtype).kind != "V")
 
 
 def _check_declared(own: Tree, declared: Tree) -> None:
-    """Whether a declared spec says no other than the dataset's own.
+    """Raise if a declared spec contradicts the dataset's own.
 
     Raises:
-        InvalidArgumentError: where structure, kind, dtype or a known dimension differ.
+        InvalidArgumentError: if structure, kind, dtype or a known dimension differ.
     """
     try:
         wanted = tree.flatten_like(own, declared)
     except CacheLayerError as error:
-        raise InvalidArgumentError(f"element_spec is not of this tf.data.Dataset: {error}") from error
+        raise InvalidArgumentError(f"element_spec does not fit this tf.data.Dataset: {error}") from error
     for (path, leaf), other in zip(tree.leaves(own), wanted, strict=True):
         same = (
             type(leaf) is type(other)

@@ -1,4 +1,4 @@
-"""TensorPack's ``DataFlow`` in. A flow is known by its form, so that this imports nothing."""
+"""Read TensorPack's ``DataFlow`` as a source. A flow is recognised by its methods, so TensorPack is not imported."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cachelayer.records.tree import Tree
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> DataFlowSource | None:  # noqa: ARG001
-    """The source that a flow is, which has ``reset_state()`` and can be iterated; None for anything else."""
+    """Return the source of a flow: an iterable object with ``reset_state()``; None for anything else."""
     if isinstance(obj, type) or not callable(getattr(obj, "reset_state", None)) or not hasattr(obj, "__iter__"):
         return None
     return DataFlowSource(obj, unbatch=unbatch)
 
 
 class DataFlowSource:
-    """The datapoints of a flow, which is reset first, as TensorPack asks for.
+    """The datapoints of a flow, which is reset first, as TensorPack requires.
 
     Args:
         flow: the flow.
-        unbatch: its datapoints are batches, as ``BatchData`` makes them.
+        unbatch: whether its datapoints are batches, as ``BatchData`` makes them.
     """
 
     kind = "tensorpack"
@@ -37,25 +37,25 @@ class DataFlowSource:
 
     @property
     def length_hint(self) -> int | None:
-        """Number of datapoints, as the flow says it: TensorPack's contract is that it may not be accurate."""
+        """The number of datapoints that the flow reports. TensorPack allows it to be inaccurate."""
         if self._unbatch:
             return None
         try:
             return len(self._flow)
         except (TypeError, NotImplementedError):
-            # A flow need not know it.
+            # A flow need not know its length.
             return None
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The datapoints.
+        """Return an iterator over the datapoints, in batches.
 
         Raises:
-            InvalidArgumentError: where the flow repeats itself without end and there is no limit.
-            SourceError: where the flow fails, with the number of the record.
+            InvalidArgumentError: if the flow repeats forever and there is no limit.
+            SourceError: if the flow fails; names the record.
         """
         if limit is None and _is_endless(self._flow):
             raise InvalidArgumentError(
-                "the DataFlow is endless (RepeatedData with -1): take that out, or pass max_records="
+                "the DataFlow is endless (RepeatedData with -1): remove RepeatedData, or pass max_records="
             )
         points = _points(self._flow)
         source = BatchesSource(points, self.kind) if self._unbatch else IterableSource(points, self.kind, None)
@@ -73,7 +73,7 @@ def _points(flow: Any) -> Iterator[Any]:
 
 
 def _is_endless(flow: Any) -> bool:
-    """Whether a flow, or one that it takes its datapoints from, is known to have no end."""
+    """Return whether a flow, or one that it reads from, is known to have no end."""
     while flow is not None and type(flow).__name__ != "FixedSizeData":
         if type(flow).__name__ == "RepeatedData" and flow.num == -1:
             return True

@@ -1,4 +1,4 @@
-"""TensorFlow Datasets in: builders, and what ``tfds.data_source`` gives, which needs no TensorFlow to be read."""
+"""Read TensorFlow Datasets as sources: builders, and data sources, which can be read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _RECORDS_AT_ONCE = 64
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | Splits | None:
-    """The source that a prepared builder of one split, or a data source, is; None for anything else.
+    """Return the source of a data source, or of a prepared builder with one split; None for anything else.
 
-    A dict of data sources, as ``builder.as_data_source()`` gives it, is one source for each split.
+    A dict of data sources, as ``builder.as_data_source()`` returns it, becomes one source for each split.
 
     Raises:
-        InvalidArgumentError: where a builder has no data yet.
-        InvalidTypeError: where a builder has several splits, or for a feature that cannot be stored.
+        InvalidArgumentError: if a builder has no data yet.
+        InvalidTypeError: if a builder has several splits, or a feature cannot be stored.
     """
     if isinstance(obj, Mapping) and obj and all(isinstance(part, BaseDataSource) for part in obj.values()):
         return Splits({str(name): part for name, part in obj.items()})
@@ -45,16 +45,16 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: the examples of TFDS are elements already; leave it out")
-    found = _only_split(obj) if isinstance(obj, tfds.core.DatasetBuilder) else obj
-    if isinstance(found, BaseDataSource):
-        return TfdsSource(found, element_spec)
+    data = _only_split(obj) if isinstance(obj, tfds.core.DatasetBuilder) else obj
+    if isinstance(data, BaseDataSource):
+        return TfdsSource(data, element_spec)
     from cachelayer.adapters.tensorflow import as_source as tf_source
 
-    return tf_source(found, element_spec=element_spec)
+    return tf_source(data, element_spec=element_spec)
 
 
 def _only_split(builder: Any) -> Any:
-    """The split of a builder, from files with random access where it has such, else as a ``tf.data.Dataset``."""
+    """Return the only split of a builder: a data source if its files have random access, else a ``tf.data.Dataset``."""
     splits = list(builder.info.splits)
     if not splits:
         raise InvalidArgumentError(f"{builder.info.full_name} has no data yet: call download_and_prepare() first")
@@ -67,20 +67,20 @@ def _only_split(builder: Any) -> Any:
     try:
         return builder.as_data_source(splits[0])
     except NotImplementedError:
-        # Without interleaving, examples come in the order in which they lie in the files.
+        # Without interleaving, examples come in the order of the files.
         config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         try:
             return builder.as_dataset(split=splits[0], read_config=config)
         except ValueError as error:
-            raise InvalidTypeError(f"{builder.info.full_name} is not read by TFDS: {error}") from error
+            raise InvalidTypeError(f"TFDS does not read {builder.info.full_name}: {error}") from error
 
 
 class TfdsSource:
-    """The examples of a data source, many at once.
+    """The examples of a data source, read many at a time.
 
     Args:
         source: the data source, with decoders or without.
-        declared: the element spec that the user declares, in place of that of the features.
+        declared: the element spec that the user declares, in place of the one that the features imply.
     """
 
     kind = "tfds"
@@ -91,33 +91,33 @@ class TfdsSource:
         self._first = 0
 
     def with_element_spec(self, spec: Tree) -> TfdsSource:
-        """The same source, of a spec that a user declares."""
+        """Return this source with an element spec that a user declares."""
         return TfdsSource(self._source, spec)
 
     def skipped(self, records: int) -> TfdsSource:
-        """The same examples from one on."""
+        """Return this source without its first records."""
         skipped = copy(self)
         skipped._first += records
         return skipped
 
     @property
     def length(self) -> int | None:
-        """Number of examples."""
+        """The number of examples."""
         return len(self._source)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The name of the dataset and the split, and the names of its classes by the path of their leaf."""
+        """The names of the dataset and the split, and the class names of each leaf, by path."""
         info = self._source.dataset_info
         names = dict(_class_names(info.features, ""))
         return {METADATA: {"dataset": info.full_name, "split": str(self._source.split), "class_names": names}}
 
     @cached_property
     def element_spec(self) -> Tree | None:
-        """The spec of the features; leaves with a decoder of their own have that of the first example.
+        """The spec that the features imply; the first example decides the spec of leaves with their own decoder.
 
         Raises:
-            InvalidTypeError: for a feature that cannot be stored, with its path.
+            InvalidTypeError: if a feature cannot be stored; names its path.
         """
         if self._declared is not None:
             return self._declared
@@ -129,14 +129,14 @@ class TfdsSource:
         return _with_decoded(spec, self._source.decoders, self._source[0])
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The examples.
+        """Return an iterator over the examples, in batches.
 
         Raises:
-            SourceError: where an example cannot be read or decoded, with its number.
+            SourceError: if an example cannot be read or decoded; names the record.
         """
         spec = self.element_spec
-        found = self._examples()
-        elements = found if spec is None else (_shaped(spec, example) for example in found)
+        examples = self._examples()
+        elements = examples if spec is None else (_shaped(spec, example) for example in examples)
         return IterableSource(elements, self.kind, None, self._first).batches(limit)
 
     def _examples(self) -> Iterator[Any]:
@@ -145,12 +145,12 @@ class TfdsSource:
             try:
                 yield from self._source.__getitems__(list(numbers))
             except Exception:  # noqa: BLE001
-                # Asked for one by one, the example that fails is the one that raises.
+                # Reading one by one raises at the example that fails.
                 yield from (self._source[number] for number in numbers)
 
 
 def _spec(info: Any, path: str) -> Tree:
-    """The spec of features, with keys in the order that TFDS hands examples out."""
+    """Return the spec that features imply, with keys in the order in which TFDS returns them."""
     if isinstance(info, Mapping):
         return {name: _spec(info[name], f"{path}[{name!r}]") for name in sorted(info)}
     if info.dataset_lvl:
@@ -170,11 +170,11 @@ def _with_decoded(spec: Tree, decoders: Any, example: Any) -> Tree:
 
 
 def _shaped(spec: Tree, value: Any) -> Any:
-    """The example with the nested lists of its sequences as arrays."""
+    """Return an example with arrays in place of the nested lists of its sequences."""
     if isinstance(spec, LeafSpec):
         return _array(spec, value) if isinstance(value, list) else value
     if isinstance(spec, dict) and isinstance(value, Mapping):
-        # What is missing, or too much, is left to the encoder, which names it.
+        # The encoder names missing and extra keys later.
         return {name: _shaped(spec.get(name), child) for name, child in value.items()}
     return value
 

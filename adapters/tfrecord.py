@@ -1,4 +1,4 @@
-"""TFRecord files in, through TensorFlow: parsed ``tf.train.Example`` protos, or raw bytes."""
+"""Read TFRecord files as a source, through TensorFlow: parsed ``tf.train.Example`` protos, or raw bytes."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ _PARSED_AT_ONCE = 256
 def from_tfrecord(
     filenames: Paths, features: Mapping[str, Any] | None = None, compression_type: str | None = None
 ) -> TfRecordSource:
-    """The records of TFRecord files, in the order of the files.
+    """Return a source of the records of TFRecord files, in the order of the files.
 
     Args:
         filenames: paths, patterns such as ``"train-*.tfrecord"``, or URLs that TensorFlow opens.
-        features: of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. None: records are bytes,
-            stored as they are.
-        compression_type: None, ``"GZIP"`` or ``"ZLIB"``; a file that is compressed otherwise is refused.
+        features: the features of each ``tf.train.Example``, as ``tf.io.parse_single_example`` takes them. If None,
+            records are stored as raw bytes.
+        compression_type: None, ``"GZIP"`` or ``"ZLIB"``; reading a file with any other compression fails.
 
     Raises:
-        InvalidTypeError: for filenames that are no paths, and features that are no dict.
-        InvalidArgumentError: for another compression.
+        InvalidTypeError: if filenames are not paths, or features are not a dict.
+        InvalidArgumentError: if the compression type is unknown.
     """
     if compression_type not in (None, "", "GZIP", "ZLIB"):
-        raise InvalidArgumentError(f"compression_type={compression_type!r}: it is None, 'GZIP' or 'ZLIB'")
-    return TfRecordSource(_paths(filenames), _named(features), compression_type)
+        raise InvalidArgumentError(f"compression_type={compression_type!r}: pass None, 'GZIP' or 'ZLIB'")
+    return TfRecordSource(_paths(filenames), _checked_features(features), compression_type)
 
 
 def _paths(filenames: Any) -> list[str]:
-    given = [filenames] if isinstance(filenames, (str, bytes, os.PathLike)) else filenames
+    names = [filenames] if isinstance(filenames, (str, bytes, os.PathLike)) else filenames
     try:
-        return [os.fsdecode(name) for name in given]
+        return [os.fsdecode(name) for name in names]
     except TypeError as error:
         raise InvalidTypeError(f"filenames={filenames!r}: pass a path, a pattern, or a list of them") from error
 
 
-def _named(features: Any) -> dict[str, Any] | None:
-    """Return the features by name, of what holds some; of None, none."""
+def _checked_features(features: Any) -> dict[str, Any] | None:
+    """Return the features as a dict; raise if they are neither a dict of features nor None."""
     if features is None:
         return None
     if not isinstance(features, Mapping) or not features or not all(isinstance(name, str) for name in features):
@@ -73,13 +73,11 @@ def _facts(file: str) -> FileFacts:
 
 
 def _matching(pattern: str) -> list[str]:
-    """The files of a pattern, by name; hidden ones only if the pattern says the dot."""
-    found = sorted(tf.io.gfile.glob(pattern))
-    return (
-        found
-        if is_hidden(pattern.rpartition("/")[2])
-        else [name for name in found if not is_hidden(name.rpartition("/")[2])]
-    )
+    """Return the files that match a pattern, by name; only a pattern with the dot matches hidden files."""
+    files = sorted(tf.io.gfile.glob(pattern))
+    if is_hidden(pattern.rpartition("/")[2]):
+        return files
+    return [name for name in files if not is_hidden(name.rpartition("/")[2])]
 
 
 class TfRecordSource:
@@ -101,25 +99,25 @@ class TfRecordSource:
         self._declared = declared
 
     def with_element_spec(self, spec: Tree) -> TfRecordSource:
-        """The same source, of a spec that a user declares."""
+        """Return this source with an element spec that a user declares."""
         return TfRecordSource(self._filenames, self._features, self._compression_type, spec)
 
     @property
     def is_local(self) -> bool:
-        """Whether its files lie on this host, as far as their names tell."""
+        """Whether the names of the files say that they lie on this host."""
         return are_local(self._filenames)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells its files from others.
+        """The facts that distinguish these files from others.
 
         Raises:
-            SourceError: if a file cannot be looked at.
+            SourceError: if a file cannot be inspected.
         """
         return identity_of_files(self.file_facts())
 
     def file_facts(self) -> list[FileFacts]:
-        """Return what the listings of its files say now."""
+        """Return the current size and modification time of each file."""
         return list(map(_facts, self._files))
 
     @cached_property
@@ -131,14 +129,14 @@ class TfRecordSource:
 
     @cached_property
     def element_spec(self) -> Tree | None:
-        """The spec of the features, or the declared one."""
+        """The declared element spec, or the one that the features imply."""
         return self._source(self._files[0]).element_spec
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The records, in batches.
+        """Yield the records, in batches.
 
         Raises:
-            SourceError: where a file is damaged or a record is no such Example, with both.
+            SourceError: if a file is damaged, or a record is not such an Example; names the file and the record.
         """
         done = 0
         for file in self._files:
@@ -152,10 +150,10 @@ class TfRecordSource:
                 raise self._located(file, first, error) from error.__cause__
             if done == limit:
                 return
-            # TensorFlow takes a file that ends within a header, or is compressed and cut anywhere, for a whole one.
+            # TensorFlow accepts a file that ends within a header, or a compressed file that is cut anywhere.
             if not is_whole(file, self._compression_type, int(read)):
-                where = f"after record {done - 1}" if done > first else "before its first record"
-                raise SourceError(f"{file} is cut short, or goes on with other bytes, {where}")
+                place = f"after record {done - 1}" if done > first else "before its first record"
+                raise SourceError(f"{file} is cut short, or other bytes follow, {place}")
 
     def _source(self, file: str, read: Any = None) -> TfDataSource:
         raw = self._raw(file)
@@ -170,10 +168,10 @@ class TfRecordSource:
         try:
             return self._examples(raw, self._features)
         except (TypeError, ValueError) as error:
-            raise _refusal(self._features, error) from error
+            raise _features_error(self._features, error) from error
 
     def _examples(self, raw: Any, features: dict[str, Any]) -> Any:
-        # Many at once are quicker; but then lists of other kinds are as long as the longest among them.
+        # Parsing many at a time is faster, but pads all other kinds of lists to the longest in the batch.
         kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
         if all(isinstance(feature, kinds) for feature in features.values()):
             parse = partial(tf.io.parse_example, features=features)
@@ -184,7 +182,7 @@ class TfRecordSource:
         return tf.io.parse_single_example(record, self._features)
 
     def _located(self, file: str, first: int, error: SourceError) -> SourceError:
-        """The error with the record of the file at which reading it again fails."""
+        """Read the file again, and return the error with the record at which it fails."""
         cause = error.__cause__ or error
         number = 0
         try:
@@ -200,8 +198,8 @@ class TfRecordSource:
         )
 
 
-def _refusal(features: dict[str, Any], error: Exception) -> InvalidArgumentError:
-    """Return the error of the first of some features that TensorFlow does not take, or of all together."""
+def _features_error(features: dict[str, Any], error: Exception) -> InvalidArgumentError:
+    """Return an error that names the first feature that TensorFlow does not take, or all features."""
     for name, feature in features.items():
         try:
             tf.data.Dataset.from_tensors(b"").map(partial(tf.io.parse_single_example, features={name: feature}))
@@ -212,13 +210,13 @@ def _refusal(features: dict[str, Any], error: Exception) -> InvalidArgumentError
 
 
 def _counted(read: Any, record: Any) -> Any:
-    """The record, whose bytes in the file are added to those that were read."""
+    """Return a record, and add its bytes in the file to the count of bytes read."""
     with tf.control_dependencies([read.assign_add(tf.cast(tf.strings.length(record), tf.int64) + RECORD_FRAME)]):
         return tf.identity(record)
 
 
-def _fix(found: str | None, given: str | None) -> str:
-    if found == given:
+def _fix(actual: str | None, passed: str | None) -> str:
+    if actual == passed:
         return ""
-    how = "is not compressed so" if found is None else f"looks like {found}"
-    return f" (it {how}: pass compression_type={found!r}, not {given!r})"
+    how = f"is not {passed}" if actual is None else f"looks like {actual}"
+    return f" (it {how}: pass compression_type={actual!r}, not {passed!r})"

@@ -1,8 +1,8 @@
-"""PyTorch in and out.
+"""Read PyTorch datasets and loaders as sources, and turn records and streams into tensors.
 
-``storage.cache(x, ...)`` takes a ``Dataset``, ``IterableDataset`` or ``DataLoader`` as it is. :func:`loader` hands a
-stream out as tensors, with a state; :func:`to_torch` makes a map-style ``Dataset``, which :class:`Sampler` and
-:class:`BatchSampler` put in our exact order under any ``torch.utils.data.DataLoader``.
+``storage.cache(x, ...)`` takes a ``Dataset``, ``IterableDataset`` or ``DataLoader`` as it is. :func:`loader` iterates
+over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``Dataset``; :class:`Sampler` and
+:class:`BatchSampler` let any ``torch.utils.data.DataLoader`` read it in our exact order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Generic
 import numpy as np
 
 from cachelayer.access.view import View
-from cachelayer.adapters._handed import check_ref, check_stream
+from cachelayer.adapters._stream_or_ref import check_ref, check_stream
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
 from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
@@ -24,12 +24,12 @@ from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
 from cachelayer.records import tree
-from cachelayer.records.record_numbers import record_numbers
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.user_indices import record_numbers
+from cachelayer.streams.block_plan import Block
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.reads import Block
 from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
 
 try:
@@ -49,7 +49,7 @@ _HUGGING_FACE = {"datasets.arrow_dataset", "datasets.iterable_dataset"}
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Source | None:  # noqa: ARG001
-    """The source that a tensor, ``Dataset``, ``IterableDataset`` or ``DataLoader`` is; None for anything else."""
+    """Return the source of a tensor, ``Dataset``, ``IterableDataset`` or ``DataLoader``; None for anything else."""
     if unbatch:
         _check_columns(obj)
     if isinstance(obj, torch.Tensor) and obj.ndim and not unbatch:
@@ -65,10 +65,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 
 
 def _check_columns(obj: Any) -> None:
-    """Raise if batches of ours come back, in which a list may be the rows of a leaf.
+    """Raise if an object yields batches that this module made, in which a list may be the rows of a leaf.
 
     Raises:
-        InvalidTypeError: with what to pass.
+        InvalidTypeError: says what to pass instead.
     """
     whole = isinstance(obj, data.DataLoader) and obj.batch_size is None and obj.batch_sampler is None
     dataset = obj.dataset if whole else obj
@@ -81,7 +81,7 @@ def _check_columns(obj: Any) -> None:
 
 
 def _is_hugging_face(dataset: Any) -> bool:
-    """Whether another adapter knows it better: ``datasets`` makes its IterableDataset one of torch."""
+    """Return whether the Hugging Face adapter must take a dataset: its IterableDataset is one of torch's too."""
     return any(cls.__module__ in _HUGGING_FACE for cls in type(dataset).__mro__)
 
 
@@ -89,20 +89,21 @@ def _is_hugging_face(dataset: Any) -> bool:
 
 
 def to_torch(ref: View[Any]) -> data.Dataset:
-    """A map-style ``Dataset`` of tensors: ``dataset[3]``, a whole batch ``dataset[[3, 1, 2]]``, ``__getitems__``.
+    """Return a map-style ``Dataset`` of tensors: ``dataset[3]``, a batch ``dataset[[3, 1, 2]]``, ``__getitems__``.
 
-    A list of numbers, or a mask, gives a batch in one read, which is the fast way: pass ``batch_size=None`` and a
-    :class:`BatchSampler` as ``sampler`` to a ``DataLoader``. ``__getitems__`` serves loaders that collate.
+    A list of numbers, or a mask, returns a batch in one read, which is the fast way: pass ``batch_size=None`` and a
+    :class:`BatchSampler` as ``sampler`` to a ``DataLoader``. ``__getitems__`` is for loaders that collate.
 
     Args:
         ref: the records.
 
     Returns:
-        A picklable Dataset. Leaves are tensors that share memory with what was read; str and bytes stay so, in
-        batches as lists; leaves of unknown shape are lists of tensors in batches; Sparse are sparse COO tensors.
+        A picklable Dataset. Leaves are tensors that share memory with the data that was read. A str or bytes leaf stays
+        as it is, and becomes a list in batches. A leaf of unknown shape becomes a list of tensors in batches. A Sparse
+        becomes a sparse COO tensor.
 
     Raises:
-        InvalidTypeError: for anything but a ref, and for leaves of a dtype that PyTorch has not.
+        InvalidTypeError: if the argument is not a ref, or PyTorch does not have the dtype of a leaf.
     """
     check_ref(ref)
     for path, leaf in tree.leaves(ref.element_spec):
@@ -118,14 +119,14 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         self._ref = ref
         self._spec = ref.element_spec
         self._stacks = all(_stacks(leaf) for _, leaf in tree.leaves(self._spec))
-        # Leaves that are lists in batches, but for lists of text, whose rows are told by their number.
+        # Leaves that are lists in batches, except a list with one text per row.
         self.lists = [f"leaf {path}" for path, leaf in tree.leaves(self._spec) if not _has_columns(leaf)]
 
     def __len__(self) -> int:
         return len(self._ref)
 
     def __getitem__(self, index: Any) -> Any:
-        """An element, or the batch of several numbers or of a mask."""
+        """Return an element for a number, or a batch for several numbers or a mask."""
         if isinstance(index, slice):
             return _RefDataset(self._ref[index])
         if isinstance(index, (str, bytes)) or not isinstance(index, Iterable) or getattr(index, "ndim", None) == 0:
@@ -133,7 +134,7 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
         return tensors(self._ref.read(record_numbers(index, len(self._ref))))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The elements of these numbers; they are views of one batch."""
+        """Return the elements with these numbers; they are views of one batch."""
         if not self._stacks:
             return [tensors(element) for element in self._ref.__getitems__(indices)]
         numbers = record_numbers(indices, len(self._ref))
@@ -146,12 +147,12 @@ class _RefDataset(data.Dataset):  # type: ignore[misc]
 
 
 def _stacks(leaf: LeafSpec) -> bool:
-    """Whether row i of a batch's leaf is the leaf of element i."""
+    """Return whether row i of a batch's leaf is the leaf of element i."""
     return isinstance(leaf, ArraySpec) and None not in leaf.shape and not leaf.nullable
 
 
 def _has_columns(leaf: LeafSpec) -> bool:
-    """Return whether a batch's leaf is a tensor, or a list of one str or bytes a row."""
+    """Return whether a batch's leaf is a tensor, or a list with one str or bytes per row."""
     is_text = not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind in "SU"
     return isinstance(leaf, ArraySpec) and None not in leaf.shape and not (is_text and leaf.shape)
 
@@ -160,19 +161,19 @@ def _has_columns(leaf: LeafSpec) -> bool:
 
 
 def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: Any = None) -> Loader[T]:
-    """Batches of a stream as tensors, with ``state_dict`` and ``load_state_dict``.
+    """Return an iterable of a stream's items as tensors, with ``state_dict`` and ``load_state_dict``.
 
-    Each iteration has the next epoch, as a ``DataLoader``'s has an order of its own; see :class:`Loader`.
+    Each iteration has the next epoch, as each iteration of a ``DataLoader`` has a new order; see :class:`Loader`.
 
     Args:
-        stream: elements come out as elements, batches as batches.
-        num_workers: processes that read and map, each every so many steps; for heavy functions that hold the
-            interpreter lock. What comes out is the same for any number; 0 reads ahead in threads.
+        stream: a batched stream gives batches; any other gives elements.
+        num_workers: the number of processes that read and map, which take turns at the steps; for heavy functions that
+            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads.
         multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
 
     Raises:
-        InvalidArgumentError: where there are workers, but no batches.
-        InvalidTypeError: for anything but a stream.
+        InvalidArgumentError: if there are workers, but no batches.
+        InvalidTypeError: if the argument is not a stream.
     """
     check_stream(stream)
     workers = integer("num_workers", num_workers, 0)
@@ -182,26 +183,26 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
 
 
 class Loader(Generic[T]):
-    """What a stream hands out, as tensors; made by :func:`loader`. For one iteration at a time.
+    """The items of a stream as tensors; made by :func:`loader`. For one iteration at a time.
 
-    Each iteration has the next epoch: of a stream of one epoch, iteration k has epoch k; of ``num_epochs=3``, epochs 3k
-    to 3k + 2. One that is left early counts. If all epochs have one order (``reshuffle=False``, or no shuffle), or
-    there is no end, each iteration is the stream from its start.
+    Each iteration has the next epoch: if the stream has one epoch, iteration k has epoch k; with ``num_epochs=3``, it
+    has epochs 3k to 3k + 2. An iteration that ends early counts. If all epochs have the same order
+    (``reshuffle=False``, or no shuffle), or there is no end, each iteration is the stream from its start.
 
-    Its state is that of the stream after what was handed out, whatever workers have read; any stream or loader of the
-    same records in the same order takes it, on any number of ranks and workers.
+    Its state is that of the stream after the last item that was returned, however far workers have read. Any stream or
+    loader of the same records in the same order accepts it, on any number of ranks and workers.
     """
 
     def __init__(self, stream: Stream[T], num_workers: int, context: Any) -> None:
         self._stream = stream
         self._workers = num_workers
         self._context = context
-        # What the next iteration has, and the iterator of the last one.
+        # Where the next iteration begins, and the iterator of the last one.
         self._next = _Begin(0, None)
         self._last: StreamIterator[T] | None = None
 
     def __iter__(self) -> StreamIterator[T]:
-        """The next epoch; after ``load_state_dict``, from there on to the end of the epoch."""
+        """Iterate over the next epoch; after ``load_state_dict``, over the rest of the epoch."""
         begin = self._next
         iterator = self._iterator(begin)
         self._next, self._last = _Begin(begin.iteration + 1, None), iterator
@@ -216,26 +217,27 @@ class Loader(Generic[T]):
         return _TensorIterator(stream)
 
     def __len__(self) -> int:
-        """What the first iteration hands out; a TypeError if the stream has no end."""
+        """Return the number of items of the first iteration; raise TypeError if the stream has no end."""
         return len(self._stream)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with an epoch: of ``num_epochs=3``, with epoch 3 * epoch. A place within it that
-        was loaded stays.
+        """Begin the next iteration with an epoch; with ``num_epochs=3``, that is epoch 3 * epoch.
+
+        A loaded position within that epoch stays.
         """
         if integer("epoch", epoch, 0) != self._next.iteration:
             self._next, self._last = _Begin(epoch, None), None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after what was handed out: small, JSON, the same on every rank."""
+        """Return the state after the last item that was returned: small, JSON, the same on every rank."""
         iterator = self._iterator(self._next) if self._last is None else self._last
         return iterator.get_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Begin the next iteration there.
+        """Begin the next iteration at a saved state.
 
         Raises:
-            StateError: if it belongs to other records or another order, or lies past the end.
+            StateError: if the state belongs to other records or another order, or lies past the end.
         """
         reader = reader_of(self._stream)
         number = Iterations(reader.options).number_at(reader.identity.position(state_dict))
@@ -249,26 +251,26 @@ class Loader(Generic[T]):
 
 @dataclass(frozen=True)
 class _Begin:
-    """Where an iteration begins: at its start, or at a position within it."""
+    """The place where an iteration begins: its start, or a position within it."""
 
     iteration: int
     position: int | None
 
 
 class _TensorIterator(StreamIterator[T]):
-    """Hands out a stream as tensors."""
+    """An iterator over a stream's items as tensors."""
 
     def _shown(self, block: Block[Any]) -> Block[T]:
         return block.replaced(lambda item, _: tensors(item))
 
 
 class _WorkerBlocks:
-    """The steps of a stream, made by the worker processes of a ``DataLoader``; tensors already.
+    """The steps of a stream as tensors, read by the worker processes of a ``DataLoader``.
 
     Args:
         stream: the stream.
-        workers: number of processes.
-        context: how they are made.
+        workers: the number of processes.
+        context: the multiprocessing context that starts them.
     """
 
     def __init__(self, stream: Stream[Any], workers: int, context: Any) -> None:
@@ -276,11 +278,11 @@ class _WorkerBlocks:
         self._workers = workers
         self._context = context
         self._loading: Iterator[Any] | None = None
-        # Where what is loaded next begins.
+        # The position of the step that is loaded next.
         self._position = reader_of(stream).options.start
 
     def block(self, position: int) -> Block[Any] | None:
-        """The step at a position; None at the end. After an error the processes begin there anew."""
+        """Return the step at a position; None at the end. After an error new processes begin at that step."""
         steps = reader_of(self._stream).options.steps
         step = steps.at(position)
         if step is None:
@@ -290,12 +292,12 @@ class _WorkerBlocks:
         loading, self._loading = self._loading, None
         item = next(loading)
         after = steps.after(step)
-        # In this order, so that an error in between leaves nothing to go on with.
+        # Set only now, so that after an error in between no half-read iterator is used again.
         self._position, self._loading = after, loading
         return Block(position, [after], [item])
 
     def forget(self) -> None:
-        """Drop what the processes have made."""
+        """Discard the steps that the processes have read."""
         self._loading = None
 
     def _from(self, position: int) -> Iterator[Any]:
@@ -314,7 +316,7 @@ class _WorkerBlocks:
 
 
 class _Steps(data.Dataset):  # type: ignore[misc]
-    """The batches of a stream by the number of their step."""
+    """The batches of a stream, by the number of their step."""
 
     def __init__(self, stream: Stream[Any]) -> None:
         self._stream = stream

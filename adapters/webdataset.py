@@ -1,4 +1,4 @@
-"""WebDataset tar files in: files of one name are a sample, each suffix a leaf of it."""
+"""Read WebDataset tar files as a source: files with the same name are one sample, and each suffix is a leaf."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ except ImportError as error:
 KEY = "__key__"
 _LOOK_AHEAD = 1000
 _SHOWN = 80
-# What webdataset keeps for itself.
+# Names that webdataset reserves.
 _META = re.compile(r"__[^/]*__($|/)")
 _INTEGER = re.compile(r"[+-]?\d+")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
@@ -53,15 +53,15 @@ _SPECS: dict[str, LeafSpec] = {
 def from_webdataset(
     urls: Paths, suffixes: Sequence[str] | None = None, *, storage_options: Mapping[str, Any] | None = None
 ) -> WebDatasetSource:
-    """The samples of tar files: dicts of ``__key__`` and of each suffix, in the order of the files.
+    """Return a source of the samples of tar files: dicts of ``__key__`` and each suffix, in the order of the files.
 
-    Images and sounds stay the bytes of their files, decoded when they are read. ``cls``, ``cls2``, ``index``, ``inx``
-    and ``id`` are int64; ``txt``, ``text`` and ``transcript`` are str; ``npy`` is the array; anything else is bytes.
+    Images and sounds stay the bytes of their files; reading decodes them. ``cls``, ``cls2``, ``index``, ``inx`` and
+    ``id`` are int64; ``txt``, ``text`` and ``transcript`` are str; ``npy`` is an array; any other suffix is bytes.
 
     Args:
         urls: paths or URLs, with braces (``"train-{000..146}.tar"``) or patterns (``"train-*.tar"``).
-        suffixes: what to take of each sample, by default the suffixes of the first. What a sample lacks is None.
-        storage_options: what fsspec's client takes.
+        suffixes: the suffixes to read, by default those of the first sample. A suffix that a sample lacks is None.
+        storage_options: options of fsspec's client.
     """
     return WebDatasetSource(urls, suffixes, storage_options)
 
@@ -85,29 +85,29 @@ class WebDatasetSource:
         self._declared = declared
 
     def with_element_spec(self, spec: Tree) -> WebDatasetSource:
-        """The same source, of a spec that a user declares: of what is bytes in it, the bytes are kept.
+        """Return this source with an element spec that a user declares. Suffixes declared as bytes are not decoded.
 
         Raises:
-            InvalidArgumentError: where it is no dict of ``__key__`` and suffixes.
+            InvalidArgumentError: if the spec is not a dict of ``__key__`` and suffixes.
         """
         if not isinstance(spec, dict) or not all(isinstance(leaf, LeafSpec) for leaf in spec.values()):
-            raise InvalidArgumentError("element_spec of tar files is a dict of suffixes, with a leaf for each")
+            raise InvalidArgumentError("element_spec of tar files must be a dict with a leaf for each suffix")
         if spec.get(KEY) != ArraySpec(str):
-            raise InvalidArgumentError(f"element_spec has {KEY!r}: ArraySpec(str)")
+            raise InvalidArgumentError(f"element_spec must have {KEY!r}: ArraySpec(str)")
         return WebDatasetSource(self._urls, [name for name in spec if name != KEY], self._storage_options, spec)
 
     @property
     def is_local(self) -> bool:
-        """Whether its files lie on this host, as far as their names tell."""
+        """Whether the names of the files say that they lie on this host."""
         return are_local(self._urls)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells its files from others."""
+        """The facts that distinguish these files from others."""
         return identity_of_files(self.file_facts())
 
     def file_facts(self) -> list[FileFacts]:
-        """Return what the listings of its files say now."""
+        """Return the current size and modification time of each file."""
         return facts_of_all(self._files)
 
     @cached_property
@@ -125,26 +125,26 @@ class WebDatasetSource:
 
     @cached_property
     def element_spec(self) -> Tree:
-        """The spec that suffixes tell; arrays have the shape of the first, or what was declared.
+        """The declared spec, or the one that the suffixes imply, in which arrays have the shape of the first sample.
 
         Raises:
-            ElementError: where the first thousand samples all lack a suffix whose kind it does not tell.
+            ElementError: if a suffix does not imply a spec, and the first thousand samples lack it.
         """
         if self._declared is not None:
             return self._declared
-        told: dict[str, LeafSpec | None] = {name: _SPECS.get(_kind(name)) for name in self._names}
-        told[KEY] = ArraySpec(str)
-        if None in told.values():
-            found = from_elements(islice(self._elements(told), _LOOK_AHEAD))
-            told = {name: leaf or found[name] for name, leaf in told.items()}
-        return told
+        spec: dict[str, LeafSpec | None] = {name: _SPECS.get(_kind(name)) for name in self._names}
+        spec[KEY] = ArraySpec(str)
+        if None in spec.values():
+            inferred = from_elements(islice(self._elements(spec), _LOOK_AHEAD))
+            spec = {name: leaf or inferred[name] for name, leaf in spec.items()}
+        return spec
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        """The samples, in batches.
+        """Yield the samples, in batches.
 
         Raises:
-            SourceError: where a file cannot be read, with its name and the record.
-            ElementError: for a sample with a suffix that the others do not have.
+            SourceError: if a file cannot be read; names it and the record.
+            ElementError: if a sample has a suffix that the first one does not have.
         """
         yield from IterableSource(self._elements(self.element_spec), self.kind, None).batches(limit)
 
@@ -152,12 +152,12 @@ class WebDatasetSource:
         for record, sample in enumerate(self._samples()):
             extra = [name for name in sample if name not in spec and not name.startswith("__")]
             if extra and self._suffixes is None:
-                hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all that are to be taken."
+                hint = f"{sample[KEY]!r} has {extra[0]!r} too: pass suffixes= with all suffixes to read."
                 raise ElementError(f"the suffixes {self._names[1:]}", f"{list(sample)[2:]}", record=record, hint=hint)
             try:
                 yield {name: _value(name, leaf, sample.get(name)) for name, leaf in spec.items()}
             except ElementError as error:
-                hint = f"It is of sample {sample[KEY]!r} in {sample['__url__']}: element_spec= may say bytes or str."
+                hint = f"It is in sample {sample[KEY]!r} of {sample['__url__']}: element_spec= may say bytes or str."
                 raise ElementError(error.expected, error.got, path=error.path, record=record, hint=hint) from error
 
     def _samples(self) -> Iterator[dict[str, Any]]:
@@ -169,7 +169,7 @@ class WebDatasetSource:
                         yield sample
                         record += 1
             except Exception as error:
-                # webdataset hangs more on the arguments of what it raises.
+                # webdataset adds more arguments to the errors that it raises.
                 reason = error.args[0] if error.args else ""
                 if not isinstance(error, CacheLayerError):
                     reason = f"{type(error).__name__}: {reason}"
@@ -177,9 +177,7 @@ class WebDatasetSource:
 
 
 def _named(files: Iterator[tuple[str, bytes]], url: str) -> Iterator[dict[str, Any]]:
-    """Yield the files as webdataset has them, without those that it keeps for itself; the end of an archive ends a
-    sample.
-    """
+    """Yield the files in webdataset's form, without those that it reserves. The end of an archive ends a sample."""
     for name, data in files:
         if not _META.match(name):
             yield {"fname": name, "data": data, "__url__": url}
@@ -187,18 +185,19 @@ def _named(files: Iterator[tuple[str, bytes]], url: str) -> Iterator[dict[str, A
 
 
 def _checked(suffixes: Any) -> list[str]:
-    """Return suffixes as they stand in samples.
+    """Return suffixes as a list; raise if samples cannot have them.
 
     Raises:
-        InvalidTypeError, InvalidArgumentError: for what can be none.
+        InvalidTypeError: if they are not a list of str.
+        InvalidArgumentError: if a suffix begins with a dot, or has a capital letter.
     """
-    found = [suffixes] if isinstance(suffixes, str) else list(suffixes)
-    if isinstance(suffixes, str) or not all(isinstance(suffix, str) for suffix in found):
+    names = [suffixes] if isinstance(suffixes, str) else list(suffixes)
+    if isinstance(suffixes, str) or not all(isinstance(suffix, str) for suffix in names):
         raise InvalidTypeError(f"suffixes {suffixes!r}: pass a list of str, such as ['jpg', 'cls']")
-    for suffix in found:
+    for suffix in names:
         if suffix.startswith(".") or suffix != suffix.lower():
-            raise InvalidArgumentError(f"suffix {suffix!r}: samples have it as {suffix.lstrip('.').lower()!r}")
-    return found
+            raise InvalidArgumentError(f"suffix {suffix!r}: write {suffix.lstrip('.').lower()!r}, as in samples")
+    return names
 
 
 def _kind(name: str) -> str:
@@ -215,16 +214,16 @@ def _value(name: str, leaf: LeafSpec | None, data: Any) -> Any:
             return data
         return data.decode() if leaf.dtype is str else _number(data.decode().strip(), np.dtype(leaf.dtype))
     except (ValueError, OverflowError) as error:
-        expected = "an array of numpy" if leaf is None else leaf.describe()
+        expected = "a numpy array" if leaf is None else leaf.describe()
         got = repr(data) if len(data) < _SHOWN else tree.describe(data)
         raise ElementError(expected, got, path=f"[{name!r}]") from error
 
 
 def _array(data: bytes) -> Any:
-    """Return the array that the bytes of a .npy file are.
+    """Return the array in the bytes of a .npy file.
 
     Raises:
-        ValueError: for anything else, such as one array after another.
+        ValueError: if the bytes are anything else, such as two arrays.
     """
     file = io.BytesIO(data)
     array = np.lib.format.read_array(file, allow_pickle=False)
@@ -234,35 +233,37 @@ def _array(data: bytes) -> Any:
 
 
 def _number(text: str, dtype: np.dtype[Any]) -> Any:
-    """The number that a text is, if it says nothing else.
+    """Return the number that a text stands for.
 
     Raises:
-        ValueError: for anything else, such as ``007`` as an integer, which would be 7.
+        ValueError: if the number would not keep all that the text says: as an integer, ``007`` would become 7.
     """
     if dtype.kind == "b":
-        return np.bool_(_BOOLEANS[text.lower()]) if text.lower() in _BOOLEANS else _not_told(text)
+        return np.bool_(_BOOLEANS[text.lower()]) if text.lower() in _BOOLEANS else _raise_changed(text)
     if dtype.kind in "iu" and str(int(text)) != text:
-        _not_told(text)
+        _raise_changed(text)
     if dtype.kind == "M":
-        told = np.datetime64(text)
-        moment = told.astype(dtype)
-        # Compared in the unit of the text: in the finer one of both, either may overflow.
-        return moment if np.isnat(told) or moment.astype(told.dtype) == told else _not_told(text)
+        written = np.datetime64(text)
+        moment = written.astype(dtype)
+        # Compare in the unit of the text: in the finer of both units, either may overflow.
+        return moment if np.isnat(written) or moment.astype(written.dtype) == written else _raise_changed(text)
     with np.errstate(all="ignore"):
         number = dtype.type(text)
     if dtype.kind not in "miu" and ("_" in text or not _holds(number, text)):
-        _not_told(text)
+        _raise_changed(text)
     return number
 
 
 def _holds(number: Any, text: str) -> bool:
-    """Return whether a float is what a text says, but for the digits that floats round."""
+    """Return whether a float stands for a text, except for the digits that floats round."""
     if _INTEGER.fullmatch(text):
         return bool(np.isfinite(number)) and int(number.real) == int(text)
-    said = text.lower()
-    finite = "inf" not in said and "nan" not in said
-    return not finite or (bool(np.isfinite(number)) and (number != 0 or not re.search("[1-9]", said.partition("e")[0])))
+    lower = text.lower()
+    finite = "inf" not in lower and "nan" not in lower
+    return not finite or (
+        bool(np.isfinite(number)) and (number != 0 or not re.search("[1-9]", lower.partition("e")[0]))
+    )
 
 
-def _not_told(text: str) -> NoReturn:
+def _raise_changed(text: str) -> NoReturn:
     raise ValueError(f"{text!r} would be changed")

@@ -1,11 +1,11 @@
 """Cache any sequential source once; then read it at random, shuffled, sharded and resumable."""
 
 from cachelayer.access.array_record_source import ArrayRecordDataSource
+from cachelayer.access.concat import JoinedRef, concat
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.joined import JoinedRef, concat
 from cachelayer.access.mirror import Mirrored
-from cachelayer.access.mixed import Mixture, mix
-from cachelayer.access.wrapped import WrappedRef, wrap
+from cachelayer.access.mix import Mixture, mix
+from cachelayer.access.wrap import WrappedRef, wrap
 from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.builds.sharded_source import Sharded, sharded
 from cachelayer.errors import (

@@ -1,4 +1,4 @@
-"""Checks of arguments that several calls take."""
+"""Check arguments that several calls take."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, UnknownOptionError
 
-# Python does not write longer integers.
+# Python refuses to print much longer integers.
 _MOST_BITS = 4096
 
 
 def given(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
-    """Return an argument that a call needs, though its signature has a default since ``"id@version"`` may precede it.
+    """Return a required argument; its signature has a default only because ``"id@version"`` may come before it.
 
     Raises:
-        CacheLayerError: if it is None, as the error of this type.
+        CacheLayerError: if it is None; the argument ``error`` is the type.
     """
     if value is None:
         raise error(f"missing argument: pass {name}=")
@@ -27,10 +27,10 @@ def given(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError
 
 
 def check_options(options: Iterable[str], known: Sequence[str]) -> None:
-    """Raise if a keyword is no option of a call that lists its options elsewhere.
+    """Raise if a keyword is not an option of a call that lists its options elsewhere.
 
     Raises:
-        UnknownOptionError: with the nearest option that there is.
+        UnknownOptionError: with the option that is spelled most like it.
     """
     for name in options:
         if name not in known:
@@ -40,10 +40,10 @@ def check_options(options: Iterable[str], known: Sequence[str]) -> None:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """The argument as a bool.
+    """Return the argument as a bool.
 
     Raises:
-        InvalidTypeError: where it is none.
+        InvalidTypeError: if it is not a bool.
     """
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidTypeError(f"{name} {value!r} of type {type(value).__name__}: pass True or False")
@@ -51,11 +51,11 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def integer(name: str, value: Any, least: int | None = None) -> int:
-    """The argument as an int.
+    """Return the argument as an int.
 
     Raises:
-        InvalidTypeError: where it is none; a bool is none.
-        InvalidArgumentError: where it is less than ``least``.
+        InvalidTypeError: if it is not an integer; a bool is not one.
+        InvalidArgumentError: if it is less than ``least``.
     """
     try:
         if isinstance(value, (bool, np.bool_)):
@@ -66,5 +66,5 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
     if number.bit_length() > _MOST_BITS:
         raise InvalidArgumentError(f"{name}: an integer of {number.bit_length()} bits, which is out of range")
     if least is not None and number < least:
-        raise InvalidArgumentError(f"{name} {number}: it is {least} at least")
+        raise InvalidArgumentError(f"{name} {number}: it must be at least {least}")
     return number

@@ -7,7 +7,7 @@
     │   ├── InvalidNameError                         an id, version or tag outside the grammar
     │   ├── UnknownOptionError   TypeError           an option that no build has
     │   ├── StaleVersionError                        a version of another source, with on_change="error"
-    │   └── ArgumentsMismatchError                   a cacheable function called otherwise than its version was built
+    │   └── ArgumentsMismatchError                   a cacheable function called with other arguments than its version
     ├── InvalidTypeError         TypeError           pass another kind of object
     ├── MissingDependencyError   ImportError         install an extra
     ├── NotFoundError            KeyError            name something that exists
@@ -15,15 +15,15 @@
     │   └── VersionNotFoundError
     ├── RecordIndexError         IndexError          ask for a record that exists
     ├── AlreadyExistsError       FileExistsError     choose another version
-    ├── ElementError             ValueError          mend the element, or declare an element spec that fits it
-    ├── SourceError              RuntimeError        mend the source
-    ├── BuildRevokedError        RuntimeError        build again: this attempt was given up by others
+    ├── ElementError             ValueError          fix the element, or declare an element spec that fits it
+    ├── SourceError              RuntimeError        fix the source
+    ├── BuildRevokedError        RuntimeError        build again: another process revoked this attempt
     ├── StateError               ValueError          restore the state where it belongs
     ├── FormatError              ValueError          written by a newer release, or not ours at all
     ├── CorruptionError          OSError             restore the files, or build again
     └── StorageError             OSError             disk full, no permission, not reachable
 
-Each is also the built-in that fits, so that code which knows nothing of cachelayer handles it rightly.
+Each also derives from the built-in exception beside it, so code that knows nothing of cachelayer handles it correctly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CacheLayerError(Exception):
 
 
 class InvalidArgumentError(CacheLayerError, ValueError):
-    """An argument has a value that the call cannot take."""
+    """An argument has a value that the call does not accept."""
 
 
 class InvalidNameError(InvalidArgumentError):
@@ -48,15 +48,15 @@ class ArgumentsMismatchError(InvalidArgumentError):
 
 
 class UnknownOptionError(InvalidArgumentError, TypeError):
-    """No build has an option of this name."""
+    """Builds have no option of this name."""
 
 
 class StaleVersionError(InvalidArgumentError):
-    """A version is there that was built from something else, and ``on_change`` is ``"error"``."""
+    """The version exists but was built from another source, and ``on_change`` is ``"error"``."""
 
 
 class InvalidTypeError(CacheLayerError, TypeError):
-    """An argument is of a kind that the call cannot take."""
+    """An argument has a type that the call does not accept."""
 
 
 class MissingDependencyError(CacheLayerError, ImportError):
@@ -91,10 +91,11 @@ class ElementError(CacheLayerError, ValueError):
     """An element does not fit the element spec.
 
     Attributes:
-        record: number of the record in the source, or None where it is not known.
+        record: number of the record in the source; None if it is not known.
         path: path of the leaf in the element, such as ``['image']``.
         expected: what the spec asks for.
         got: what came.
+        hint: what to do about it, or empty.
     """
 
     def __init__(self, expected: str, got: str, *, path: str = "", record: int | None = None, hint: str = "") -> None:
@@ -106,7 +107,7 @@ class ElementError(CacheLayerError, ValueError):
         super().__init__(expected, got)
 
     def at(self, *, path: str | None = None, record: int | None = None) -> ElementError:
-        """The same error with its place filled in."""
+        """Return the same error with its place filled in."""
         return type(self)(
             self.expected,
             self.got,
@@ -130,7 +131,7 @@ def _element_error(expected: str, got: str, path: str, record: int | None, hint:
 
 
 class SourceError(CacheLayerError, RuntimeError):
-    """The source failed, or does not keep a promise that it made."""
+    """The source failed, or broke a promise that it made."""
 
 
 class BuildRevokedError(CacheLayerError, RuntimeError):
@@ -158,4 +159,4 @@ class CacheLayerWarning(UserWarning):
 
 
 class StaleVersionWarning(CacheLayerWarning):
-    """A version is used that was built from something else than it would be built from now."""
+    """A version is used that was built from another source than it would be built from now."""

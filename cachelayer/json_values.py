@@ -1,7 +1,7 @@
-"""Values of stored JSON: checked when they are decoded, so that no later code holds what it could not have written.
+"""Check values of stored JSON when they are decoded, so that later code meets only values that it could have written.
 
-Those who can write to a storage choose what stands there. All functions here raise what :func:`decoding` turns into
-the errors of a damaged file.
+Anybody who can write to a storage decides what is in it. All functions here raise errors that :func:`decoding` turns
+into those of a damaged file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from cachelayer.errors import CorruptionError, FormatError
 
 MOST = 2**63 - 1
-"""The largest number that is stored: what int64 holds."""
+"""The largest number that is stored: the largest int64."""
 DEEPEST = 100
-"""Lists and dicts inside one another; every reader of a value is recursive."""
+"""The deepest nesting of lists and dicts that is accepted: the code that reads values is recursive."""
 _SHOWN = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError, MemoryError)
@@ -33,7 +33,7 @@ def decoding(name: str, what: str) -> Iterator[None]:
 
     Raises:
         FormatError: if a newer release wrote it.
-        CorruptionError: if it is anything else.
+        CorruptionError: if decoding fails for any other reason.
     """
     try:
         yield
@@ -44,27 +44,27 @@ def decoding(name: str, what: str) -> Iterator[None]:
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object that these bytes are.
+    """Return the JSON object in these bytes.
 
     Raises:
-        ValueError, TypeError: if they are something else, or name a key twice.
+        ValueError, TypeError: if they hold something else, or an object has the same key twice.
     """
-    return mapping("the document", json.loads(raw, object_pairs_hook=_without_twins))
+    return mapping("the document", json.loads(raw, object_pairs_hook=_without_duplicates))
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object has the same key twice")
     return made
 
 
 def check_format(document: Mapping[str, Any], newest: int, what: str) -> None:
-    """Raise if a document is of a format that this release does not read.
+    """Raise if this release cannot read the format of a document.
 
     Raises:
         FormatError: if a newer release wrote it.
-        ValueError: if it says no format.
+        KeyError, ValueError: if it states no format.
     """
     found = whole("format", document["format"], 1)
     if found > newest:
@@ -81,7 +81,7 @@ def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
 def text(what: str, value: Any) -> str:
     """Return the value, a str."""
     if not isinstance(value, str):
-        raise TypeError(f"{what} is {_shown(value)}, not a text")
+        raise TypeError(f"{what} is {_shown(value)}, not a string")
     return value
 
 
@@ -114,7 +114,11 @@ def mapping(what: str, value: Any) -> dict[str, Any]:
 
 
 def shallow(what: str, value: Any) -> Any:
-    """Return any value that is not nested deeper than :data:`DEEPEST`."""
+    """Return the value, unless it is nested deeper than :data:`DEEPEST`.
+
+    Raises:
+        ValueError: if it is.
+    """
     layer, depth = [value], 0
     while layer:
         if depth > DEEPEST:
@@ -125,5 +129,5 @@ def shallow(what: str, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    # The repr of what is nested too deep is an error itself.
+    # repr() of a value that is nested too deep raises.
     return repr(value)[:_SHOWN] if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"

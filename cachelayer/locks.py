@@ -1,4 +1,4 @@
-"""A lock that outlives forks and pickles, and properties that are worked out once."""
+"""A lock that survives forks and pickling, and properties that are computed once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MISSING = object()
 
 
 class ProcessLock:
-    """Held by one thread of this process at a time, which may take it again.
+    """A reentrant lock: one thread of this process holds it at a time, and may take it again.
 
-    A fork while another thread holds it leaves the child with a free one: the thread does not exist there. A pickle
-    of it is a new lock.
+    If the process forks while another thread holds the lock, it is free in the child: that thread does not exist there.
+    Unpickling makes a new lock.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class ProcessLock:
         self._lock = threading.RLock()
 
     def of_process(self) -> threading.RLock:
-        """The lock that threads of this process hold."""
+        """Return the lock for the threads of this process; a new one after a fork."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
         return self._lock
@@ -37,8 +37,8 @@ class ProcessLock:
         ) -> None: ...
 
     else:
-        # Properties, so that a ``with`` statement calls the lock of C itself: a signal handler that raises in a method
-        # of ours, just after it took the lock, would leave the lock taken for ever.
+        # Properties, so that a ``with`` statement calls the lock's own C code. In a Python method of ours, a signal
+        # handler could raise just after the lock was taken, and the lock would stay taken for ever.
         @property
         def __enter__(self) -> Callable[[], Any]:
             return self.of_process().__enter__
@@ -51,17 +51,17 @@ class ProcessLock:
         return ProcessLock, ()
 
 
-class cached_property(Generic[T]):  # noqa: N801 - it is used as the one of functools is
-    """A property that is worked out when it is asked for first, once for each object.
+class cached_property(Generic[T]):  # noqa: N801 - named like functools.cached_property
+    """A property that is computed when it is first read, once for each object.
 
-    Threads that ask the same object meanwhile wait; no other object does. functools' own holds one lock for all objects
-    of a class until Python 3.12, and leaves it held in a child of a fork.
+    Threads that read it on the same object meanwhile wait; threads that read it on other objects do not. Before Python
+    3.12, functools.cached_property has one lock for all objects of a class, and leaves it taken in a forked child.
     """
 
-    def __init__(self, work_out: Callable[[Any], T]) -> None:
-        self._work_out = work_out
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
         self._name = self._lock_name = ""
-        self.__doc__ = work_out.__doc__
+        self.__doc__ = compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name, self._lock_name = name, f"_lock_of_{name}"
@@ -73,11 +73,11 @@ class cached_property(Generic[T]):  # noqa: N801 - it is used as the one of func
     def __get__(self, instance: object | None, owner: type) -> Self | T:
         if instance is None:
             return self
-        # Python looks here only until the value is among the attributes of the object.
+        # Python calls this only until the object has the value as an attribute.
         attributes = instance.__dict__
         with attributes.setdefault(self._lock_name, ProcessLock()):
-            found = attributes.get(self._name, _MISSING)
-            if found is _MISSING:
-                found = attributes[self._name] = self._work_out(instance)
+            value = attributes.get(self._name, _MISSING)
+            if value is _MISSING:
+                value = attributes[self._name] = self._compute(instance)
             attributes.pop(self._lock_name, None)
-        return found  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]

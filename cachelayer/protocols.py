@@ -1,4 +1,4 @@
-"""The boundary between the two layers: below it lies where records are, above it in which order they come."""
+"""Protocols through which streams see records, without knowing how the records are stored."""
 
 from __future__ import annotations
 
@@ -11,33 +11,39 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# "stored": about its bytes. "decoded": it may be many times larger in memory. "foreign": the user's object makes it.
+# "stored": about the bytes of the record. "decoded": many times more memory. "foreign": an object of the user makes it.
 ReadingCost = Literal["stored", "decoded", "foreign"]
 
 
 class Stacking(Protocol):
-    """How elements of one spec become batches. Picklable."""
+    """Makes batches of elements of one spec. Picklable."""
 
     @property
     def spec(self) -> Any:
         """The spec of the elements."""
 
     def conform(self, elements: Sequence[Any], /) -> Sequence[Any]:
-        """Return elements as the spec has them; an ElementError has the index of the element as its record."""
+        """Return the elements converted to the spec.
+
+        Raises:
+            ElementError: if one does not fit; its ``record`` is the index of the element in the argument.
+        """
 
     def collator(self, elements: Sequence[Any], kinds: dict[str, bool], /) -> Callable[..., Any]:
-        """Return a function that makes a batch of what functions make of these elements, or of some of them.
+        """Return a function that stacks elements to a batch after the user's functions have changed them.
 
-        Its arguments are the elements, one or more, and how many of their rows the batch has; by default all.
+        Its arguments are one or more of the changed elements, and the number of rows of the batch, by default one for
+        each.
 
         Args:
-            elements: elements of the spec.
-            kinds: at each path, whether functions pass the leaf on; filled in by the first batch that tells.
+            elements: elements of the spec, before functions change them.
+            kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch that
+                shows it.
         """
 
 
 class RandomAccess(Protocol[T_co]):
-    """Records that can be read in any order. Safe to use from threads."""
+    """Records that can be read in any order. Thread-safe."""
 
     @property
     def digest(self) -> str:
@@ -49,52 +55,52 @@ class RandomAccess(Protocol[T_co]):
 
     @property
     def declared_spec(self) -> Any:
-        """The element spec that all records are known to have; None if only the first of them tells."""
+        """The element spec that all records are known to have; None if it is only inferred from the first record."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What is kept with the records beside them."""
+        """The metadata that is stored with the records."""
 
     @property
     def record_nbytes(self) -> int:
-        """About the bytes of a record."""
+        """Approximate bytes of a record."""
 
     @property
     def read_together(self) -> int:
-        """How many records, in batches of fewer, a stream had best read at once."""
+        """Number of records that a stream with smaller batches should read at once."""
 
     @property
     def reading_cost(self) -> ReadingCost:
-        """What is known beforehand of the cost of a record."""
+        """What is known in advance about the cost of reading a record."""
 
     def __len__(self) -> int:
         """Number of records."""
 
     def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[T_co]:
-        """The elements of these record numbers; each is the caller's own."""
+        """Return the elements of these record numbers; the caller may change them."""
 
     def read(self, indices: NDArray[np.int64], /) -> Any:
-        """The elements of these record numbers, stacked on a leading axis; the caller's own."""
+        """Return the elements of these record numbers, stacked on a leading axis; the caller may change them."""
 
     def stacking(self, element_spec: Any = None, /) -> Stacking:
-        """How elements become batches: those of the records, or those that were declared to have this spec."""
+        """Return what makes batches: of elements of the records, or of elements of a declared spec."""
 
     def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
-        """What ``read`` gives for each of some batches, at once; batches may keep each other's memory."""
+        """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
 
     def stored(self) -> HasRecords[Any] | None:
-        """Return the records as they are stored, images and sounds as their files; None if they are not stored."""
+        """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
 
 
 class HasRecords(Protocol[T_co]):
-    """An object for users whose records streams, builds and adapters read: a ref, or a view of one."""
+    """An object of the public API that has records, such as a ref or a view; streams, builds and adapters read them."""
 
     def __records__(self) -> RandomAccess[T_co]:
         """Return the records."""
 
 
 def has_records(obj: object) -> TypeGuard[HasRecords[Any]]:
-    """Return whether an object hands out records: one of ours, for nobody else has that method."""
+    """Return whether an object is one of ours that has records: no other object has that method."""
     return hasattr(type(obj), "__records__")
 
 

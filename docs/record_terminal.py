@@ -1,4 +1,4 @@
-"""Record what the command line prints as pictures: ``python docs/record_terminal.py`` draws ``docs/terminal/*.svg``."""
+"""Draw the output of commands as ``docs/terminal/*.svg``: run ``python docs/record_terminal.py``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 def printed(arguments: tuple[str, ...], folder: Path) -> str:
-    """What the installed script prints in a terminal, with its colours. Ends the program where it fails."""
+    """Return what the installed script prints in a terminal, with colours. End the program if the script fails."""
     script = Path(sys.executable).with_name("cachelayer")
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -55,7 +55,7 @@ def printed(arguments: tuple[str, ...], folder: Path) -> str:
 
 
 def picture(arguments: tuple[str, ...], output: str, names: dict[str, str]) -> str:
-    """A terminal with a command and what it printed, as SVG, with other names in the place of some."""
+    """Draw a terminal with a command and its output as SVG, with some names replaced."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.assemble(("$ ", "bold green"), ("cachelayer " + " ".join(arguments), "bold")))
     for line in Text.from_ansi(output.replace("\r\n", "\n").rstrip("\n")).split("\n", allow_blank=True):
@@ -67,7 +67,7 @@ def picture(arguments: tuple[str, ...], output: str, names: dict[str, str]) -> s
 
 
 def renamed(line: Text, names: dict[str, str]) -> Text:
-    """A line with other words in the place of some, colours and all."""
+    """Replace words in a line of output, keeping its colours."""
     for name, shown in names.items():
         for match in reversed([*re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", line.plain)]):
             line = Text.assemble(line[: match.start()], shown, line[match.end() :])
@@ -75,7 +75,7 @@ def renamed(line: Text, names: dict[str, str]) -> Text:
 
 
 def main() -> None:
-    """Build a small dataset in a temporary folder and look at it; all commands are run before any file is written."""
+    """Run all commands on a small dataset in a temporary folder, then write their pictures."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copy(FOLDER / "digits.py", folder)

@@ -1,6 +1,7 @@
-"""What the site makes of the code.
+"""Prepare docstrings for the site.
 
-The roles of Sphinx become links, what is said of ``a, b`` is said of each, and ``stream`` shows its options.
+This turns Sphinx roles into links, splits entries such as ``a, b: ...`` into one for each name, and shows the options
+of ``stream``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from griffe import Extension, GriffeLoader, Module, Object, ParameterKind, Parameters
 
 import cachelayer
-from cachelayer.access.mixed import Mixture
+from cachelayer.access.mix import Mixture
 from cachelayer.access.view import View
 
 ROLE = re.compile(r":(?:class|func|meth|mod|data):`([\w.]+)`")
@@ -33,14 +34,14 @@ def _each(entry: re.Match[str]) -> str:
 
 
 class Roles(Extension):
-    """Named in ``mkdocs.yml``."""
+    """The extension of griffe that ``mkdocs.yml`` names."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = LITERAL.sub("", ENTRY.sub(_each, ROLE.sub(_link, obj.docstring.value)))
 
     def on_package(self, *, pkg: Module, loader: GriffeLoader, **_: Any) -> None:  # noqa: ARG002
-        """Show each ``stream`` with the keywords and defaults that it takes over from ``make_options``."""
+        """Show each ``stream`` with the keywords and defaults of ``make_options``."""
         listed = pkg["streams.stream_options.make_options"].parameters
         for owner in (View, Mixture):
             method = pkg[f"{owner.__module__.partition('.')[2]}.{owner.__name__}.stream"]

@@ -28,7 +28,7 @@ LONGEST = [
     "torch",
     "train",
     "resume",
-    "parts",
+    "build_parts",
     "tensorflow",
     "tfds",
     "orbax",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from page_child import FENCE, GIVEN
+from repository import ROOT, SUPPORT
 from servers import connect, gcs_server
 
 import cachelayer
 from cachelayer import errors
 
-ROOT = Path(__file__).parents[1]
-CHILD = Path(__file__).with_name("page_child.py")
+CHILD = SUPPORT / "page_child.py"
 # Pages whose code other tests run, beside what they test.
 ELSEWHERE = {
     "cli": "test_cli_page.py",

@@ -8,10 +8,10 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import fsspec
+from repository import SUPPORT
 from servers import Server, new_bucket
 
 WRITERS = 8
@@ -53,7 +53,7 @@ with s3_server() as one, gcs_server() as two, fault_proxy(one.endpoint) as proxy
     print(one.endpoint, two.endpoint, proxy.endpoint, flush=True)
     sys.stdin.read()
 """
-    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    here = {**os.environ, "PYTHONPATH": str(SUPPORT)}
     command = [sys.executable, "-c", script]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=here, text=True, **pipes) as session:  # type: ignore[call-overload]

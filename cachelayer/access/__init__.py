@@ -1,4 +1,4 @@
-"""From a version to records: reading by number, views, joins, local copies, verification.
+"""Read the records of versions: by number, in views, splits, concatenations and mixtures, and from local copies.
 
-Nothing here builds.
+Nothing here makes versions: that is ``builds``.
 """

@@ -1,4 +1,4 @@
-"""Work in the background that nobody waits for."""
+"""Jobs that threads do in the background, such as making local copies, while the caller goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar
 
 from cachelayer.errors import CacheLayerError, CorruptionError
@@ -17,34 +17,34 @@ from cachelayer.objects.local_cache import CopyOutcome
 
 Job = TypeVar("Job")
 
-# The next copies begin while one is checked and written to the disk.
+# While one thread checks a copy and writes it to the disk, the others download the next ones.
 _THREADS = 3
 _BUSY_SECONDS = 0.2
-_FAILURES = 3
+_MOST_FAILURES = 3
 
 
-@dataclass(frozen=True)
-class Next(Generic[Job]):
-    """A job to be done; None: all are somebody else's just now, look again a little later."""
+class NoJob(Enum):
+    """Why a thread gets no job."""
 
-    job: Job | None
+    BUSY = "other processes are doing all jobs that are left"
+    DONE = "no job is left, or nobody needs one any more"
 
 
-class Copier(Generic[Job]):
-    """Does jobs in a few threads, which live while there are any and die with the process.
+class BackgroundJobs(Generic[Job]):
+    """Does jobs in a few threads, which end when no job is left and die with the process.
 
-    A job that failed is done again where it is wanted again, unless it is the source of the copy that is damaged. After
-    several failures in a row no more jobs are done.
+    A job that failed is tried again if it is wanted again, unless the failure was a CorruptionError. After several
+    failures in a row, no more jobs are done.
 
     Args:
-        do: does a job and says what came of it; one that another process is at is tried again. It does not hold on to
-            who owns this object, so that no more is done once that is dropped.
-        done: a method that takes a job that was done; it is not held on to.
-        rank: what decides which job is next; the least is.
-        threads: how many jobs are done at a time.
+        do: does a job and returns the outcome. BUSY means that another process is doing the job: it is tried again.
+            ``do`` must not refer to the owner of this object: when the owner is dropped, no more jobs are done.
+        done: a method of the owner that is called with each finished job; only a weak reference to it is held.
+        rank: returns the sort key of a job; the job with the least key is next.
+        threads: the number of jobs that are done at a time.
 
     Attributes:
-        failure: the last failure.
+        failure: the last failure; None if there was none.
     """
 
     def __init__(
@@ -59,27 +59,27 @@ class Copier(Generic[Job]):
         self._done = weakref.WeakMethod(done)
         self._rank = rank
         self._lock = ProcessLock()
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
-        # There may be very many of them: the next one is found without a look at all. Those that are wanted and not
-        # queued are somebody else's just now.
+        # There may be very many jobs, so a heap finds the next one. Jobs that are wanted but not in the heap were BUSY
+        # when they were last tried.
         self._wanted: set[Job] = set()
         self._queue: list[tuple[object, int, Job]] = []
         self._tickets = itertools.count()
         self._running: set[Job] = set()
         self._ended: set[Job] = set()
         self._threads: set[threading.Thread] = set()
-        self._failures = 0
+        self._failures_in_a_row = 0
         self.failure: CacheLayerError | None = None
 
     def want(self, jobs: Iterable[Job]) -> None:
-        """Have jobs done that were not done before."""
+        """Start those of the jobs that were not done before, and return at once."""
         with self._lock:
             if self._pid != os.getpid():
-                self._forget()
-            if self._failures >= _FAILURES:
+                self._reset()
+            if self._failures_in_a_row >= _MOST_FAILURES:
                 return
             new = set(jobs) - self._ended - self._running - self._wanted
             self._wanted |= new
@@ -94,30 +94,30 @@ class Copier(Generic[Job]):
             heapq.heappush(self._queue, (self._rank(job), next(self._tickets), job))
 
     def wait(self) -> None:
-        """Return when there is nothing to be done."""
-        # A child of a fork has none of its parent's threads.
+        """Return when no job is left."""
+        # The threads of the parent are not alive in a child after a fork.
         while threads := [thread for thread in self._threads.copy() if thread.is_alive()]:
             for thread in threads:
                 thread.join()
 
-    def next_job(self) -> Next[Job] | None:
-        """What a thread does now; None where it ends."""
+    def next_job(self) -> Job | NoJob:
+        """Return the next job for a thread, or why there is none."""
         with self._lock:
             if self._done() is None:
-                return None
+                return NoJob.DONE
             if self._queue:
                 _, _, job = heapq.heappop(self._queue)
                 self._wanted.discard(job)
                 self._running.add(job)
-                return Next(job)
+                return job
             if self._wanted:
                 self._enqueue(self._wanted)
-                return Next(None)
+                return NoJob.BUSY
             self._threads.discard(threading.current_thread())
-            return None
+            return NoJob.DONE
 
-    def ended(self, job: Job, outcome: CopyOutcome | CacheLayerError) -> None:
-        """Take note of what ``do`` returned or raised."""
+    def note_outcome(self, job: Job, outcome: CopyOutcome | CacheLayerError) -> None:
+        """Record what ``do`` returned or raised for a job."""
         done = self._done()
         if outcome is CopyOutcome.HERE and done is not None:
             try:
@@ -131,42 +131,43 @@ class Copier(Generic[Job]):
             elif isinstance(outcome, CacheLayerError):
                 self._note_failure(job, outcome)
             else:
-                self._failures = 0
+                self._failures_in_a_row = 0
                 self._ended.add(job)
 
     def _note_failure(self, job: Job, error: CacheLayerError) -> None:
         self.failure = error
-        self._failures += 1
+        self._failures_in_a_row += 1
         if isinstance(error, CorruptionError):
             self._ended.add(job)
-        if self._failures >= _FAILURES:
+        if self._failures_in_a_row >= _MOST_FAILURES:
             self._wanted.clear()
             self._queue.clear()
 
 
-def _run(copier: weakref.ref[Copier[Job]]) -> None:
+def _run(reference: weakref.ref[BackgroundJobs[Job]]) -> None:
+    """Do jobs until none is left, without a strong reference to the jobs while one runs."""
     pause = threading.Event()
     while True:
-        owner = copier()
-        found = None if owner is None else owner.next_job()
-        if owner is None or found is None:
+        jobs = reference()
+        job: Job | NoJob = NoJob.DONE if jobs is None else jobs.next_job()
+        if jobs is None or job is NoJob.DONE:
             return
-        if found.job is None:
-            del owner
+        if isinstance(job, NoJob):
+            del jobs
             pause.wait(_BUSY_SECONDS)
             continue
-        do = owner.do
-        del owner
+        do = jobs.do
+        del jobs
         try:
-            outcome: CopyOutcome | CacheLayerError = do(found.job)
+            outcome: CopyOutcome | CacheLayerError = do(job)
         except CacheLayerError as error:
             outcome = error
         except RuntimeError:
-            # At the exit of the interpreter no thread can be started any more.
+            # The interpreter is exiting and starts no threads, which downloads need.
             if threading.main_thread().is_alive():
                 raise
             return
-        owner = copier()
-        if owner is not None:
-            owner.ended(found.job, outcome)
-        del owner
+        jobs = reference()
+        if jobs is not None:
+            jobs.note_outcome(job, outcome)
+        del jobs

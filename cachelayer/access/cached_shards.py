@@ -1,4 +1,4 @@
-"""Local copies of the shards of a version."""
+"""The copies of the shards of a version in the local cache."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cachelayer.versions.shard_table import ShardFile
 _GROUPS_HELD = 16
 
 
-class LocalCopies:
-    """Where the shards of a version are, or come to be, on local disk.
+class CachedShards:
+    """The copies of the shards of a version in the local cache: finds, makes, opens and removes them.
 
     Args:
-        folder: keeps the copies.
-        store: where the shards come from.
-        dataset_id: whose shards they are.
+        folder: the local cache.
+        store: the store that the shards are downloaded from.
+        dataset_id: the dataset of the version.
         shards: the shards.
-        verify: what is checked when copies are read.
+        verify: what to check when copies are read.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LocalCopies:
         self._dataset_id = dataset_id
         self._shards = shards
         self._verify: Verify = verify
-        # Each holds a descriptor, and a version that was appended to day by day has a group for each day.
+        # Each group holds a file descriptor, and a version that was appended to daily has a group for each day.
         self._group = lru_cache(_GROUPS_HELD)(self._open_group)
 
     def _open_group(self, attempt: str) -> CopyGroup:
@@ -49,25 +49,29 @@ class LocalCopies:
         return self._group(shard.attempt), name, paths.index_of(name)
 
     def has(self, number: int) -> bool:
-        """Whether there are whole copies of a shard and its index."""
+        """Return whether there are complete copies of a shard and its index."""
         group, name, index_name = self._names(number)
         stats = self._shards[number].stats
         return group.has(name, stats.nbytes) and group.has(index_name, stats.index_nbytes)
 
     def index(self, number: int) -> Bytes:
-        """The copy of an index, mapped.
+        """Return the copy of an index, mapped.
 
         Raises:
-            CorruptionError: where it is not there any more.
+            CorruptionError: if the copy does not exist any more.
         """
         group, _, index_name = self._names(number)
         return MappedFile.open(group.path(index_name), nbytes=self._shards[number].stats.index_nbytes).buffer
 
     def open(self, number: int, since: int) -> ShardReader:
-        """A reader of the copy of a shard, for a read that began at a time of the monotonic clock.
+        """Return a reader of the copy of a shard.
+
+        Args:
+            number: the shard.
+            since: when the read began, in nanoseconds of the monotonic clock.
 
         Raises:
-            CorruptionError: where it is not what was published; it is removed then.
+            CorruptionError: if the copy differs from what was published; this call has removed it then.
         """
         group, name, index_name = self._names(number)
         try:
@@ -78,13 +82,13 @@ class LocalCopies:
             raise
 
     def drop(self, number: int) -> None:
-        """Remove the copies of a shard and its index, which are not what they should be."""
+        """Remove the damaged copies of a shard and its index."""
         group, name, index_name = self._names(number)
         group.drop(name)
         group.drop(index_name)
 
     def make_index(self, number: int, read: Callable[[], Bytes]) -> CopyOutcome:
-        """Make a copy of the index of a shard, which ``read`` reads and checks; see :meth:`CopyGroup.make`."""
+        """Copy the index that ``read`` reads and checks; see :meth:`CopyGroup.make`."""
         group, _, index_name = self._names(number)
 
         def fill(path: Path) -> None:
@@ -95,13 +99,13 @@ class LocalCopies:
         return group.make(index_name, self._shards[number].stats.index_nbytes, fill)
 
     def make(self, number: int) -> CopyOutcome:
-        """Copy a shard, and check it; see :meth:`CopyGroup.make`."""
+        """Copy a shard and check the copy; see :meth:`CopyGroup.make`."""
         group, name, _ = self._names(number)
         shard = self._shards[number]
         source = f"{self._dataset_id}/{shard.name}"
 
         def fill(path: Path) -> None:
             if self._store.download(source, path, shard.stats.nbytes) != shard.stats.crc32c:
-                raise CorruptionError(f"{self._store.url}/{source}: what was copied does not match its CRC32C")
+                raise CorruptionError(f"{self._store.url}/{source}: the downloaded bytes do not match their CRC32C")
 
         return group.make(name, shard.stats.nbytes, fill)

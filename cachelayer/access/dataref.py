@@ -1,4 +1,4 @@
-"""DataRef: what users hold of a version."""
+"""DataRef: a published version, as users see it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cachelayer.versions.diff import Diff, compare
 
 
 class DataRef(View[T], Generic[T]):
-    """A published version, or a view of a part of one: random access, and streams over it.
+    """A published version, or a view of some of its records: random access, and streams over it.
 
-    Made by :class:`cachelayer.Storage`. Picklable, and safe to use from threads and after a fork.
+    :class:`cachelayer.Storage` makes it. Picklable, thread-safe and fork-safe.
     """
 
     _base: VersionRecords
@@ -33,27 +33,27 @@ class DataRef(View[T], Generic[T]):
 
     @property
     def dataset_id(self) -> str:
-        """The dataset."""
+        """The id of the dataset."""
         return self._base.version.dataset_id
 
     @property
     def dataset_version(self) -> str:
-        """The version."""
+        """The name of the version."""
         return self._base.version.info.version
 
     @property
     def reference(self) -> str:
-        """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
+        """A text for :func:`cachelayer.open`: the version, pinned by its digest. It holds no credentials."""
         return self._base.version.reference
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the user gave as metadata, and what the source said of itself."""
+        """The metadata from the user and from the source."""
         return dict(self._base.version.manifest.provenance.get("metadata") or {})
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """How the version came to be."""
+        """How the version was built."""
         return dict(self._base.version.manifest.provenance)
 
     @property
@@ -62,7 +62,7 @@ class DataRef(View[T], Generic[T]):
         return self._base.version.info.nbytes
 
     def stored_nbytes(self, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
-        """The bytes that records take in their shards, from the indices of these: no record is read.
+        """Return the bytes that records take in their shards. It reads the shards' indices only, no record.
 
         Args:
             indices: integers; negative ones count from the end.
@@ -71,38 +71,38 @@ class DataRef(View[T], Generic[T]):
             int64 of shape ``[len(indices)]``.
 
         Raises:
-            RecordIndexError: where there is no such record.
+            RecordIndexError: if there is no such record.
         """
         return self._base.shards.stored_nbytes(self._selection.take(indices))
 
     def diff(self, other: DataRef[Any]) -> Diff:
-        """How this version differs from another, of any dataset and storage; of views, the whole versions.
+        """Return how this version differs from another, of any dataset and storage. A view counts as its whole version.
 
         Raises:
-            InvalidTypeError: where the other is no version.
+            InvalidTypeError: if the other is not a DataRef.
         """
         if not isinstance(other, DataRef):
-            raise InvalidTypeError(f"a version is compared with a DataRef, not with a {type(other).__name__}")
+            raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}")
         return compare(self._base.version, other._base.version)
 
     def mirror(self, *, progress: bool | None = None) -> Mirrored:
-        """Have local copies of all shards of the version made, and wait for them: before training starts.
+        """Make local copies of all shards of the version and wait for them, for example before training starts.
 
         Args:
-            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
-                so from the start; False shows nothing.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
+                from the start; False shows nothing.
 
         Returns:
-            How many are here: all of them at once where the storage is local, fewer where there is no room for more.
+            How many shards are here: all of them if the storage is local, fewer if the local cache is too small.
 
         Raises:
-            InvalidArgumentError: where the storage keeps no local copies.
-            CacheLayerError: where a copy could not be made.
+            InvalidArgumentError: if the storage keeps no local copies.
+            CacheLayerError: if a copy could not be made.
         """
         return mirror(self._base, progress)
 
     def raw(self) -> DataRef[Any]:
-        """Return the same records without decode hints: encoded images and sounds as their bytes."""
+        """Return the same records undecoded: images and audio as the bytes of their files."""
         return DataRef(self._base.stored(), self._selection)
 
     def _stored(self) -> DataRef[Any]:

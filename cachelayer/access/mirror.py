@@ -1,24 +1,24 @@
-"""Local copies of a whole version, made before they are needed."""
+"""Make local copies of a whole version before they are needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachelayer.access.shard_set import ShardSet
+from cachelayer.access.local_shards import LocalShards
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.progress.meter import Progress
 
 
 @dataclass(frozen=True)
 class Mirrored:
-    """How much of a version is on this host.
+    """How many shards of a version are on this host.
 
     Args:
         shards: number of shards of the version.
-        local_shards: how many of them are here; fewer where the local cache has no room for more.
-        nbytes: bytes of the shards.
-        local_nbytes: bytes of those that are here.
-        folder: where they are.
+        local_shards: number of them that are here; fewer than ``shards`` if the local cache is too small.
+        nbytes: bytes of all shards of the version.
+        local_nbytes: bytes of the shards that are here.
+        folder: where these shards are.
     """
 
     shards: int
@@ -29,17 +29,17 @@ class Mirrored:
 
 
 def mirror(records: VersionRecords, progress: bool | None) -> Mirrored:
-    """Have all shards of a version on this host, as far as there is room.
+    """Make local copies of the shards of a version, as many as the local cache has room for.
 
     Raises:
-        InvalidArgumentError: where the storage keeps no local copies.
-        CacheLayerError: where a copy could not be made.
+        InvalidArgumentError: if the storage keeps no local copies.
+        CacheLayerError: if a copy could not be made.
     """
     version, shards = records.version, records.shards
     table = version.manifest.shards
-    if isinstance(shards, ShardSet):
+    if isinstance(shards, LocalShards):
         return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.store.url)
-    with Progress(f"mirror {version.name}", len(records), progress) as shown:
-        here = shards.copy_all(lambda shard: shown.update(table[shard].stats.records, table[shard].stats.nbytes))
+    with Progress(f"mirror {version.name}", len(records), progress) as display:
+        here = shards.copy_all(lambda shard: display.update(table[shard].stats.records, table[shard].stats.nbytes))
     folder = "" if records.copies is None else str(records.copies.path)
     return Mirrored(len(table), len(here), table.nbytes, sum(table[shard].stats.nbytes for shard in here), folder)

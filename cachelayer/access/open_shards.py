@@ -1,4 +1,4 @@
-"""The shards of a version that are open, as a table: many of them are read in one go."""
+"""The open shards of a version, in tables, so that one call reads records from many of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 
-# How a shard is read: not at all yet, or by itself alone; or with others: as records of one size, or by their index.
+# How a shard is read: alone (also if it is not open yet), or together with others: as records of one size, or by index.
 _ALONE, _UNIFORM = 0, 1
 _VARYING = {"none": 2, "zstd": 3}
 _COMPRESSION = {kind: name for name, kind in _VARYING.items()}
@@ -24,11 +24,11 @@ _FARTHEST = 2**62
 
 
 class OpenShards:
-    """Readers of shards by their numbers, of which those that were not read lately may be unmapped at any time.
+    """The readers of shards, by number. Shards that were not read recently may be unmapped at any time.
 
     Args:
-        splits: the number of the first record of each shard, and of all records.
-        open_shard: opens a shard by its number, for a read that began at a time of the monotonic clock.
+        splits: the number of the first record of each shard, then the number of all records.
+        open_shard: opens a shard, given its number and when the read began, in nanoseconds of the monotonic clock.
     """
 
     def __init__(self, splits: Ints, open_shard: Callable[[int, int], ShardReader]) -> None:
@@ -38,13 +38,14 @@ class OpenShards:
         self._mapped: dict[int, ShardReader] = {}
         self._unmapped: dict[int, ShardReader] = {}
         self._lock = ProcessLock()
-        # Of each shard when it was read last, whether it is mapped, and how it is read. If it is mapped, where the file
-        # and its index begin in memory, and the bytes of the file without block headers.
+        # For each shard: when it was last read, whether it is mapped, and how it is read. For each mapped shard: the
+        # addresses at which the file and its index begin, and the bytes of the file without block headers.
         self._used, self._is_mapped = np.zeros(shards, np.int64), np.zeros(shards, np.bool_)
         self._kind = np.zeros(shards, np.int8)
         self._base, self._index, self._room = (np.zeros(shards, np.int64) for _ in range(3))
-        # If records have one size: where in the file record 0 of all shards would lie, and the first place at which a
-        # record would not lie within it, both as logical offsets. Of what is not mapped that is 0: no record does.
+        # If all records have one size, two logical offsets for each shard: where record 0 of the version would lie if
+        # this file went back so far, and the first offset at which a record would not fit into the file. The second is
+        # 0 for a shard that is not mapped: no record fits.
         self._origin, self._limit = np.zeros(shards, np.int64), np.zeros(shards, np.uint64)
         self._stride, self._nbytes = 0, -1
         self._space: AddressSpace | None = address_space()
@@ -52,39 +53,41 @@ class OpenShards:
             self._space.add(self)
 
     def reader(self, shard: int, now: int) -> ShardReader:
-        """The reader of a shard, mapped if it can be.
+        """Return the reader of a shard, mapped if possible.
 
         Args:
+            shard: the shard.
             now: when the read began, in nanoseconds of the monotonic clock.
         """
         self._used[shard] = now
-        # Compared with None: a reader of a shard without records is false.
-        found = self._mapped.get(shard)
-        return self._opened(shard, now) if found is None else found
+        # A reader of an empty shard is false, so compare with None.
+        mapped = self._mapped.get(shard)
+        return self._opened(shard, now) if mapped is None else mapped
 
     def readers(self, shards: Sequence[int], now: int) -> list[ShardReader]:
-        """The readers of several shards, of which as many are mapped as can be at a time."""
+        """Return the readers of several shards, as many of them mapped as possible."""
         self._used[list(shards)] = now
-        found: list[ShardReader] = []
+        readers: list[ShardReader] = []
         is_full = False
         for shard in shards:
             reader = self._mapped.get(shard)
             if reader is None and is_full:
                 reader = self._unmapped.get(shard)
-            found.append(self._opened(shard, now) if reader is None else reader)
-            # All that others have was given up for this read already, so the rest of it is read by system calls.
-            is_full = is_full or not found[-1].is_mapped
-        return found
+            readers.append(self._opened(shard, now) if reader is None else reader)
+            # This read has already evicted all other shards, so system calls read the rest of it.
+            is_full = is_full or not readers[-1].is_mapped
+        return readers
 
     def gathered(self, shard_of: Ints, numbers: Ints, now: int) -> Records | None:
-        """The records of these numbers, read from all of their shards together; None if that cannot be.
+        """Return records that are read from all their shards together; None if the shards must be read one by one.
 
         Args:
-            shard_of: the shard of each.
-            numbers: their numbers among the records of all shards.
+            shard_of: the shard of each record.
+            numbers: the number of each record in the version.
+            now: when the read began, in nanoseconds of the monotonic clock.
 
         Raises:
-            CorruptionError: if one does not lie in its shard.
+            CorruptionError: if a record does not lie within its shard.
         """
         space = self._space
         if space is None:
@@ -95,12 +98,12 @@ class OpenShards:
             shard = int(shard_of[row])
             return f"{self._path(shard)}: record {numbers[row] - self._splits[shard]} of the shard"
 
-        # Held from before the table is looked at: what is found in it stays mapped from then on.
+        # Hold the epoch before reading the tables: every shard that they say is mapped then stays mapped.
         epoch = space.epoch
         limit = self._limit[shard_of]
         logical = numbers * self._stride
         logical += self._origin[shard_of]
-        # As unsigned integers negative ones are the largest: one comparison for both ends.
+        # As unsigned integers, negative offsets are larger than all others: one comparison checks both ends.
         if not (logical.view(np.uint64) >= limit).any():
             return UniformRecords.inside(space, epoch, self._base[shard_of], logical, self._nbytes)
         if not self._is_mapped[shard_of].all():
@@ -116,21 +119,21 @@ class OpenShards:
     def _by_index(
         self, space: AddressSpace, epoch: Epoch, kind: int, shard_of: Ints, numbers: Ints, name: Callable[[int], str]
     ) -> Records:
-        """Records whose places are in mapped indices."""
+        """Return records whose positions are read from the mapped indices."""
         within = numbers - self._splits[shard_of]
         places = self._index[shard_of] + (index.HEADER_NBYTES + within * index.ROW.itemsize)
         rows = space.windows(index.ROW.itemsize)[places].view(index.ROW)
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        found = Places(space, epoch, self._base[shard_of], self._room[shard_of], logical, lengths, name)
-        return found.records(_COMPRESSION[kind])
+        located = Places(space, epoch, self._base[shard_of], self._room[shard_of], logical, lengths, name)
+        return located.records(_COMPRESSION[kind])
 
     def last_used(self) -> tuple[Ints, Ints]:
-        """See :class:`Residents`."""
+        """Return the mapped shards and when each was last read; see :class:`Residents`."""
         mapped = np.flatnonzero(self._is_mapped)
         return mapped, self._used[mapped]
 
     def evict(self, numbers: list[int]) -> list[object]:
-        """See :class:`Residents`."""
+        """Forget these mapped shards and return their readers; see :class:`Residents`."""
         self._is_mapped[numbers] = False
         self._limit[numbers] = 0
         evicted: list[object] = []
@@ -173,11 +176,11 @@ class OpenShards:
         try:
             return known.remapped(now)
         except CorruptionError:
-            # Other files are there by now, which are checked as any.
+            # The files have been replaced, so check the new ones as at first use.
             return self._checked(shard, now)
 
     def _enter(self, shard: int, reader: ShardReader, start: int) -> None:
-        """Take note of a mapped shard."""
+        """Enter a mapped shard into the tables."""
         rows = reader.mapped_index.slot
         self._base[shard], self._room[shard] = start, reader.mapped.room
         if rows is not None:
@@ -185,7 +188,7 @@ class OpenShards:
         self._kind[shard] = self._kind_of(reader, shard)
         self._unmapped.pop(shard, None)
         self._mapped[shard] = reader
-        # What makes readers find it comes last.
+        # Reading threads find the shard as soon as these are set, so they come last.
         self._is_mapped[shard] = True
         if self._kind[shard] == _UNIFORM:
             self._limit[shard] = reader.mapped.room - self._nbytes + 1

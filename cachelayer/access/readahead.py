@@ -1,4 +1,4 @@
-"""Telling the kernel what is read next, where it is not in memory yet."""
+"""Tell the kernel which records are read next, if they are not in memory yet."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import numpy as np
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.records.memory import Ints
 
-# Fewer records than these are read as they are: there is little to do at once.
+# For fewer records than this, reading ahead gains little.
 _FEW = 4
 _SAMPLES = 8
-# What was in memory is taken to be there for so long, so that looking costs next to nothing.
+# After records were in memory, do not check again for this long, so that the checks cost almost nothing.
 _TRUSTED_NS = 10_000_000
 
 
 class ReadAhead:
-    """Announces records that are about to be read, so that the disk fetches them together, not one page fault after
-    another: those would read much around each record besides. Whether it is needed is seen from a sample of them.
+    """Announces records that are about to be read, so that the disk reads all of them at once.
+
+    Otherwise each record would cause a page fault of its own, which also reads much around the record. A sample of the
+    records shows whether they are in memory already.
 
     Args:
-        splits: the number of the first record of each shard, and of all records.
-        reader: the reader of a shard.
+        splits: the number of the first record of each shard, then the number of all records.
+        reader: returns the reader of a shard.
     """
 
     def __init__(self, splits: Ints, reader: Callable[[int], ShardReader]) -> None:
@@ -32,7 +34,7 @@ class ReadAhead:
         self._trusted_until = 0
 
     def announce(self, numbers: Ints) -> None:
-        """Have these records fetched, if they are not in memory; returns before they are."""
+        """Start to load these records if they are not in memory, and return at once."""
         if len(numbers) < _FEW or time.monotonic_ns() < self._trusted_until:
             return
         sample = numbers[:: -(-len(numbers) // _SAMPLES)]

@@ -1,4 +1,4 @@
-"""Elements and batches of encoded records, wherever these lie."""
+"""Elements and batches of encoded records: what stored versions and concatenated datasets share."""
 
 from __future__ import annotations
 
@@ -22,98 +22,100 @@ from cachelayer.records.tree import Tree
 
 
 class RecordBase(ABC):
-    """What views show, where it is kept as records of one codec."""
+    """A base of views that has records of one codec; see :class:`cachelayer.access.view.Base`."""
 
     @property
     @abstractmethod
     def codec(self) -> Codec:
-        """What encoded the records."""
+        """The codec that encoded the records."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What error messages call it."""
+        """The name for error messages."""
 
     @property
     @abstractmethod
     def record_nbytes(self) -> int:
-        """About the bytes of a record."""
+        """Approximate bytes of a record."""
 
     @property
     @abstractmethod
     def read_together(self) -> int:
-        """How many records, in batches of fewer, had best be read at once."""
+        """Number of records that a stream with smaller batches should read at once."""
 
     @property
     @abstractmethod
     def segments(self) -> tuple[int, ...]:
-        """Numbers of records that came to it one after another."""
+        """The number of records of each segment: of the first build, and of each append."""
 
     @abstractmethod
     def record(self, number: int) -> bytearray:
-        """One record, the caller's own."""
+        """Return one record; the caller may change it."""
 
     @abstractmethod
     def records(self, numbers: NDArray[np.int64]) -> Records:
-        """The records of these numbers, all within the base."""
+        """Return the records of these numbers, each in [0, len)."""
 
     @abstractmethod
     def stored(self) -> Self:
-        """Return the same records as they are stored: encoded images and sounds as their bytes."""
+        """Return the same records undecoded: images and audio as the bytes of their files."""
 
     @property
     def decodes(self) -> bool:
-        """Whether encoded images and sounds are handed out decoded."""
+        """Whether elements have images and audio decoded."""
         return True
 
     @cached_property
-    def shown(self) -> Codec:
-        """The codec of what is handed out."""
+    def element_codec(self) -> Codec:
+        """The codec of the elements: it decodes images and audio if ``decodes`` is set."""
         return decoding(self.codec) if self.decodes else self.codec
 
     @property
     def reading_cost(self) -> ReadingCost:
-        """What is known beforehand of the cost of a record."""
-        return "stored" if self.shown is self.codec else "decoded"
+        """What is known in advance about the cost of reading a record."""
+        return "stored" if self.element_codec is self.codec else "decoded"
 
     @property
     def element_spec(self) -> Tree:
-        return self.shown.spec
+        return self.element_codec.spec
 
     def element(self, number: int) -> Any:
         try:
-            return self.shown.element(self.record(number))
+            return self.element_codec.element(self.record(number))
         except ValueError as error:
             self._raise_damage(error, [number])
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         try:
-            return self.shown.elements(self.shown.decode(self.records(numbers), apart=True), len(numbers))
+            return self.element_codec.elements(
+                self.element_codec.decode(self.records(numbers), apart=True), len(numbers)
+            )
         except ValueError as error:
             self._raise_damage(error, numbers)
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            batch = self.shown.batch(self.shown.decode(self.records(numbers), chosen))
+            batch = self.element_codec.batch(self.element_codec.decode(self.records(numbers), chosen))
         except ValueError as error:
             self._raise_damage(error, numbers)
         return batch if names is None else {name: batch[name] for name in self.element_spec if name in names}
 
-    def batches(self, parts: Sequence[NDArray[np.int64]]) -> list[Any]:
-        splits = splits_of(np.array([len(part) for part in parts], np.int64)).tolist()
-        numbers = np.concatenate([*parts, np.empty(0, np.int64)])
+    def batches(self, batches: Sequence[NDArray[np.int64]]) -> list[Any]:
+        splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
+        numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
-            columns = self.shown.decode(self.records(numbers))
+            columns = self.element_codec.decode(self.records(numbers))
             return [
-                self.shown.batch([column and column.rows(start, stop) for column in columns])
+                self.element_codec.batch([column and column.rows(start, stop) for column in columns])
                 for start, stop in pairwise(splits)
             ]
         except ValueError as error:
             self._raise_damage(error, numbers)
 
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | NDArray[np.int64]) -> NoReturn:
-        """Raise what numpy says of bytes that no element has as an error of ours; files are named by their records."""
+        """Raise numpy's error as a CorruptionError, and an ElementError with the number of the record in the base."""
         if isinstance(error, ElementError) and error.record is not None:
             raise error.at(record=int(numbers[error.record])) from error.__cause__
         if isinstance(error, CacheLayerError):
@@ -122,10 +124,10 @@ class RecordBase(ABC):
 
 
 def chosen_leaves(spec: Tree, names: Sequence[str]) -> set[int]:
-    """The numbers of the leaves below these keys of a dict.
+    """Return the indices of the leaves below these keys of a dict.
 
     Raises:
-        InvalidArgumentError: where a field does not exist.
+        InvalidArgumentError: if a field does not exist.
     """
     if isinstance(names, str) or not isinstance(spec, dict):
         raise InvalidArgumentError(f"fields={names!r}: pass a tuple of keys; elements are {tree.describe(spec)}")

@@ -1,4 +1,4 @@
-"""The shards of a version in an object store: read by ranges at once, and from local copies as these come."""
+"""The shards of a version in an object store: read over the network first, then from local copies."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.background_jobs import Copier
-from cachelayer.access.cached_shards import LocalCopies
-from cachelayer.access.shard_set import JoinedRecords, ShardSet
+from cachelayer.access.background_jobs import BackgroundJobs
+from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.local_shards import GroupedRecords, LocalShards
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.errors import (
     CacheLayerError,
@@ -28,101 +28,110 @@ from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.user_warnings import warn
 
-# Who looks up a few records has no use for copies of whole shards.
+# A caller that reads only a few records does not need copies of whole shards.
 _FEW_RECORDS = 64
 _UNREADABLE = (CorruptionError, StorageError)
+# What to copy, the index or the shard itself, and the number of the shard.
 _Job = tuple[int, int]
 _INDEX: Literal[0] = 0
 _SHARD: Literal[1] = 1
 
 
 class RemoteShards:
-    """Random access over the records of remote shards. Safe to use from threads.
+    """Random access to the records of remote shards. Thread-safe.
+
+    Reads exact ranges over the network. After some records it makes local copies of the shards in the background, and
+    reads each shard from its copy as soon as there is one.
 
     Args:
-        records: number of records of each shard.
-        ranged: reads them by ranges.
-        copies: local copies of them; None where there are to be none.
+        records: the number of records of each shard.
+        ranged: reads the shards over the network.
+        copies: the local copies of the shards; None to make no copies.
     """
 
-    def __init__(self, records: list[int], ranged: RangedShards, copies: LocalCopies | None) -> None:
+    def __init__(self, records: list[int], ranged: RangedShards, copies: CachedShards | None) -> None:
         self._splits = splits_of(np.asarray(records, np.int64))
         self._ranged = ranged
-        self._copies = self._given = copies
+        # ``_copies`` becomes None if the local cache fails.
+        self._copies = self._cached_shards = copies
         self._is_local = np.zeros(len(records), np.bool_)
-        self._was_seen = np.zeros(len(records), np.bool_)
+        self._was_looked_up = np.zeros(len(records), np.bool_)
         self._was_damaged = np.zeros(len(records), np.bool_)
         self._all_local = False
         self._read_remotely = 0
         self._lock = ProcessLock()
         self._warned = False
         if copies is not None:
-            self._local = ShardSet(records, copies.open)
-            self._copier: Copier[_Job] = Copier(partial(_make, copies, ranged), self._take_copy, _rank(len(records)))
+            self._local = LocalShards(records, copies.open)
+            self._jobs: BackgroundJobs[_Job] = BackgroundJobs(
+                partial(_do_job, copies, ranged), self._use_finished_job, _job_order(len(records))
+            )
 
     def __len__(self) -> int:
         return int(self._splits[-1])
 
     def local_shards(self) -> int:
-        """How many shards are read from local copies."""
+        """Return the number of shards that are read from local copies."""
         return int(self._is_local.sum())
 
     def all_local(self) -> bool:
-        """Whether every shard is read from a local copy."""
+        """Return whether every shard is read from a local copy."""
         return self._all_local
 
     def has_all_copies(self) -> bool:
-        """Whether there are local copies of all shards, of which those that others made are used from now on."""
-        return bool(self._look_for_copies(np.arange(len(self._was_seen))).all())
+        """Return whether there are local copies of all shards; use copies that other processes made from now on."""
+        return bool(self._find_copies(np.arange(len(self._was_looked_up))).all())
 
     def wait_for_copies(self) -> None:
-        """Return when every copy that reading has asked for so far is made, or cannot be."""
+        """Return when all copies that were started are finished or have failed."""
         if self._copies is not None:
-            self._copier.wait()
+            self._jobs.wait()
 
-    def copy_all(self, copied: Callable[[int], None]) -> list[int]:
-        """Have local copies of all shards made, and wait until they are there or no more of them have room.
+    def copy_all(self, on_copied: Callable[[int], None]) -> list[int]:
+        """Make local copies of all shards, as many as the local cache has room for, and wait for them.
 
         Args:
-            copied: called with the number of each shard that is there, by one thread at a time.
+            on_copied: called with the number of each shard that has a local copy, by one thread at a time.
 
         Returns:
-            The numbers of the shards that are there.
+            The numbers of the shards that have a local copy.
 
         Raises:
-            InvalidArgumentError: where no copies are kept.
-            CacheLayerError: where a copy could not be made.
+            InvalidArgumentError: if the storage keeps no local copies.
+            CacheLayerError: if a copy could not be made.
         """
-        copies = self._copies = self._given
+        copies = self._copies = self._cached_shards
         if copies is None:
             raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
-        filling = _Filling(self._take_copy, copied)
-        rank = _rank(len(self._is_local))
-        # Nobody reads meanwhile, for whom all indices would come first.
-        copier: Copier[_Job] = Copier(partial(_make, copies, self._ranged), filling.take, lambda job: rank(job)[::-1])
+        finished = _FinishedJobs(self._use_finished_job, on_copied)
+        rank = _job_order(len(self._is_local))
+        # In order of shards, index and shard together: nobody reads meanwhile, so indices need not come first.
+        jobs: BackgroundJobs[_Job] = BackgroundJobs(
+            partial(_do_job, copies, self._ranged), finished.take, lambda job: rank(job)[::-1]
+        )
         for shard in range(len(self._is_local)):
             if copies.has(shard):
-                filling.take((_SHARD, shard))
+                finished.take((_SHARD, shard))
             else:
-                copier.want([(_INDEX, shard), (_SHARD, shard)])
-        copier.wait()
-        if copier.failure is not None:
-            raise copier.failure
+                jobs.want([(_INDEX, shard), (_SHARD, shard)])
+        jobs.wait()
+        if jobs.failure is not None:
+            raise jobs.failure
         return [shard for shard in range(len(self._is_local)) if copies.has(shard)]
 
     def record(self, number: int) -> bytearray:
-        """One record, the caller's own; ``number`` is below ``len(self)``."""
+        """Return one record; the caller may change it. ``number`` is less than ``len(self)``."""
         if self._all_local:
             try:
                 return self._local.record(number)
             except _UNREADABLE:
-                # Found again, and read over the network, below.
+                # The code below meets the damaged copy again and reads over the network.
                 pass
-        found = self.records(np.array([number]))
-        return bytearray(found.ranges(np.zeros(1, np.int64), found.lengths).data)
+        records = self.records(np.array([number]))
+        return bytearray(records.ranges(np.zeros(1, np.int64), records.lengths).data)
 
     def records(self, numbers: Ints) -> Records:
-        """The records of these numbers, each below ``len(self)``."""
+        """Return the records of these numbers, each less than ``len(self)``."""
         if len(numbers) == 0:
             return RecordBuffer.of([])
         if self._all_local:
@@ -131,65 +140,66 @@ class RemoteShards:
             except _UNREADABLE:
                 pass
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
-        here = self._look_for_copies(shard_of)
-        if not here.all():
-            self._read_remotely += int(len(here) - here.sum())
-        found = self._read(numbers, shard_of, here)
+        is_local = self._find_copies(shard_of)
+        if not is_local.all():
+            self._read_remotely += int(len(is_local) - is_local.sum())
+        records = self._read(numbers, shard_of, is_local)
         self._want_copies(numbers, shard_of)
-        return found
+        return records
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
-        """The bytes that these records take in their shards, from the indices alone."""
+        """Return the bytes that these records take in their shards; reads the indices only."""
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         return self._ranged.stored_nbytes(shard_of, numbers - self._splits[shard_of])
 
-    def _read(self, numbers: Ints, shard_of: Ints, here: NDArray[np.bool_]) -> Records:
-        """Records, of which some are here."""
-        if not here.any():
+    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> Records:
+        """Return records, reading those that are local from their copies."""
+        if not is_local.any():
             return self._ranged.records(shard_of, numbers - self._splits[shard_of])
-        if here.all():
+        if is_local.all():
             try:
                 return self._local.records(numbers)
             except _UNREADABLE:
-                self._give_up_damaged(numbers, shard_of)
-                return self._read(numbers, shard_of, np.zeros_like(here))
-        parts = [np.flatnonzero(here), np.flatnonzero(~here)]
-        groups = [(rows, self._read(numbers[rows], shard_of[rows], here[rows])) for rows in parts]
-        return JoinedRecords(len(numbers), groups)
+                self._drop_damaged_copies(numbers, shard_of)
+                return self._read(numbers, shard_of, np.zeros_like(is_local))
+        rows_of = [np.flatnonzero(is_local), np.flatnonzero(~is_local)]
+        groups = [(rows, self._read(numbers[rows], shard_of[rows], is_local[rows])) for rows in rows_of]
+        return GroupedRecords(len(numbers), groups)
 
-    def _look_for_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
-        """For each record whether its shard is here."""
+    def _find_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
+        """Return for each record whether its shard has a local copy; look up each shard once."""
         if self._copies is not None:
             try:
-                for shard in np.unique(shard_of[~self._was_seen[shard_of]]).tolist():
+                for shard in np.unique(shard_of[~self._was_looked_up[shard_of]]).tolist():
                     if self._copies.has(shard):
                         self._use_copy(shard)
-                    self._was_seen[shard] = True
+                    self._was_looked_up[shard] = True
             except StorageError as error:
                 self._copies = None
                 self._warn_once(error)
-        here: NDArray[np.bool_] = self._is_local[shard_of]
-        return here
+        is_local: NDArray[np.bool_] = self._is_local[shard_of]
+        return is_local
 
     def _want_copies(self, numbers: Ints, shard_of: Ints) -> None:
+        """Start to copy the shards of records that were read, and the next shard in a pass through all records."""
         if self._copies is None or self._all_local or self._read_remotely < _FEW_RECORDS:
             return
-        if self._copier.failure is not None:
-            self._warn_once(self._copier.failure)
+        if self._jobs.failure is not None:
+            self._warn_once(self._jobs.failure)
         shards = set(np.unique(shard_of).tolist())
         last = int(shard_of[-1])
         if last + 1 < len(self._is_local) and self._is_pass_in_order(numbers, last):
             shards.add(last + 1)
-        away = [shard for shard in shards if not self._is_local[shard] and not self._was_damaged[shard]]
-        self._copier.want((what, shard) for shard in away for what in (_INDEX, _SHARD))
+        remote = [shard for shard in shards if not self._is_local[shard] and not self._was_damaged[shard]]
+        self._jobs.want((what, shard) for shard in remote for what in (_INDEX, _SHARD))
 
     def _is_pass_in_order(self, numbers: Ints, last: int) -> bool:
-        """Whether consecutive records were read that reach into the second half of a shard: the next comes next."""
+        """Return whether consecutive records were read, up to the second half of a shard: its successor comes soon."""
         middle = (self._splits[last] + self._splits[last + 1]) // 2
         return bool(numbers[-1] >= middle and (np.diff(numbers) == 1).all())
 
-    def _take_copy(self, job: _Job) -> None:
-        """Use a copy from now on."""
+    def _use_finished_job(self, job: _Job) -> None:
+        """Read from a finished copy from now on."""
         what, shard = job
         copies = self._copies
         if copies is None or self._was_damaged[shard]:
@@ -207,14 +217,14 @@ class RemoteShards:
         self._is_local[shard] = True
         self._all_local = bool(self._is_local.all())
 
-    def _give_up_damaged(self, numbers: Ints, shard_of: Ints) -> None:
-        """Remove copies that cannot be read, and read these shards over the network from now on."""
+    def _drop_damaged_copies(self, numbers: Ints, shard_of: Ints) -> None:
+        """Remove damaged copies, and read these shards over the network from now on."""
         for shard in np.unique(shard_of).tolist():
             try:
                 self._local.records(numbers[shard_of == shard])
             except _UNREADABLE as error:
                 with self._lock:
-                    # Another thread may have come upon it at the same time.
+                    # Another thread may meet the damaged copy at the same time.
                     was_damaged = self._was_damaged[shard]
                     self._all_local = False
                     self._was_damaged[shard], self._is_local[shard] = True, False
@@ -225,40 +235,36 @@ class RemoteShards:
                     continue
                 if self._copies is not None:
                     self._copies.drop(shard)
-                self._warn(f"a local copy is damaged, its records are read over the network: {error}")
+                warn(f"a local copy is damaged, so its records are read over the network: {error}")
 
     def _warn_once(self, error: CacheLayerError) -> None:
         if not self._warned:
             self._warned = True
-            self._warn(f"local copies cannot be made or used, records are read over the network: {error}")
-
-    @staticmethod
-    def _warn(text: str) -> None:
-        warn(text)
+            warn(f"local copies cannot be made or used, so records are read over the network: {error}")
 
 
-class _Filling:
-    """Takes copies that were made, one after another."""
+class _FinishedJobs:
+    """Takes finished jobs, one at a time, and reports each copied shard."""
 
-    def __init__(self, use: Callable[[_Job], None], copied: Callable[[int], None]) -> None:
+    def __init__(self, use: Callable[[_Job], None], on_copied: Callable[[int], None]) -> None:
         self._use = use
-        self._copied = copied
+        self._on_copied = on_copied
         self._lock = threading.Lock()
 
     def take(self, job: _Job) -> None:
         with self._lock:
             self._use(job)
             if job[0] == _SHARD:
-                self._copied(job[1])
+                self._on_copied(job[1])
 
 
-def _rank(count: int) -> Callable[[_Job], tuple[int, int]]:
-    """Indices first; and hosts that begin at once copy different shards first."""
-    turn = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16)
-    return lambda job: (job[0], (job[1] - turn) % max(1, count))
+def _job_order(count: int) -> Callable[[_Job], tuple[int, int]]:
+    """Return a sort key for jobs: indices come first, and each host begins with another shard."""
+    offset = int(hashlib.sha256(platform.node().encode()).hexdigest()[:12], 16)
+    return lambda job: (job[0], (job[1] - offset) % max(1, count))
 
 
-def _make(copies: LocalCopies, ranged: RangedShards, job: _Job) -> CopyOutcome:
+def _do_job(copies: CachedShards, ranged: RangedShards, job: _Job) -> CopyOutcome:
     what, shard = job
     if what == _INDEX:
         return copies.make_index(shard, lambda: ranged.whole_index(shard))

@@ -1,4 +1,7 @@
-"""Batches of elements that functions made: what a function replaced is stacked, what it passed on stays what it was."""
+"""Batches of elements that functions of ``stream.map`` returned.
+
+Leaves that a function replaced are stacked. Leaves that it passed on unchanged are batched as in the dataset.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,25 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.values import Ragged, Sparse
 from cachelayer.streams.collate import DECLARE, UNLIKE, collate
 
-# Each object of these kinds is one leaf of one element; others, such as small ints and short strings, Python shares.
+# An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
 _OWN = (np.ndarray, Ragged, Sparse)
 
 
 class HasSpec(Protocol):
-    """Records of one element spec."""
+    """Records with an element spec."""
 
     @property
     def declared_spec(self) -> Tree | None:
-        """The element spec that all records are known to have; None if only the first of them tells."""
+        """The element spec that all records are known to have; None if it is only inferred from the first record."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stacking:
-    """How elements of one spec become batches.
+    """Makes batches of elements of one spec, before or after functions change them.
 
     Args:
-        source: the records whose spec it is, unless one is declared.
-        declared: the spec that a function's outputs were declared to have.
+        source: the records; their spec is used if ``declared`` is None.
+        declared: the spec that the user declared for the outputs of a function.
     """
 
     source: HasSpec
@@ -50,7 +53,7 @@ class Stacking:
     def spec(self) -> Tree:
         """The spec of the elements."""
         known = self.source.declared_spec if self.declared is None else self.declared
-        # Of records that no spec is known of, no leaf has a kind that a function could pass on.
+        # Without a known spec there is no leaf that a function could pass on.
         return () if known is None else known
 
     @cached_property
@@ -58,21 +61,23 @@ class Stacking:
         return codec_for(self.spec)
 
     def conform(self, elements: Sequence[Any]) -> list[Any]:
-        """Return elements as the spec has them: its dtypes, and nothing cast that could lose anything.
+        """Return elements converted to the dtypes of the spec, without any loss.
 
         Raises:
-            ElementError: for an element that does not fit, with its index as its record.
+            ElementError: if one does not fit; its ``record`` is the index of the element in the argument.
         """
         return self._codec.elements(self._codec.columns(elements), len(elements))
 
     def collator(self, elements: Sequence[Any], kinds: dict[str, bool]) -> Callable[..., Any]:
-        """Return a function that makes a batch of what functions make of these elements, or of some of them.
+        """Return a function that stacks elements to a batch after the user's functions have changed them.
 
-        Its arguments are the elements, one or more, and how many of their rows the batch has; by default all.
+        Its arguments are one or more of the changed elements, and the number of rows of the batch, by default one for
+        each.
 
         Args:
-            elements: elements of the spec.
-            kinds: at each path, whether functions pass the leaf on; filled in by the first batch that tells.
+            elements: elements of the spec, before functions change them.
+            kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch that
+                shows it.
         """
         leaves = tree.leaves(self.spec)
         if all(_is_plain(leaf) for _, leaf in leaves):
@@ -82,19 +87,21 @@ class Stacking:
 
 
 class _Collator:
-    """Makes batches of what functions made of some elements.
+    """Stacks elements after functions have changed them.
 
     Args:
-        given: path, spec and values of each leaf of the elements whose batches are not plain arrays.
-        kinds: at each path, whether functions pass the leaf on.
+        unchanged: for each leaf whose batches are not plain arrays, its path, spec and values before the functions ran.
+        kinds: for each path of a leaf, whether functions pass it on unchanged.
     """
 
-    def __init__(self, given: Sequence[tuple[str, LeafSpec, Sequence[Any]]], kinds: dict[str, bool]) -> None:
-        # Holding the values keeps Python from using their ids again.
-        self._given = given
+    def __init__(self, unchanged: Sequence[tuple[str, LeafSpec, Sequence[Any]]], kinds: dict[str, bool]) -> None:
+        # While the values are held, Python does not use their ids again.
+        self._unchanged = unchanged
         self._kinds = kinds
-        self._specs = {path: spec for path, spec, _ in given}
-        self._of = {id(value): (path, spec) for path, spec, values in given for value in values if value is not None}
+        self._specs = {path: spec for path, spec, _ in unchanged}
+        self._leaf_of_id = {
+            id(value): (path, spec) for path, spec, values in unchanged for value in values if value is not None
+        }
 
     def __call__(self, elements: Sequence[Any], rows: int | None = None) -> Any:
         return collate(elements, self._stacked, rows)
@@ -108,10 +115,10 @@ class _Collator:
         return _collected(path, values, rows) if passed_on is None else _batch(passed_on, values, rows)
 
     def _passed_on(self, path: str, present: Sequence[Any], *, has_nulls: bool) -> LeafSpec | None:
-        """Return the spec of the leaf that these values are, untouched; None if a function made one of them."""
+        """Return the spec of the leaf that these values come from unchanged; None if a function made one of them."""
         specs = set()
         for value in present:
-            home, spec = self._of.get(id(value), (None, None))
+            home, spec = self._leaf_of_id.get(id(value), (None, None))
             if spec is None or (home != path and not isinstance(value, _OWN)):
                 return None
             specs.add(spec)
@@ -123,11 +130,11 @@ class _Collator:
         return spec if spec.nullable or not has_nulls else None
 
     def _check_kind(self, path: str, *, passes_on: bool) -> None:
-        """Raise if functions pass a leaf on in one batch and replace it in another: batches would differ in type."""
+        """Raise if functions pass on a leaf in one batch and replace it in another: batches would differ in type."""
         if self._kinds.setdefault(path, passes_on) != passes_on:
             here, before = ("passed on", "replaced") if passes_on else ("replaced", "passed on")
             raise ElementError(
-                "a leaf that a function passed to map() either passes on in all batches or replaces in all",
+                "a leaf that the function of map() passes on in all batches, or replaces in all batches",
                 f"one that it {here} in this batch and {before} in an earlier one",
                 path=path,
                 hint=DECLARE,
@@ -135,7 +142,7 @@ class _Collator:
 
 
 def _collected(path: str, values: Sequence[Any], rows: int | None) -> Any:
-    """Return the batch of ragged or sparse values; NotImplemented for others."""
+    """Return a batch of ragged or sparse values; NotImplemented for others."""
     for kind in (Ragged, Sparse):
         if all(isinstance(value, kind) for value in values):
             try:

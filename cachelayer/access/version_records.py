@@ -1,4 +1,4 @@
-"""The records of a published version."""
+"""The records of a published version: reads them from local files, or from a remote store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.cached_shards import LocalCopies
+from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.local_shards import LocalShards
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.shard_set import ShardSet
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.locks import cached_property
@@ -25,20 +25,21 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
-# From memory, so many that a call costs little beside its records; over the network, no more than a round trip takes.
+# How many records to read at once. Local: so many that the call itself costs little. Remote: so few that reading them
+# takes no longer than a round trip.
 _NEAR = 1024
 _FAR = 256
 
 
 @dataclass(frozen=True)
 class VersionRecords(RecordBase):
-    """The records of a version. Opens its files at first touch, again after a pickle; safe to use from threads.
+    """The records of a version. Opens files when they are first read, and again after unpickling. Thread-safe.
 
     Args:
         version: the version as it is stored.
-        verify: what is checked when bytes are read.
-        copies: keeps local copies of shards that are not on this host; None for no copies.
-        decodes: whether encoded images and sounds are handed out decoded.
+        verify: what to check when bytes are read.
+        copies: the local cache for shards of remote stores; None to make no local copies.
+        decodes: whether elements have images and audio decoded.
     """
 
     version: StoredVersion
@@ -51,7 +52,7 @@ class VersionRecords(RecordBase):
 
     @property
     def digest(self) -> str:
-        """Of all records of the shards."""
+        """The digest of all records of the shards."""
         return self.version.manifest.shards_digest
 
     @property
@@ -72,21 +73,21 @@ class VersionRecords(RecordBase):
     @property
     def read_together(self) -> int:
         shards = self.shards
-        return _NEAR if isinstance(shards, ShardSet) or shards.all_local() else _FAR
+        return _NEAR if isinstance(shards, LocalShards) or shards.all_local() else _FAR
 
     @property
     def segments(self) -> tuple[int, ...]:
         return self.version.segments
 
     @cached_property
-    def shards(self) -> ShardSet | RemoteShards:
+    def shards(self) -> LocalShards | RemoteShards:
         version, shards = self.version, self.version.manifest.shards
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
-            return ShardSet(records, self.open_shard)
+            return LocalShards(records, self.open_shard)
         copies = None
         if self.copies is not None:
-            copies = LocalCopies(self.copies, version.store, version.dataset_id, shards, self.verify)
+            copies = CachedShards(self.copies, version.store, version.dataset_id, shards, self.verify)
         return RemoteShards(records, RangedShards(self._read_ranges, _Objects(version.dataset_id, shards)), copies)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
@@ -94,10 +95,14 @@ class VersionRecords(RecordBase):
             return self.version.store.read_ranges(ranges)
 
     def open_shard(self, number: int, since: int) -> ShardReader:
-        """Return a reader of a shard in a local store, for a read that began at a time of the monotonic clock.
+        """Return a reader of a shard in a local store.
+
+        Args:
+            number: the shard.
+            since: when the read began, in nanoseconds of the monotonic clock.
 
         Raises:
-            CorruptionError: if its files are not what was published.
+            CorruptionError: if its files differ from those that were published.
             VersionNotFoundError: if the version was deleted meanwhile.
         """
         with self.version.told_of_deletion(), self.version.shard_file(number) as path:
@@ -115,7 +120,7 @@ class VersionRecords(RecordBase):
 
 
 class _Objects(dict[int, ShardObject]):
-    """The objects of shards, made at first use: a version may have very many."""
+    """The objects of the shards, by shard number. They are made when first used: a version may have very many."""
 
     def __init__(self, dataset_id: str, shards: Sequence[ShardFile]) -> None:
         self._dataset_id = dataset_id

@@ -1,4 +1,4 @@
-"""What can be done with records that are read by number, wherever they come from."""
+"""Views: records by number, slices, splits and streams, wherever the records come from."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from cachelayer.streams.stream_options import StreamArguments, make_options, tak
 
 
 class Base(Protocol):
-    """The records that views show. Safe to use from threads; picklable."""
+    """The records that a view selects from. Thread-safe and picklable."""
 
     @property
     def digest(self) -> str:
-        """Identity of the records, in hexadecimal."""
+        """The digest of the records, in hexadecimal."""
 
     @property
     def element_spec(self) -> Tree:
@@ -38,35 +38,35 @@ class Base(Protocol):
 
     @property
     def record_nbytes(self) -> int:
-        """About the bytes of a record."""
+        """Approximate bytes of a record."""
 
     @property
     def read_together(self) -> int:
-        """How many records, in batches of fewer, had best be read at once."""
+        """Number of records that a stream with smaller batches should read at once."""
 
     @property
     def reading_cost(self) -> ReadingCost:
-        """What is known beforehand of the cost of a record."""
+        """What is known in advance about the cost of reading a record."""
 
     @property
     def segments(self) -> tuple[int, ...]:
-        """Numbers of records that came to it one after another: what is drawn of one does not depend on later ones."""
+        """The number of records of each segment: of the first build, and of each append."""
 
     def element(self, number: int) -> Any:
-        """One element."""
+        """Return one element."""
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
-        """Elements of these numbers, all within the base."""
+        """Return the elements of these record numbers, each in [0, len)."""
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
-        """The same, with leaves stacked on a leading axis; of a dict only the keys in ``names``."""
+        """Return the elements stacked on a leading axis; with ``names``, only these keys of a dict element."""
 
-    def batches(self, parts: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        """The batches of several sets of numbers, read at once."""
+    def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
+        """Return a batch for each array of record numbers, all read at once."""
 
 
 class View(ABC, Generic[T]):
-    """Records in an order of their own: a whole base, or a part of it. Slicing copies nothing."""
+    """Records of a base in an order of their own: all of them, or some. Slicing copies nothing."""
 
     def __init__(self, base: Base, selection: Selection | None = None) -> None:
         self._base = base
@@ -74,20 +74,20 @@ class View(ABC, Generic[T]):
 
     @abstractmethod
     def _with_selection(self, selection: Selection) -> Self:
-        """The same records, shown otherwise."""
+        """Return a view of the same base with another selection."""
 
     @property
     def element_spec(self) -> Tree:
-        """The structure of an element, with :class:`cachelayer.ArraySpec` and the like as leaves."""
+        """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
         return self._base.element_spec
 
     @property
     def _declared_spec(self) -> Tree | None:
-        """The element spec that all records are known to have; None if only the first of them tells."""
+        """The element spec that all records are known to have; None if it is only inferred from the first record."""
         return self.element_spec
 
     def _stored(self) -> View[Any] | None:
-        """Return the records as they are stored, images and sounds as their files; None if they are not stored."""
+        """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
         return None
 
     def __records__(self) -> ViewRecords:
@@ -95,7 +95,7 @@ class View(ABC, Generic[T]):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 that identifies the records and their numbers, in hexadecimal."""
+        """SHA-256 that identifies the records and their order, in hexadecimal."""
         return self._selection.digest(self._base.digest, len(self._base))
 
     def __len__(self) -> int:
@@ -106,74 +106,78 @@ class View(ABC, Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
-        """One element, or a view of a part.
+        """Return one element, or a view of a slice.
 
         Raises:
-            RecordIndexError: where there is no such record; it is an IndexError.
+            RecordIndexError: if there is no such record; it is an IndexError.
         """
         if isinstance(index, slice):
             return self._with_selection(self._selection.slice(index))
         return self._base.element(self._selection.number(index))
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
-        """A view of some records, in the order of their indices.
+        """Return a view of some records, in the order of their indices.
 
         Args:
-            indices: integers, of which negative ones count from the end, and one may stand there more than once; or a
-                mask of one bool a record; or a slice.
+            indices: integers, which may repeat, and negative ones count from the end; or a mask with one bool for each
+                record; or a slice.
 
         Raises:
-            RecordIndexError: where there is no such record.
-            InvalidArgumentError: where a mask has another length.
-            InvalidTypeError: where they are neither integers nor bools.
+            RecordIndexError: if there is no such record.
+            InvalidArgumentError: if a mask has the wrong length.
+            InvalidTypeError: if they are neither integers nor bools.
         """
         return self._with_selection(self._selection.select(indices))
 
     def split(self, shares: Mapping[str, float], *, seed: int) -> dict[str, Self]:
-        """Views of parts that hold each record once, drawn at random and stable.
+        """Split the records at random into views that do not overlap, such as ``train`` and ``val``.
 
-        Each segment of records that came to the dataset at once is drawn by itself, so no record moves from one part to
-        another in a version that was made by appending. Within a part records keep their order.
+        Records that were appended at once are split by themselves: in a version with more records appended, every
+        record stays in its view. The records of each view keep their order.
 
         Args:
-            shares: the share of each part; they sum to 1.
-            seed: an integer in [0, 2**64); with the shares it decides the parts.
+            shares: the fraction of the records that each view gets, by its name; they sum to 1.
+            seed: an integer in [0, 2**64). The same seed and shares give the same views.
+
+        Returns:
+            The views by their names.
 
         Raises:
-            InvalidArgumentError: where shares or seed cannot be, or a record stands in this view more than once.
+            InvalidArgumentError: if the shares or the seed are invalid, or if this view holds a record more than once.
         """
         if self._selection.has_repeats:
-            raise InvalidArgumentError("this view has records more than once, which would come into several parts")
-        parts = split(self._selection, self._base.segments, shares, seed)
-        return {name: self._with_selection(part) for name, part in parts.items()}
+            raise InvalidArgumentError("this view holds a record more than once: split it before you repeat records")
+        selections = split(self._selection, self._base.segments, shares, seed)
+        return {name: self._with_selection(selection) for name, selection in selections.items()}
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
 
     def __getitems__(self, indices: Sequence[int] | NDArray[Any]) -> list[T]:
-        """The elements of these indices, in a list. Each is the caller's own.
+        """Return the elements of these indices as a list. The caller may change them.
 
         Args:
-            indices: integers, of which negative ones count from the end; or a mask of one bool a record.
+            indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
         """
         return self._base.elements(self._selection.take(indices))
 
     def read(self, indices: Sequence[int] | NDArray[Any] | slice, fields: Sequence[str] | None = None) -> Any:
-        """Many elements at once: the element's structure, with leaves stacked on a leading axis.
+        """Return many elements at once, in the structure of one element, with leaves stacked on a leading axis.
 
         Args:
-            indices: integers, of which negative ones count from the end; or a mask of one bool a record; or a slice.
-            fields: keys of a dict element: the others are neither read nor returned.
+            indices: integers, of which negative ones count from the end; or a mask with one bool for each record; or a
+                slice.
+            fields: keys of a dict element: only these are decoded and returned.
 
         Returns:
             Leaves of known shape as arrays ``[len(indices), *shape]``; bytes and str as object arrays
             ``[len(indices)]``; arrays with unknown dimensions as :class:`cachelayer.Ragged`; leaves that are None
-            somewhere in the version as :class:`cachelayer.Nullable`. All of it is the caller's own.
+            in some records of the version as :class:`cachelayer.Nullable`. The caller may change all of it.
 
         Raises:
-            RecordIndexError: where there is no such record.
-            InvalidArgumentError: where a field does not exist, or a mask has another length.
-            InvalidTypeError: where the indices are neither integers nor bools.
+            RecordIndexError: if there is no such record.
+            InvalidArgumentError: if a field does not exist, or a mask has the wrong length.
+            InvalidTypeError: if the indices are neither integers nor bools.
         """
         return self._base.batch(self._selection.take(indices), None if fields is None else _names(fields))
 
@@ -199,26 +203,26 @@ class View(ABC, Generic[T]):
     ) -> Stream[Any]: ...
     @takes_stream_options()
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
-        """The records as a sequence, the same for any number of shards, resumable at any place.
+        """Return the records as a sequence: the same for any number of shards, resumable at any position.
 
         Args:
-            global_batch_size: records of a step over all shards; each shard gets batches of its share. None gives one
-                element at a time.
-            shuffle: permute all records exactly, anew in each epoch.
+            global_batch_size: the number of records of a step over all shards, which each get a share of them. None
+                gives one element at a time.
+            shuffle: permute all records exactly, differently in each epoch.
             seed: an integer in [0, 2**64), required with shuffle.
-            reshuffle: False keeps the same order in every epoch.
-            num_epochs: epochs from position 0 on; None for no end.
+            reshuffle: False uses the same order in every epoch.
+            num_epochs: number of epochs, counted from position 0; None for an endless stream.
             shard: (index, count), or an object with shard_index and shard_count.
-            remainder: what becomes of a shorter last step of an epoch: "keep", the default, shares it out, so that
-                shards may get different numbers of records; "drop" skips it; "pad" fills it up and gives
-                ``(batch, mask)`` at every step.
-            start: a global position in records, over all epochs and all shards.
-            prefetch: batches, or elements, that are read ahead in the background. These and one more are held in
-                memory; several small ones are read at once, up to 4 MB for each that is asked for. 0 reads none ahead.
+            remainder: what to do with a shorter last step of an epoch: "keep", the default, distributes it, so shards
+                may get different numbers of records; "drop" skips it; "pad" fills it up and gives ``(batch, mask)``
+                at every step.
+            start: the global position to begin at: a number of records, over all epochs and all shards.
+            prefetch: the number of batches, or elements, to read ahead in the background. Memory holds these and one
+                more. Several small ones are read at once, up to 4 MB for each of this number. 0 reads nothing ahead.
 
         Raises:
-            InvalidArgumentError: where an argument cannot be; the message names it and the fix.
-            InvalidTypeError: where an argument is of the wrong type.
+            InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+            InvalidTypeError: if an argument is of the wrong type.
         """
         checked = make_options(len(self), global_batch_size, **options)
         return Stream(StepReader(records_of(self), checked))
@@ -230,15 +234,15 @@ class ViewRecords:
 
     Args:
         view: the view.
-        named: their digest, if it is not that of the view.
+        named_digest: their digest, if it is not that of the view.
     """
 
     view: View[Any]
-    named: str | None = None
+    named_digest: str | None = None
 
     @property
     def digest(self) -> str:
-        return self.view.digest if self.named is None else self.named
+        return self.view.digest if self.named_digest is None else self.named_digest
 
     @property
     def element_spec(self) -> Tree:
@@ -278,13 +282,13 @@ class ViewRecords:
         return self.view._base.batches([selection.take(indices) for indices in batches])
 
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
-        """Return how elements that functions were applied to become batches.
+        """Return what makes batches of elements that functions have changed.
 
         Args:
-            element_spec: that of the elements, as a user wrote it, if it is not that of the records.
+            element_spec: the element spec that the user declares for the changed elements; None if there is none.
 
         Raises:
-            InvalidArgumentError: if it is no element spec.
+            InvalidArgumentError: if it is not an element spec.
         """
         return Stacking(self, None if element_spec is None else declared(element_spec))
 
@@ -296,13 +300,13 @@ class ViewRecords:
 
 
 def _names(fields: Any) -> Sequence[str]:
-    """Return the keys that a user handed in, of which an iterator is gone through once."""
+    """Return the keys in a list or an iterator of the user, which is read only once."""
     if isinstance(fields, (str, bytes)) or not isinstance(fields, Iterable):
         raise InvalidArgumentError(f"fields={fields!r}: pass a tuple of keys")
     names = tuple(fields)
     for name in names:
         if not isinstance(name, str):
             raise InvalidTypeError(
-                f"fields={names!r} hold {name!r} of type {type(name).__name__}: pass a tuple of keys"
+                f"fields={names!r} holds {name!r} of type {type(name).__name__}: pass a tuple of keys"
             )
     return names

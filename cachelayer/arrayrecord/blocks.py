@@ -1,7 +1,7 @@
-"""Places in an ArrayRecord file: a 24-byte header stands at every multiple of 64 KiB, wherever it falls.
+"""Offsets in an ArrayRecord file, which has a 24-byte block header at every multiple of 64 KiB, even inside records.
 
-A *position* is an offset in the file. A *logical* offset leaves the headers out, so that what follows another thing
-in the file has the next logical offset. Source: the Riegeli records file format specification.
+A *position* is an offset in the file. A *logical* offset does not count the block headers, so that what follows a
+record has the next logical offset. Source: the Riegeli records file format specification.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def to_logical(position: int) -> int: ...
 @overload
 def to_logical(position: Ints) -> Ints: ...
 def to_logical(position: Any) -> Any:
-    """The logical offset of a position; that of a header is that of the first byte after it."""
+    """Return the logical offset of a position. A header has the logical offset of the first byte after it."""
     return position // BLOCK * PAYLOAD + np.maximum(position % BLOCK - HEADER, 0)
 
 
@@ -32,12 +32,12 @@ def to_position(logical: int) -> int: ...
 @overload
 def to_position(logical: Ints) -> Ints: ...
 def to_position(logical: Any) -> Any:
-    """The position of the byte at a logical offset."""
+    """Return the position of the byte at a logical offset."""
     return logical + HEADER * (logical // PAYLOAD + 1)
 
 
 def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:
-    """Return which ranges do not lie in their files, whatever numbers they are; no sum of them overflows.
+    """Return which ranges do not lie in their files. Safe for any numbers: no sum overflows.
 
     Args:
         room: the bytes of each file without block headers: ``to_logical(nbytes)``.
@@ -47,15 +47,15 @@ def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]
 
 
 def pieces(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """The unbroken pieces of ranges.
+    """Split ranges at the block headers.
 
     Args:
-        logical: where each range begins.
-        lengths: bytes of each range, without headers.
+        logical: the logical offset of each range.
+        lengths: bytes of each range, without block headers.
 
     Returns:
-        For each piece the number of its range, its place within the range, its position in the file, its length.
-        Empty ranges have none.
+        For each piece the number of its range, its offset in the range, its position in the file, its length.
+        Empty ranges have no pieces.
     """
     ranges = np.flatnonzero(lengths > 0)
     begin = logical[ranges]

@@ -1,15 +1,15 @@
-"""Blocks of powers of two, cut out of one that is as large as all of them."""
+"""A buddy allocator: blocks of sizes that are powers of two, split from one large block."""
 
 from __future__ import annotations
 
 
 class Buddies:
-    """Hands out blocks that do not overlap; a block of order k has 2**k units and begins at a multiple of that.
+    """Hands out blocks that do not overlap. A block of order k has 2**k units and begins at a multiple of 2**k.
 
-    Blocks that are given back are handed out again as they are, or join their other half.
+    A block that is given back is merged with its other half as soon as both are free.
 
     Args:
-        order: the order of all there is.
+        order: the order of the large block.
     """
 
     def __init__(self, order: int) -> None:
@@ -17,20 +17,20 @@ class Buddies:
 
     @property
     def free_blocks(self) -> int:
-        """How many blocks nobody has."""
+        """The number of free blocks."""
         return sum(map(len, self._free))
 
     def has(self, order: int) -> bool:
-        """Return whether a block of this order can be had without cutting a larger one."""
+        """Return whether a block of this order is free, so that no larger one needs to be split."""
         return order < len(self._free) and bool(self._free[order])
 
     def take(self, order: int) -> int | None:
-        """Return where a block of this order begins, in units; None if there is none."""
-        found = next((larger for larger in range(order, len(self._free)) if self._free[larger]), None)
-        if found is None:
+        """Hand out a block of this order: return where it begins, in units; None if no block is large enough."""
+        smallest = next((larger for larger in range(order, len(self._free)) if self._free[larger]), None)
+        if smallest is None:
             return None
-        start = self._free[found].pop()
-        for smaller in range(order, found):
+        start = self._free[smallest].pop()
+        for smaller in range(order, smallest):
             self._free[smaller].add(start + (1 << smaller))
         return start
 

@@ -1,4 +1,4 @@
-"""How records are stored in a shard."""
+"""The compression of records in a shard."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _DEFAULT_LEVEL = 3
 
 @dataclass(frozen=True)
 class Compression:
-    """Compression of each record by itself.
+    """A way to compress records, each on its own.
 
     Args:
-        zstd_level: level of zstd, or None for no compression.
+        zstd_level: the level of zstd; None for no compression.
     """
 
     zstd_level: int | None = None
@@ -26,12 +26,12 @@ class Compression:
 
     @property
     def writer_option(self) -> str:
-        """The option of ``ArrayRecordWriter``."""
+        """The option that ``ArrayRecordWriter`` takes."""
         return "uncompressed" if self.zstd_level is None else f"zstd:{self.zstd_level},window_log:20"
 
     @classmethod
     def parse(cls, text: str | None) -> Compression:
-        """None or ``"none"``, ``"zstd"``, or ``"zstd:<level>"``.
+        """Return the compression that a user names: None or ``"none"``, ``"zstd"``, or ``"zstd:<level>"``.
 
         Raises:
             InvalidArgumentError: for anything else.

@@ -1,4 +1,4 @@
-"""Records compressed one by one: a varint of the decompressed size, then a zstd frame; an empty record is 0."""
+"""Decompress records, each stored as a varint of its decompressed size and a zstd frame; an empty record is a zero."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
-# No record is larger, so that a size which was damaged cannot ask for all memory.
+# A record is at most this large, so that a damaged size cannot demand all memory.
 _MAX_RECORD_NBYTES = 2**32 - 1
 _THREADS = min(4, os.cpu_count() or 1)
-# Below this, handing work over takes longer than it saves.
+# Below this, handing work to threads takes longer than it saves.
 _PARALLEL_NBYTES = 1 << 18
 
 
-Part = tuple[Ints, RecordBuffer]
-"""Rows of a batch, and what is stored of each."""
+StoredRows = tuple[Ints, RecordBuffer]
+"""Rows of a batch, and their records as they are stored."""
 
 
-def decompressed(parts: Sequence[Part], name: Callable[[int], str], holder: object = None) -> RecordBuffer:
-    """The records, decompressed in a few calls that need no GIL.
+def decompressed(parts: Sequence[StoredRows], name: Callable[[int], str], holder: object = None) -> RecordBuffer:
+    """Decompress the records of a batch, in a few calls that release the GIL.
 
     Args:
-        parts: what is stored, with the rows that it comes to; each row stands in one of them.
-        name: what an error calls the record of a row.
-        holder: keeps the memory of what is stored for as long as any thread reads it.
+        parts: the stored records and the rows of the batch that they belong to; each row is in one part.
+        name: returns what errors call the record of a row.
+        holder: an object that keeps the memory of the stored records alive while any thread reads it.
 
     Raises:
-        CorruptionError: if one does not decompress to its size.
+        CorruptionError: if a record does not decompress to its size.
     """
     try:
         return _at_once(parts, holder)
@@ -47,29 +47,29 @@ def decompressed(parts: Sequence[Part], name: Callable[[int], str], holder: obje
     only = np.zeros(1, np.int64)
     for rows, stored in parts:
         for place, row in enumerate(rows.tolist()):
-            each = slice(place, place + 1)
-            one = RecordBuffer(stored.buffer, stored.starts[each], stored.lengths[each])
+            here = slice(place, place + 1)
+            one = RecordBuffer(stored.buffer, stored.starts[here], stored.lengths[here])
             decompressed([(only, one)], lambda _, row=row: name(row), holder)  # type: ignore[misc]
-    raise CorruptionError(f"{name(0)} and others do not decompress together, but one by one")
+    raise CorruptionError(f"{name(0)} and the others of its batch decompress one by one, but not together")
 
 
-def _at_once(parts: Sequence[Part], holder: object) -> RecordBuffer:
+def _at_once(parts: Sequence[StoredRows], holder: object) -> RecordBuffer:
     import zstandard
 
     sizes = np.zeros(sum(len(rows) for rows, _ in parts), np.int64)
     jobs: list[tuple[Ints, memoryview, NDArray[np.uint64], Ints]] = []
     for rows, stored in parts:
         ends = stored.starts + stored.lengths
-        mine, frames = varints.decode_each(stored.buffer, stored.starts, ends)
-        if len(mine) and (int(mine.max()) > _MAX_RECORD_NBYTES or int(mine.min()) < 0):
+        nbytes, frames = varints.decode_each(stored.buffer, stored.starts, ends)
+        if len(nbytes) and (int(nbytes.max()) > _MAX_RECORD_NBYTES or int(nbytes.min()) < 0):
             raise CorruptionError("has an impossible size")
-        sizes[rows] = mine
-        filled = np.flatnonzero(mine)
+        sizes[rows] = nbytes
+        filled = np.flatnonzero(nbytes)
         segments = np.column_stack([frames, ends - frames])[filled].astype("<u8")
-        count = _THREADS if int(mine.sum()) > _PARALLEL_NBYTES else 1
+        count = _THREADS if int(nbytes.sum()) > _PARALLEL_NBYTES else 1
         bounds = np.linspace(0, len(filled), count + 1).astype(np.int64)
         jobs.extend(
-            (rows[filled[start:stop]], stored.memory(), segments[start:stop], mine[filled[start:stop]])
+            (rows[filled[start:stop]], stored.memory(), segments[start:stop], nbytes[filled[start:stop]])
             for start, stop in pairwise(bounds.tolist())
             if start < stop
         )
@@ -92,7 +92,7 @@ def _at_once(parts: Sequence[Part], holder: object) -> RecordBuffer:
 
 
 def _frames(memory: memoryview, segments: NDArray[np.uint64], sizes: Ints, holder: object) -> Any:  # noqa: ARG001
-    # The thread holds the memory, also when the one that waits for it was interrupted.
+    # The argument keeps the memory alive in this thread, even if the waiting thread was interrupted.
     import zstandard
 
     return zstandard.ZstdDecompressor().multi_decompress_to_buffer(
@@ -103,6 +103,6 @@ def _frames(memory: memoryview, segments: NDArray[np.uint64], sizes: Ints, holde
 
 
 @cache
-def _pool(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a child of a fork has none of its parent's threads
-    # The library's own threads are started anew by each call, which takes most of what they save.
+def _pool(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child does not have its parent's threads
+    # zstandard starts its own threads anew in each call, which costs most of the time that they save.
     return ThreadPoolExecutor(max(1, _THREADS - 1), "cachelayer-decompress")

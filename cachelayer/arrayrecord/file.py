@@ -1,4 +1,4 @@
-"""Any ArrayRecord file, by its footer alone: no index, no manifest."""
+"""Read the records of any ArrayRecord file: its footer is enough, no index or manifest is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cachelayer.errors import CorruptionError, FormatError, StorageError
 from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints, splits_of
 
-# A chunk header and enough of the chunk for its compression, the sizes of one record and the varints before its values.
+# The chunk header, and enough of the chunk for its compression, the size of one record and the varints before it.
 _HEAD = CHUNK_HEADER + 64
 _SAMPLED_HEADERS = 256
 _SIMPLE = ord("r")
@@ -27,23 +27,23 @@ _ONE_RECORD = {0: "none", ord("z"): "zstd"}
 
 
 class RecordFile(Protocol):
-    """The records of a file by number. Safe to use from threads."""
+    """The records of a file, by number. Safe to use from threads."""
 
     def __len__(self) -> int: ...
 
     def read(self, numbers: Ints) -> list[bytes]:
-        """The records of these numbers, all within the file."""
+        """Return the records of these numbers, all within the file."""
 
 
 def open_file(path: Path, verify: Verify) -> RecordFile:
-    """The records of a file, by our own reader where it can, else by the stock one.
+    """Open a file with our own reader, or with array_record's if ours cannot read it.
 
-    Files whose footer is compressed by brotli or snappy, or transposed, take the stock reader; so does
-    ``verify="always"``, since the checksums of a foreign file are HighwayHashes, which only it can check quickly.
+    Our reader cannot read a footer that is transposed, or compressed by brotli or snappy. ``verify="always"`` needs
+    array_record's reader too: the checksums of a foreign file are HighwayHashes, which only it can check quickly.
 
     Raises:
-        StorageError: where the file cannot be opened.
-        CorruptionError: where it is not a whole ArrayRecord file.
+        StorageError: if the file cannot be opened.
+        CorruptionError: if it is not a whole ArrayRecord file.
     """
     mapped = map_file(path)
     if verify == "always":
@@ -55,10 +55,10 @@ def open_file(path: Path, verify: Verify) -> RecordFile:
 
 
 def map_file(path: Path) -> MappedFile:
-    """The file, mapped.
+    """Map a file.
 
     Raises:
-        StorageError: where it cannot be opened.
+        StorageError: if it cannot be opened.
     """
     try:
         return MappedFile.open(path)
@@ -67,14 +67,14 @@ def map_file(path: Path) -> MappedFile:
 
 
 def fingerprint(file: ByteFile) -> str:
-    """A hash of the size, the footer and up to 256 chunk headers, which hold hashes of what is in the chunks."""
+    """Return a hash of the size, the footer and up to 256 chunk headers, which hold hashes of their chunks."""
     state = hashlib.sha256(file.nbytes.to_bytes(8, "little"))
     footer_offset = read_postscript(file)
     state.update(memoryview(file.tail(footer_offset).data))
     try:
         offsets = read_footer(file).chunk_offsets
     except FormatError:
-        # Compressed in a way that we do not read; the header of the footer chunk holds the hash of all offsets.
+        # We cannot read its compression. The header of the footer chunk, which is hashed, holds a hash of the offsets.
         return state.hexdigest()
     sampled = offsets[np.linspace(0, len(offsets) - 1, min(len(offsets), _SAMPLED_HEADERS)).astype(np.int64)]
     state.update(file.slab(to_logical(sampled), CHUNK_HEADER).tobytes())
@@ -82,7 +82,7 @@ def fingerprint(file: ByteFile) -> str:
 
 
 class StockFile:
-    """A file read by array_record's own reader, which checks every chunk."""
+    """A file that is read by array_record's own reader, which checks every chunk."""
 
     def __init__(self, path: Path) -> None:
         from array_record.python.array_record_module import ArrayRecordReader
@@ -97,14 +97,14 @@ class StockFile:
 
     def read(self, numbers: Ints) -> list[bytes]:
         try:
-            # read([i]) goes over all chunks of the file; read(i, i + 1) does not.
+            # read([i]) visits all chunks of the file; read(i, i + 1) does not.
             return [self._reader.read(number, number + 1)[0] for number in numbers.tolist()]
         except RuntimeError as error:
             raise CorruptionError(f"{self._path}: {error}") from error
 
 
 class ArrayRecordFile:
-    """A file of which we read the chunks ourselves.
+    """A file that our own reader reads.
 
     Args:
         mapped: the file.
@@ -148,19 +148,19 @@ class ArrayRecordFile:
         return out
 
     def _values(self, heads: Bytes, chunks: Ints, numbers: Ints, compression: str) -> list[bytes]:
-        """The one record of each of these chunks."""
+        """Return the records of chunks that hold one record each."""
         sizes_nbytes, sizes = varints.decode_rows(heads, CHUNK_HEADER + 1)
         data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
         begin = sizes + sizes_nbytes
         lengths = data_nbytes - (begin - CHUNK_HEADER)
         if (lengths < 0).any() or (begin > _HEAD - 10).any():
-            raise CorruptionError(f"{self._mapped.path}: a chunk is not as it was written")
+            raise CorruptionError(f"{self._mapped.path}: a chunk is damaged")
         name = f"{self._mapped.path}: record"
-        found = self._mapped.records(chunks + begin, lengths, compression, lambda row: f"{name} {numbers[row]}")
-        return found.to_list()
+        records = self._mapped.records(chunks + begin, lengths, compression, lambda row: f"{name} {numbers[row]}")
+        return records.to_list()
 
     def _chunk(self, chunk: int) -> Sequence[bytes]:
-        """All records of a chunk."""
+        """Return all records of a chunk."""
         first, last = int(self._splits[chunk]), int(self._splits[chunk + 1])
         try:
             values, sizes = simple_chunk(self._mapped, int(self._chunks[chunk]))

@@ -1,4 +1,4 @@
-"""The tail of an ArrayRecord file: where its chunks are."""
+"""The footer of an ArrayRecord file, which says where its chunks are."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
 
 
 class ByteFile(Protocol):
-    """A file whose bytes are read by logical ranges."""
+    """A file that is read by logical ranges."""
 
     @property
     def path(self) -> Path | str:
-        """What error messages call it."""
+        """The name of the file in error messages."""
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size of the file."""
 
     def range(self, logical: int, length: int) -> Bytes:
-        """A copy of one range.
+        """Return a copy of one range.
 
         Raises:
-            CorruptionError: where it reaches past the end of the file.
+            CorruptionError: if it reaches past the end of the file.
         """
 
     def slab(self, logical: Ints, nbytes: int) -> Bytes:
-        """A copy of ranges of one length, as rows."""
+        """Return copies of ranges of one length, as rows."""
 
     def tail(self, position: int) -> Bytes:
-        """All from a position on, block headers and all."""
+        """Return all bytes from a position to the end, with block headers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Footer:
-    """Where the chunks of records lie.
+    """The chunks of a file.
 
     Args:
-        chunk_offsets: position of each chunk.
-        chunk_records: number of records in each.
-        footer_offset: position of the footer chunk: the last chunk of records ends there.
+        chunk_offsets: the position of each chunk.
+        chunk_records: the number of records in each.
+        footer_offset: the position of the footer chunk, where the last chunk of records ends.
     """
 
     chunk_offsets: Ints
@@ -59,10 +59,10 @@ class Footer:
 
 
 def read_postscript(file: ByteFile) -> int:
-    """The position of the footer chunk.
+    """Return the position of the footer chunk.
 
     Raises:
-        CorruptionError: where the file does not end as a whole ArrayRecord file does.
+        CorruptionError: if the file does not end as a whole ArrayRecord file does.
     """
     size = file.nbytes
     if size < 2 * BLOCK or size % BLOCK:
@@ -78,11 +78,11 @@ def read_postscript(file: ByteFile) -> int:
 
 
 def read_footer(file: ByteFile) -> Footer:
-    """The footer of a file.
+    """Return the footer of a file.
 
     Raises:
-        CorruptionError: where it is not as it was written.
-        FormatError: where it is transposed, or compressed by something else than zstd.
+        CorruptionError: if it is damaged.
+        FormatError: if it is transposed, or compressed by anything but zstd.
     """
     footer_offset = read_postscript(file)
     values, sizes = simple_chunk(file, int(to_logical(footer_offset)))
@@ -92,7 +92,10 @@ def read_footer(file: ByteFile) -> Footer:
 
 
 def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
-    """The footer from its records: ``{1: chunk_offset, 2: decoded_size, 3: num_records}`` each, zeros left out."""
+    """Return the footer from its records, each a message ``{1: chunk_offset, 2: decoded_size, 3: num_records}``.
+
+    Fields that are zero are left out of a message.
+    """
     numbers, starts = varints.decode_all(values)
     if len(numbers) % 2:
         raise CorruptionError("the footer does not consist of pairs of tag and value")
@@ -114,11 +117,11 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
 
 
 def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:
-    """The values and record sizes of the simple chunk at a logical offset.
+    """Return the values and record sizes of the simple chunk at a logical offset.
 
     Raises:
-        CorruptionError: where there is none.
-        FormatError: where it is transposed, or compressed by something else than zstd.
+        CorruptionError: if there is no simple chunk.
+        FormatError: if it is transposed, or compressed by anything but zstd.
     """
     header = file.range(logical, CHUNK_HEADER)
     data_size = int(header[8:16].view("<u8")[0])
@@ -158,7 +161,7 @@ def _decompressed_chunk(data: Bytes, file: ByteFile) -> tuple[Bytes, Ints]:
 
 
 def _fields(values: Bytes) -> dict[int, int]:
-    """The varint and fixed64 fields of a small protocol buffer message."""
+    """Return the varint and fixed64 fields of a small protocol buffer message."""
     fields: dict[int, int] = {}
     offset = 0
     while offset < len(values):

@@ -1,13 +1,13 @@
-"""The index of a shard: where each record lies, and its checksum, in a file that is mapped and never parsed.
+"""The index of a shard: the place and the checksum of each record, in a file that can be mapped and needs no parsing.
 
-A header of 64 bytes, then a row of 16 bytes a record, all little-endian::
+It has a header of 64 bytes, then a row of 16 bytes for each record, all little-endian::
 
     0   8s   magic
     8   u32  version of this layout
     12  u32  compression: 0 none, 1 zstd
     16  u64  number of records
     24  u64  position of record 0 in the shard
-    32  u64  bytes of every record where all have the same number and follow by arithmetic, else 2**64 - 1
+    32  u64  bytes of every record if all have one size and their places follow by arithmetic, else 2**64 - 1
     40  u64  bytes of the shard
     48  u64  zero
     56  u32  CRC32C of the rows
@@ -16,7 +16,7 @@ A header of 64 bytes, then a row of 16 bytes a record, all little-endian::
     row: u64 position, u32 length, u32 CRC32C of the record
 
 Position and length give the stored bytes of a record: the record itself, or a varint with its length and then its
-zstd frame. The length in a row leaves block headers out. Record i of n-byte records lies at logical offset
+zstd frame. The length in a row does not count block headers. Record i of n-byte records lies at logical offset
 ``logical(first) + i * (42 + varint_nbytes(n) + n)``.
 """
 
@@ -44,14 +44,14 @@ _CHUNK_OVERHEAD = 42
 
 @dataclass(frozen=True)
 class IndexHeader:
-    """What the header of an index says.
+    """The header of an index.
 
     Args:
         compression: ``none`` or ``zstd``.
-        records: number of records.
-        first_position: position of record 0.
-        record_nbytes: bytes of every record where places follow by arithmetic, else None.
-        shard_nbytes: bytes of the shard.
+        records: the number of records.
+        first_position: the position of record 0.
+        record_nbytes: the bytes of every record if places follow by arithmetic, else None.
+        shard_nbytes: the bytes of the shard.
     """
 
     compression: str
@@ -61,24 +61,28 @@ class IndexHeader:
     shard_nbytes: int
 
     def stride(self) -> int:
-        """Logical bytes from one record to the next, where they have one size."""
+        """Return the logical bytes from one record to the next.
+
+        Raises:
+            ValueError: if records have different sizes.
+        """
         if self.record_nbytes is None:
             raise ValueError("records of this shard have different sizes")
         return chunk_nbytes(self.record_nbytes)
 
 
 def nbytes_of(records: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bytes of the index of a shard of so many records, for each."""
+    """Return the bytes of an index, for each number of records."""
     return HEADER_NBYTES + records * ROW.itemsize
 
 
 def chunk_nbytes(record_nbytes: int) -> int:
-    """Logical bytes of an uncompressed chunk of one record."""
+    """Return the logical bytes of an uncompressed chunk of one record."""
     return _CHUNK_OVERHEAD + int(varints.nbytes_of(np.array([record_nbytes]))[0]) + record_nbytes
 
 
 def encode(header: IndexHeader, rows: NDArray[np.void]) -> bytes:
-    """The bytes of an index."""
+    """Return an index as bytes."""
     raw = rows.tobytes()
     head = _HEADER.pack(
         _MAGIC,
@@ -95,11 +99,11 @@ def encode(header: IndexHeader, rows: NDArray[np.void]) -> bytes:
 
 
 def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
-    """The header of an index of ``index_nbytes`` bytes.
+    """Return the header of an index of ``index_nbytes`` bytes.
 
     Raises:
-        FormatError: where it is of another format.
-        CorruptionError: where it is not as it was written.
+        FormatError: if it has another format.
+        CorruptionError: if it is damaged.
     """
     if len(raw) < HEADER_NBYTES:
         raise CorruptionError(f"{name}: an index of {len(raw)} bytes was cut short")
@@ -124,28 +128,28 @@ def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
 
 
 def header_checksum(raw: bytes) -> int:
-    """The CRC32C that ends a header: of all that stands before it, the checksum of the rows with it."""
+    """Return the CRC32C at the end of a header, which covers all that is before it, with the checksum of the rows."""
     checksum: int = struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0]
     return checksum
 
 
 def rows_checksum(raw_header: bytes) -> int:
-    """The CRC32C of the rows that a header holds."""
+    """Return the CRC32C of the rows, which a header holds."""
     checksum: int = _HEADER.unpack(raw_header[: _HEADER.size])[-1]
     return checksum
 
 
 def record_checksums(raw: bytes) -> NDArray[np.uint32]:
-    """The CRC32C of each record, of the bytes of an index."""
+    """Return the CRC32C of each record from the bytes of an index."""
     return np.frombuffer(raw, ROW, offset=HEADER_NBYTES)["crc32c"]
 
 
 def row_range(row: int) -> tuple[int, int]:
-    """Return where the row of a record begins and ends in an index."""
+    """Return the begin and the end of a record's row in an index."""
     start = HEADER_NBYTES + row * ROW.itemsize
     return start, start + ROW.itemsize
 
 
 def record_checksum(raw: bytes, row: int, start: int) -> int:
-    """Return the CRC32C of a record, of a part of an index that begins at ``start``."""
+    """Return the CRC32C of a record from the bytes of an index from ``start`` on."""
     return int(np.frombuffer(raw, ROW, count=1, offset=row_range(row)[0] - start)["crc32c"][0])

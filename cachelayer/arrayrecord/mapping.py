@@ -1,4 +1,4 @@
-"""Files that are read by logical ranges: mapped into memory, or by system calls where that cannot be."""
+"""Read files by logical ranges: from mapped memory, or by system calls if a file cannot be mapped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WARNED: list[Path] = []
 
 
 def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
-    """Ranges in the order in which they are given, those as one that follow each other without a page between them."""
+    """Join neighbouring ranges that have less than a page between them; keep their order."""
     apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + mmap.PAGESIZE)
     edge = np.ones(1, np.bool_)
     return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
@@ -34,7 +34,7 @@ def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a file is known by, so that another one at its path is found out."""
+    """What identifies a file, so that a replacement at its path is detected."""
 
     device: int
     inode: int
@@ -43,13 +43,13 @@ class Identity:
 
     @classmethod
     def of(cls, descriptor: int) -> Identity:
-        """The identity of an open file."""
+        """Return the identity of an open file."""
         stat = os.fstat(descriptor)
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 class _Window:
-    """The bytes of a mapped file as numpy takes them; holds the file mapped as long as an array of them lives."""
+    """The bytes of a mapped file for numpy. The file stays mapped as long as an array of them lives."""
 
     def __init__(self, slot: Slot, nbytes: int) -> None:
         self._slot = slot
@@ -59,12 +59,12 @@ class _Window:
 
 @dataclass(frozen=True, eq=False)
 class MappedFile:
-    """A file that is read without its block headers. It takes no file descriptor.
+    """A file that is read without its block headers. It keeps no file descriptor open.
 
     Args:
         path: the file.
-        identity: which file that was when it was opened.
-        slot: where it is mapped; None if it is read by system calls, from its path.
+        identity: identifies the file that was opened.
+        slot: where it is mapped; None if system calls read it from its path.
     """
 
     path: Path
@@ -73,68 +73,63 @@ class MappedFile:
 
     @classmethod
     def open(cls, path: Path, *, nbytes: int | None = None, since: int | None = None) -> MappedFile:
-        """Map a file, if it can be mapped.
+        """Open a file, and map it if the system allows that.
 
         Args:
-            nbytes: the size that it must have; any if it is None.
-            since: when the read began that it is mapped for: what is read since then stays mapped.
+            nbytes: the size that it must have; None for any size.
+            since: when the read that needs the file began: files that were read since then stay mapped.
 
         Raises:
             CorruptionError: if it is missing or has another size.
             StorageError: if it cannot be read.
         """
         with _opened(path) as descriptor:
-            found = Identity.of(descriptor)
-            if nbytes is not None and found.nbytes != nbytes:
-                raise CorruptionError(f"{path}: expected {nbytes} bytes, found {found.nbytes}: it was cut or replaced")
-            slot = _mapped(path, descriptor, found.nbytes, since) if found.nbytes else None
-            # What is cut after its size was asked for would end the process.
-            if os.fstat(descriptor).st_size < found.nbytes:
+            identity = _identity(path, descriptor, nbytes)
+            slot = _map(path, descriptor, identity.nbytes, since) if identity.nbytes else None
+            # If the file was cut after we asked for its size, reading the mapping would end the process.
+            if os.fstat(descriptor).st_size < identity.nbytes:
                 raise CorruptionError(f"{path}: it was cut while it was opened")
-        return cls(path, found, slot)
+        return cls(path, identity, slot)
 
     @classmethod
     def unmapped(cls, path: Path, *, nbytes: int | None = None) -> MappedFile:
-        """A file that is read by system calls; see :meth:`open`."""
+        """Open a file that is read by system calls; see :meth:`open`."""
         with _opened(path) as descriptor:
-            found = Identity.of(descriptor)
-            if nbytes is not None and found.nbytes != nbytes:
-                raise CorruptionError(f"{path}: expected {nbytes} bytes, found {found.nbytes}: it was cut or replaced")
-        return cls(path, found, None)
+            return cls(path, _identity(path, descriptor, nbytes), None)
 
     def mapped(self, since: int | None = None) -> MappedFile:
-        """The file, mapped if it can be.
+        """Return the file, mapped if the system allows that.
 
         Raises:
-            CorruptionError: if there is another file now, or it was cut.
+            CorruptionError: if the file was replaced or cut.
         """
-        found = MappedFile.open(self.path, since=since)
-        if found.identity != self.identity:
+        mapped = MappedFile.open(self.path, since=since)
+        if mapped.identity != self.identity:
             raise self._replaced()
-        return found
+        return mapped
 
     def without_mapping(self) -> MappedFile:
-        """The file, read by system calls."""
+        """Return the file, to be read by system calls."""
         return replace(self, slot=None)
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size of the file."""
         return self.identity.nbytes
 
     @property
     def room(self) -> int:
-        """Its bytes without block headers."""
+        """The size of the file without block headers."""
         blocks, rest = divmod(self.identity.nbytes, BLOCK)
         return blocks * PAYLOAD + max(0, rest - HEADER)
 
     @property
     def buffer(self) -> Bytes:
-        """Its bytes, read-only, block headers and all; a copy if it is not mapped."""
+        """The bytes of the file, with block headers, read-only; a copy if it is not mapped."""
         return self.tail(0)
 
     def tail(self, position: int) -> Bytes:
-        """All from a position on, block headers and all."""
+        """Return all bytes from a position to the end, with block headers."""
         if self.slot is None:
             with self._reading() as read:
                 out = np.empty(max(0, self.nbytes - position), np.uint8)
@@ -143,13 +138,13 @@ class MappedFile:
         return np.asarray(_Window(self.slot, self.nbytes))[position:]
 
     def rows(self, positions: Ints, nbytes: int) -> Bytes:
-        """A copy of what lies at positions, block headers and all, as rows of ``nbytes``.
+        """Return a copy of the ``nbytes`` bytes at each position, with block headers, as rows.
 
         Raises:
-            CorruptionError: if a row reaches past the end of the file.
+            CorruptionError: if a row does not lie in the file.
         """
         if len(positions) and (int(positions.min()) < 0 or int(positions.max()) > self.nbytes - nbytes):
-            raise CorruptionError(f"{self.path}: what is read lies outside of its {self.nbytes} bytes")
+            raise CorruptionError(f"{self.path}: a range that is read lies outside of its {self.nbytes} bytes")
         if self.slot is not None:
             return gather_rows(self.slot.space.memory, positions + self.slot.start, nbytes)
         out = np.empty((len(positions), nbytes), np.uint8)
@@ -162,7 +157,10 @@ class MappedFile:
         return CorruptionError(f"{self.path}: it was replaced after it was opened: fetch the version again")
 
     def are_resident(self, positions: Ints) -> bool:
-        """Whether bytes are in the page cache; True if the system does not tell, or has no such file any more."""
+        """Return whether the bytes at these positions are in the page cache.
+
+        True too if the system does not tell, or the file is gone.
+        """
         if not hasattr(os, "RWF_NOWAIT"):
             return True
         byte = [bytearray(1)]
@@ -177,7 +175,7 @@ class MappedFile:
         return True
 
     def will_need(self, starts: Ints, stops: Ints) -> None:
-        """Have the system fetch these ranges; returns before they are there. Does nothing where it cannot."""
+        """Ask the system to fetch these ranges, and do not wait for them. Do nothing if it takes no such requests."""
         if not hasattr(os, "posix_fadvise") or len(starts) == 0:
             return
         starts, stops = merged(starts, stops)
@@ -190,7 +188,7 @@ class MappedFile:
 
     @contextmanager
     def _descriptor(self) -> Iterator[int]:
-        """The file opened for a moment, or -1."""
+        """Open the file for a moment; yield -1 if that fails."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -202,7 +200,7 @@ class MappedFile:
             os.close(descriptor)
 
     def range(self, logical: int, length: int) -> Bytes:
-        """A copy of one range.
+        """Return a copy of one range.
 
         Raises:
             CorruptionError: if it reaches past the end of the file.
@@ -210,51 +208,51 @@ class MappedFile:
         return self.ranges(np.array([logical]), np.array([length]))
 
     def ranges(self, logical: Ints, lengths: Ints, name: Callable[[int], str] | None = None) -> Bytes:
-        """A copy of ranges of any lengths, one after another.
+        """Return a copy of ranges of any lengths, one after another.
 
         Args:
-            name: what an error calls a range; its file if it is None.
+            name: returns what errors call a range, by its number; by default they name the file.
 
         Raises:
-            CorruptionError: if one reaches past the end of the file.
+            CorruptionError: if a range reaches past the end of the file.
         """
-        call = name or (lambda _: f"{self.path}: a record")
+        name = name or (lambda _: f"{self.path}: a record")
         if self.slot is not None:
-            return Places(self.slot.space, self.slot, self.slot.start, self.room, logical, lengths, call).ranges()
-        check_inside(logical, lengths, self.room, call)
+            return Places(self.slot.space, self.slot, self.slot.start, self.room, logical, lengths, name).ranges()
+        check_inside(logical, lengths, self.room, name)
         return self._read(logical, lengths)
 
     def slab(self, logical: Ints, nbytes: int) -> Bytes:
-        """A copy of ranges of one length, as rows."""
+        """Return copies of ranges of one length, as rows."""
         return self.ranges(logical, np.full(len(logical), nbytes)).reshape(len(logical), nbytes)
 
     def uniform(self, logical: Ints, nbytes: int, name: Callable[[int], str]) -> Records:
-        """Records of one size; of a mapped file they are read part by part.
+        """Return records of one size; those of a mapped file are not read before they are used.
 
         Raises:
-            CorruptionError: if one reaches past the end of the file.
+            CorruptionError: if a record reaches past the end of the file.
         """
         slot = self.slot
         if slot is None:
             lengths = np.full(len(logical), nbytes)
-            found = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
-            return replace(found, uniform_nbytes=nbytes)
+            records = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
+            return replace(records, uniform_nbytes=nbytes)
         return UniformRecords.at(slot.space, slot, slot.start, self.room, logical, nbytes, name)
 
     def records(self, logical: Ints, lengths: Ints, compression: str, name: Callable[[int], str]) -> RecordBuffer:
-        """Records that are stored in ranges of these lengths.
+        """Return the records that are stored in these ranges.
 
         Raises:
-            CorruptionError: if one reaches past the end of its file, or does not decompress.
+            CorruptionError: if a record reaches past the end of the file, or does not decompress.
         """
         if self.slot is not None:
             slot = self.slot
             return Places(slot.space, slot, slot.start, self.room, logical, lengths, name).records(compression)
-        found = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
-        return found if compression == "none" else decompressed([(np.arange(len(found)), found)], name)
+        stored = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
+        return stored if compression == "none" else decompressed([(np.arange(len(stored)), stored)], name)
 
     def _read(self, logical: Ints, lengths: Ints) -> Bytes:
-        """A copy of ranges that lie in the file, by system calls."""
+        """Return a copy of ranges that lie in the file, read by system calls."""
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
         target = memoryview(out)  # type: ignore[arg-type]
@@ -267,10 +265,10 @@ class MappedFile:
 
     @contextmanager
     def _reading(self) -> Iterator[Callable[[memoryview, int], None]]:
-        """Fills memory from a position of the file on.
+        """Yield a function that fills memory with the bytes of the file from a position on.
 
         Raises:
-            CorruptionError: if there is another file now, or it was cut.
+            CorruptionError: if the file was replaced or cut.
         """
         with _opened(self.path) as descriptor:
             if Identity.of(descriptor) != self.identity:
@@ -301,7 +299,7 @@ def _opened(path: Path) -> Iterator[int]:
     except OSError as error:
         hint = ""
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            hint = ": too many files are open at this moment, none of them a shard; see `ulimit -n`"
+            hint = ": this process has too many files open, though no shards are among them: raise `ulimit -n`"
         raise StorageError(f"cannot open {path}: {error}{hint}") from error
     try:
         yield descriptor
@@ -309,7 +307,15 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _mapped(path: Path, descriptor: int, nbytes: int, since: int | None) -> Slot | None:
+def _identity(path: Path, descriptor: int, nbytes: int | None) -> Identity:
+    """Return the identity of an open file; raise unless it has the expected size."""
+    identity = Identity.of(descriptor)
+    if nbytes is not None and identity.nbytes != nbytes:
+        raise CorruptionError(f"{path}: expected {nbytes} bytes, found {identity.nbytes}: it was cut or replaced")
+    return identity
+
+
+def _map(path: Path, descriptor: int, nbytes: int, since: int | None) -> Slot | None:
     space = address_space()
     if space is None:
         return None
@@ -324,4 +330,4 @@ def _warn_once(path: Path, error: Exception) -> None:
     if _WARNED:
         return
     _WARNED.append(path)
-    warn(f"{path}, and others after it, cannot be mapped and are read by system calls, which is slower: {error}")
+    warn(f"{path} cannot be mapped: it, and other files like it, are read by system calls, which is slower: {error}")

@@ -1,4 +1,4 @@
-"""Records where they lie in mapped files: many of many files in one go, each checked to lie in its file."""
+"""Read records of many mapped files at once, from the memory where they lie; each is checked to lie in its file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from cachelayer.records.record_buffers import RecordBuffer
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:
-    """Raise if a range does not lie in its file; ``room`` is what :func:`outside` takes.
+    """Raise if a range does not lie in its file.
+
+    Args:
+        logical, lengths, room: see :func:`outside`.
+        name: returns what errors call a range, by its number.
 
     Raises:
-        CorruptionError: if one does not; ``name`` says which.
+        CorruptionError: if a range does not.
     """
     wrong = outside(logical, lengths, room)
     if wrong.any():
@@ -34,15 +38,15 @@ class Places:
 
     Args:
         space: where the files are mapped.
-        holder: keeps them mapped.
-        base: where the file of each range begins in the space; one number for one file.
+        holder: an object that keeps them mapped.
+        base: where the file of each range begins in the space; one number if all are in one file.
         room: bytes of the file of each range, without block headers.
-        logical: logical offset of each range in its file.
+        logical: the logical offset of each range in its file.
         lengths: bytes of each, without block headers.
-        name: what an error calls a range.
+        name: returns what errors call a range, by its number.
 
     Raises:
-        CorruptionError: if one reaches past the end of its file.
+        CorruptionError: if a range reaches past the end of its file.
     """
 
     space: AddressSpace
@@ -57,18 +61,18 @@ class Places:
         check_inside(self.logical, self.lengths, self.room, self.name)
 
     def ranges(self) -> Bytes:
-        """A copy of the ranges, one after another."""
+        """Return a copy of the ranges, one after another."""
         return self._copied(np.arange(len(self.lengths)))
 
     def records(self, compression: str) -> RecordBuffer:
-        """The records that are stored in these ranges.
+        """Return the records that are stored in these ranges.
 
         Raises:
-            CorruptionError: if one does not decompress.
+            CorruptionError: if a record does not decompress.
         """
         if compression == "none":
             return RecordBuffer.packed(self.ranges(), self.lengths)
-        # They are decompressed where they lie; only those that a header cuts are copied.
+        # Decompress them from the mapped memory; copy only those that a block header cuts.
         is_cut = self.logical % PAYLOAD > PAYLOAD - self.lengths
         cut, whole = is_cut.nonzero()[0], (~is_cut).nonzero()[0]
         starts = (to_position(self.logical) + self.base)[whole]
@@ -79,7 +83,7 @@ class Places:
         return decompressed([part for part in stored if len(part[0])], self.name, self.holder)
 
     def _copied(self, rows: Ints) -> Bytes:
-        """A copy of some of the ranges, one after another."""
+        """Return a copy of some of the ranges, one after another."""
         lengths = self.lengths[rows]
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
@@ -91,16 +95,16 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class UniformRecords:
-    """Records of one size in mapped files, read part by part straight from them.
+    """Records of one size in mapped files. Only those of their bytes are read that are asked for.
 
     Args:
         space: where the files are mapped.
-        holder: keeps them mapped.
+        holder: an object that keeps them mapped.
         starts: where each record begins in the space.
-        places: where it begins in its block, without the header.
-        nbytes: bytes of each.
-        crossing: the rows of those that do not end in the block where they begin.
-        room: for each of these the bytes that are left in it.
+        places: where each begins in its block, not counting the block header.
+        nbytes: bytes of each record.
+        crossing: the rows of the records that do not end in the block where they begin.
+        room: for each row in ``crossing``, the bytes from the begin of the record to the end of its block.
     """
 
     space: AddressSpace
@@ -122,10 +126,15 @@ class UniformRecords:
         nbytes: int,
         name: Callable[[int], str],
     ) -> UniformRecords:
-        """Records at logical offsets of a file that begins at ``base`` and has ``room`` bytes without block headers.
+        """Return the records at logical offsets of one file.
+
+        Args:
+            base: where the file begins in the space.
+            room: bytes of the file without block headers.
+            name: returns what errors call a record, by its row.
 
         Raises:
-            CorruptionError: if one does not lie in it; ``name`` says what it is called.
+            CorruptionError: if a record does not lie in the file.
         """
         if room < nbytes or (len(logical) and int(logical.view(np.uint64).max()) > room - nbytes):
             check_inside(logical, np.full(len(logical), nbytes), room, name)
@@ -135,7 +144,7 @@ class UniformRecords:
     def inside(
         cls, space: AddressSpace, holder: object, base: Ints | int, logical: Ints, nbytes: int
     ) -> UniformRecords:
-        """Records at logical offsets of files that begin at ``base``, which lie within these files."""
+        """Return the records at logical offsets of files that begin at ``base``; all must lie in their files."""
         blocks, places = np.divmod(logical, PAYLOAD)
         blocks *= HEADER
         blocks += logical
@@ -155,8 +164,8 @@ class UniformRecords:
         return self.nbytes
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
-        found = self.slabs(offset, nbytes, max(1, len(self.starts)))
-        return found[0] if found else np.empty((0, nbytes), np.uint8)
+        slabs = self.slabs(offset, nbytes, max(1, len(self.starts)))
+        return slabs[0] if slabs else np.empty((0, nbytes), np.uint8)
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
@@ -170,7 +179,7 @@ class UniformRecords:
             return [
                 self._pieced(part, places[row * rows : (row + 1) * rows], nbytes) for row, part in enumerate(starts)
             ]
-        # What a header cuts is gathered with it, and then mended: so few rows are not worth a second gather.
+        # Gather all rows as if no block header cut them. Then mend the few that one does cut, row by row.
         windows = self.space.windows(nbytes)
         found = [windows[part] for part in starts]
         crossing = self.crossing
@@ -182,7 +191,11 @@ class UniformRecords:
         return [np.ndarray((len(part), nbytes), np.uint8, part) for part in found]
 
     def _mend(self, found: list[NDArray[Any]], together: int, rows: Ints, starts: Ints, room: Ints) -> None:
-        """Take once more, without it, what lies behind the one header in some rows; ``room`` bytes lie before it."""
+        """Copy what follows the one block header in each of some rows once more, without the header.
+
+        Args:
+            room: for each row, the bytes before the header.
+        """
         nbytes, memory = found[0].dtype.itemsize, self.space.view
         last, target = -1, memory
         for number, start, left in zip(rows.tolist(), starts.tolist(), room.tolist(), strict=True):
@@ -193,11 +206,11 @@ class UniformRecords:
             target[begin + left : begin + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
 
     def _pieced(self, starts: Ints, places: Ints, nbytes: int) -> Bytes:
-        """Ranges of records that may cross several headers, piece by piece.
+        """Return ranges of records that may cross several block headers, copied piece by piece.
 
         Args:
-            starts: for each where it would begin in memory, had its record not crossed a header.
-            places: its place in the block where its record begins; past the end where it begins in a later one.
+            starts: where each would begin in memory if no header came between the begin of its record and it.
+            places: its offset from the begin of the first block of its record, not counting block headers.
         """
         out = np.empty((len(starts), nbytes), np.uint8)
         target, memory = memoryview(out.reshape(-1)), self.space.view  # type: ignore[arg-type]
@@ -224,5 +237,5 @@ class UniformRecords:
         return out
 
     def stored(self) -> RecordBuffer:
-        """The whole records, copied."""
+        """Return a copy of the whole records."""
         return RecordBuffer.packed(self.slab(0, self.nbytes).reshape(-1), self.lengths)

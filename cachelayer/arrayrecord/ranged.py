@@ -1,4 +1,4 @@
-"""Records of shards that lie elsewhere, each read by exactly the bytes that it takes."""
+"""Read records of shards in an object store, by the exact byte range of each."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from cachelayer.records.record_buffers import RecordBuffer
 
 Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
-"""Reads ranges of objects, each its name, begin and end, at once; every length is that asked for."""
+"""Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
 
-# What is fetched from an index with one request is likely to take as many bytes, for neighbours are fetched with it.
+# Bytes that one request for a row of an index is likely to transfer, since its neighbours are fetched with it.
 _PAGE_NBYTES = 1 << 16
-# Indices in memory; more would take more than the records that are read with them.
+# Bytes of indices that are kept in memory.
 _KEPT_NBYTES = 1 << 28
 
 
@@ -36,7 +36,7 @@ class ShardObject:
 
     Args:
         name, index_name: the objects of the shard and of its index.
-        stats: what the manifest says of them.
+        stats: the facts about them in the manifest.
     """
 
     name: str
@@ -45,10 +45,10 @@ class ShardObject:
 
 
 def check_index(raw: Bytes, stats: ShardStats, name: str) -> index.IndexHeader:
-    """The header of a whole index, all of which is compared with its checksums.
+    """Verify a whole index by its checksums, and return its header.
 
     Raises:
-        CorruptionError: where it is not what was published.
+        CorruptionError: if it is not what was published.
     """
     head = raw[: index.HEADER_NBYTES].tobytes()
     header = _check_header(head, len(raw), stats, name)
@@ -65,16 +65,16 @@ def _check_header(head: bytes, index_nbytes: int, stats: ShardStats, name: str) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows of the index of some records, of which some are yet to come.
+class _IndexRows:
+    """The index rows of some records, and what must be fetched to complete them.
 
     Args:
-        rows: the rows.
-        missing: by shard the records whose rows are not here.
-        whole: the shards of which the whole index is to come.
-        heads: those of which the header is.
-        single: the shard and the record of each other row that is.
-        ranges: what is to be read: indices, headers, rows.
+        rows: the rows; those that are missing are not set.
+        missing: for each shard, the records whose rows are missing.
+        whole: the shards whose whole index is to be fetched.
+        heads: the shards of whose index only the header is to be fetched.
+        single: the shard and the record of each row that is to be fetched on its own.
+        ranges: the ranges to fetch: indices, then headers, then rows.
     """
 
     rows: Any
@@ -86,16 +86,16 @@ class _Rows:
 
 
 class RangedShards:
-    """Reads records by ranges: where each lies from the index, then the records, all of a batch at once.
+    """Reads records by ranges, a whole batch at once: first their places from the index, then the records.
 
-    Of an index single rows are fetched at first, and the whole of it once that is cheaper: later records of the shard
-    need one request each. Records of one size, whose places follow by arithmetic, do not wait for them. Every record is
-    compared with its checksum. Safe to use from threads.
+    At first single rows of an index are fetched, and the whole index once that is cheaper: then later records of the
+    shard need one request each. The places of records of one size follow by arithmetic, so those are fetched together
+    with their rows. Every record is compared with its checksum. Safe to use from threads.
 
     Args:
-        read_ranges: reads them.
+        read_ranges: reads ranges of objects.
         shards: the shards, by their numbers.
-        kept_nbytes: bytes of indices that are kept in memory.
+        kept_nbytes: the bytes of indices to keep in memory.
     """
 
     def __init__(
@@ -114,31 +114,31 @@ class RangedShards:
         self._lock = ProcessLock()
 
     def has_index(self, shard: int) -> bool:
-        """Whether no more of the index of a shard is fetched."""
+        """Return whether the index of a shard is here, so that no more of it is fetched."""
         return shard in self._indices or shard in self._copies
 
     def whole_index(self, shard: int) -> Bytes:
-        """The index of a shard, fetched where it is not here.
+        """Return the index of a shard; fetch it if it is not here.
 
         Raises:
-            CorruptionError: where it is not what was published.
+            CorruptionError: if it is not what was published.
         """
         raw = self._index(shard)
         if raw is None:
-            where = self._shards[shard]
-            (fetched,) = self._read_ranges([(where.index_name, 0, where.stats.index_nbytes)])
+            stored = self._shards[shard]
+            (fetched,) = self._read_ranges([(stored.index_name, 0, stored.stats.index_nbytes)])
             raw = np.frombuffer(fetched, np.uint8)
             self._checked(shard, raw)
         return raw
 
     def use_index_copy(self, shard: int, open_copy: Callable[[], Bytes]) -> None:
-        """Have an index be read from a copy on disk, and none of it fetched any more.
+        """Read an index from a local copy from now on, and fetch no more of it.
 
         Args:
-            open_copy: maps it; called each time, so that not every index takes a file descriptor.
+            open_copy: maps the copy. It is called for each read, so that indices do not stay open.
 
         Raises:
-            CorruptionError: where it is not what was published.
+            CorruptionError: if the copy is not what was published.
         """
         header = self._checked(shard, open_copy())
         with self._lock:
@@ -147,11 +147,15 @@ class RangedShards:
             self._room += len(self._indices.pop(shard, b""))
 
     def records(self, shard_of: Ints, within: Ints) -> RecordBuffer:
-        """The records of these shards, by their numbers within them.
+        """Return records.
+
+        Args:
+            shard_of: the shard of each record.
+            within: the number of each record in its shard.
 
         Raises:
-            CorruptionError: where a record is not what was written.
-            StorageError: where the store cannot be read.
+            CorruptionError: if a record is not what was written.
+            StorageError: if the store cannot be read.
         """
 
         def name(row: int) -> str:
@@ -161,41 +165,41 @@ class RangedShards:
         rows, first = wanted.rows, wanted.ranges
         places = self._by_arithmetic(shard_of, within) if first else None
         if places is None:
-            self._take(wanted, within, self._read_ranges(first) if first else [])
+            self._fill_in(wanted, within, self._read_ranges(first) if first else [])
             first, places = [], rows
         bodies = self._read_ranges([*first, *self._ranges(shard_of, places, name)])
         if first:
-            self._take(wanted, within, bodies[: len(first)])
+            self._fill_in(wanted, within, bodies[: len(first)])
             elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
             if elsewhere.any():
-                raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index has it")
-        found = _without_headers(places, bodies[len(first) :])
+                raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
+        records = _without_headers(places, bodies[len(first) :])
         compressed = np.array([self._headers[shard].compression != "none" for shard in shard_of.tolist()], np.bool_)
         if compressed.all():
-            found = decompressed([(np.arange(len(found)), found)], name)
+            records = decompressed([(np.arange(len(records)), records)], name)
         elif compressed.any():
-            # Shards of one version that were built in different ways.
-            records = found.to_list()
+            # Some shards of the version are compressed, others are not.
+            mixed = records.to_list()
             for row in np.flatnonzero(compressed).tolist():
-                stored = [(np.zeros(1, np.int64), RecordBuffer.of([records[row]]))]
+                stored = [(np.zeros(1, np.int64), RecordBuffer.of([mixed[row]]))]
                 one = decompressed(stored, lambda _, row=row: name(row))  # type: ignore[misc]
-                records[row] = one.to_list()[0]
-            found = RecordBuffer.of(records)
-        _check(found, rows["crc32c"], name)
-        return found
+                mixed[row] = one.to_list()[0]
+            records = RecordBuffer.of(mixed)
+        _check(records, rows["crc32c"], name)
+        return records
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
-        """The bytes that records take, of these shards and by their numbers within them."""
+        """Return the stored bytes of each record; the arguments are those of :meth:`records`."""
         rows = self._by_arithmetic(shard_of, within)
         if rows is None:
             wanted = self._rows(shard_of, within)
-            self._take(wanted, within, self._read_ranges(wanted.ranges) if wanted.ranges else [])
+            self._fill_in(wanted, within, self._read_ranges(wanted.ranges) if wanted.ranges else [])
             rows = wanted.rows
         lengths: Ints = rows["length"].astype(np.int64)
         return lengths
 
     def _by_arithmetic(self, shard_of: Ints, within: Ints) -> Any:
-        """Rows without checksums, where all records are of shards of records of one size; else None."""
+        """Return rows without checksums if places follow by arithmetic in the shards of all records, else None."""
         shards, place = np.unique(shard_of, return_inverse=True)
         stats = [self._shards[shard].stats for shard in shards.tolist()]
         firsts = [each.first_position for each in stats if each.first_position is not None]
@@ -209,8 +213,8 @@ class RangedShards:
         rows["length"] = np.array(sizes, np.int64)[place]
         return rows
 
-    def _rows(self, shard_of: Ints, within: Ints) -> _Rows:
-        """The rows of the index of these records, as far as they are here."""
+    def _rows(self, shard_of: Ints, within: Ints) -> _IndexRows:
+        """Return the index rows of these records that are here, and plan how to fetch the others."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
         for shard in np.unique(shard_of).tolist():
@@ -230,10 +234,10 @@ class RangedShards:
             *((shard, place, place + index.ROW.itemsize) for (shard, _), place in zip(single, places, strict=True)),
         ]
         ranges = [(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted]
-        return _Rows(out, missing, whole, heads, single, ranges)
+        return _IndexRows(out, missing, whole, heads, single, ranges)
 
     def _index(self, shard: int) -> Bytes | None:
-        """The index of a shard, where it is here."""
+        """Return the index of a shard; None if it is not here."""
         raw = self._indices.get(shard)
         if raw is not None:
             return raw
@@ -243,29 +247,30 @@ class RangedShards:
         try:
             return open_copy()
         except (CorruptionError, StorageError):
-            # The copy was removed, or may not be read any more.
+            # The copy was removed or became unreadable.
             self._copies.pop(shard, None)
             return None
 
-    def _take(self, wanted: _Rows, within: Ints, bodies: Sequence[bytes]) -> None:
-        """Fill in the rows that were not here."""
+    def _fill_in(self, wanted: _IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
+        """Fill in the rows that were missing, from the fetched ranges."""
         fetched = iter(bodies)
         for shard in wanted.whole:
             raw = np.frombuffer(next(fetched), np.uint8)
-            self._take_index(shard, raw)
+            self._keep_index(shard, raw)
             wanted.rows[wanted.missing[shard]] = _rows_of(raw)[within[wanted.missing[shard]]]
         for shard in wanted.heads:
-            where = self._shards[shard]
-            self._headers[shard] = _check_header(next(fetched), where.stats.index_nbytes, where.stats, where.index_name)
+            stored = self._shards[shard]
+            stats = stored.stats
+            self._headers[shard] = _check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
         wanted.rows[[row for _, row in wanted.single]] = np.frombuffer(b"".join(fetched), index.ROW)
 
     def _is_due(self, shard: int, within: Ints) -> bool:
-        """Whether to fetch a whole index: as many of its pages were asked for as it has, and there is room for it."""
+        """Return whether to fetch a whole index: there is room, and as many pages were requested as it has."""
         nbytes = self._shards[shard].stats.index_nbytes
         self._pages_read[shard] += len(np.unique(within // (_PAGE_NBYTES // index.ROW.itemsize)))
         return nbytes <= self._room and nbytes <= self._pages_read[shard] * _PAGE_NBYTES
 
-    def _take_index(self, shard: int, raw: Bytes) -> None:
+    def _keep_index(self, shard: int, raw: Bytes) -> None:
         header = self._checked(shard, raw)
         with self._lock:
             self._headers[shard] = header
@@ -277,13 +282,13 @@ class RangedShards:
         return check_index(raw, self._shards[shard].stats, self._shards[shard].index_name)
 
     def _ranges(self, shard_of: Ints, rows: Any, name: Callable[[int], str]) -> list[Range]:
-        """The stored bytes of records, with the headers of blocks among them."""
+        """Return the ranges of the stored bytes of records, block headers included."""
         _, _, begins, ends = _extents(rows)
         sizes = np.array([self._shards[shard].stats.nbytes for shard in shard_of.tolist()], np.int64)
-        # Where a row was lost it holds zeros, and a block header lies there.
+        # A lost row holds zeros, and position 0 is a block header.
         outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > sizes))
         if len(outside):
-            raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard, as its index has it")
+            raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
         return [
             (self._shards[shard].name, begin, end)
             for shard, begin, end in zip(shard_of.tolist(), begins.tolist(), ends.tolist(), strict=True)
@@ -291,14 +296,14 @@ class RangedShards:
 
 
 def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of each record the logical offset, the bytes, and the positions of its begin and end."""
+    """Return the logical offset of each record, its bytes, and the positions of its begin and end."""
     logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
     begins = to_position(logical)
     return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
 
 
 def _without_headers(rows: Any, bodies: Sequence[bytes]) -> RecordBuffer:
-    """The stored bytes of records, without the headers of blocks."""
+    """Return the stored bytes of records, from bodies that include block headers."""
     logical, lengths, begins, ends = _extents(rows)
     fetched = np.frombuffer(b"".join(bodies), np.uint8)
     splits = splits_of(lengths)

@@ -1,4 +1,4 @@
-"""Any ArrayRecord file in an object store: its footer is fetched once, then each chunk by the range that it takes."""
+"""Read any ArrayRecord file in an object store: fetch its footer once, then the range of each chunk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from cachelayer.arrayrecord.blocks import BLOCK, pieces, to_logical, to_position
-from cachelayer.arrayrecord.footer import Footer, read_footer, read_postscript, simple_chunk
+from cachelayer.arrayrecord.footer import read_footer, read_postscript, simple_chunk
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
 
@@ -21,10 +21,10 @@ _TAIL_NBYTES = 4 * BLOCK
 
 @dataclass(eq=False)
 class RangedFile:
-    """A file in an object store, read by ranges; its end is kept.
+    """A file in an object store, read by ranges. Its end is kept in memory.
 
     Args:
-        path: what error messages call it.
+        path: the name of the file in error messages.
         name: the object.
         nbytes: its size.
         read_ranges: reads ranges of objects.
@@ -42,7 +42,7 @@ class RangedFile:
         self._keep(min(self._begin, read_postscript(self)))
 
     def _keep(self, begin: int) -> None:
-        """Fetch what is missing from a position to the end, and keep it."""
+        """Make sure that all bytes from a position to the end are in memory."""
         if begin < self._begin:
             raw = self.read_ranges([(self.name, begin, self._begin)])[0]
             self._end = np.concatenate([np.frombuffer(raw, np.uint8), self._end])
@@ -59,10 +59,10 @@ class RangedFile:
         return self._end[position - self._begin :]
 
     def ranges(self, logical: Ints, lengths: Ints) -> list[Bytes]:
-        """Copies of ranges, fetched at once where they are not kept.
+        """Return copies of ranges; fetch those that are not in memory, all at once.
 
         Raises:
-            CorruptionError: where one reaches past the end of the file.
+            CorruptionError: if a range reaches past the end of the file.
         """
         begins = to_position(logical)
         ends = np.where(lengths > 0, to_position(logical + np.maximum(lengths, 1) - 1) + 1, begins)
@@ -71,18 +71,18 @@ class RangedFile:
         away = np.flatnonzero(begins < self._begin)
         spans = zip(begins[away].tolist(), ends[away].tolist(), strict=True)
         fetched = iter(self.read_ranges([(self.name, begin, end) for begin, end in spans]) if len(away) else [])
-        found = []
+        ranges = []
         for begin, end, start, length in zip(begins.tolist(), ends.tolist(), logical, lengths, strict=True):
             if begin < self._begin:
                 raw = np.frombuffer(next(fetched), np.uint8)
             else:
                 raw = self._end[begin - self._begin : end - self._begin]
-            found.append(_without_headers(raw, begin, start, length))
-        return found
+            ranges.append(_without_headers(raw, begin, start, length))
+        return ranges
 
 
 def _without_headers(raw: Bytes, begin: int, logical: int, length: int) -> Bytes:
-    """The logical range that lies in the bytes of a file from a position on."""
+    """Return a logical range, from the bytes of its file from position ``begin`` on."""
     if len(raw) == length:
         return raw
     out = np.empty(length, np.uint8)
@@ -93,7 +93,7 @@ def _without_headers(raw: Bytes, begin: int, logical: int, length: int) -> Bytes
 
 @dataclass(frozen=True, eq=False)
 class _Chunk:
-    """A chunk in memory, as a file of its own."""
+    """A chunk in memory, which is read like a file."""
 
     path: str
     nbytes: int
@@ -114,19 +114,19 @@ class _Chunk:
 class RangedRecordFile:
     """The records of a file in an object store. Safe to use from threads.
 
-    Their structure is checked, their bytes are not: the checksums of a foreign file are HighwayHashes.
+    The structure of the file is checked, but not its bytes: the checksums of a foreign file are HighwayHashes.
 
     Args:
         file: the file.
 
     Raises:
-        CorruptionError: where it is not a whole ArrayRecord file.
-        FormatError: where its footer is compressed by brotli or snappy, or transposed.
+        CorruptionError: if it is not a whole ArrayRecord file.
+        FormatError: if its footer is transposed, or compressed by brotli or snappy.
     """
 
     def __init__(self, file: RangedFile) -> None:
         self._file = file
-        footer: Footer = read_footer(file)
+        footer = read_footer(file)
         self._chunks = to_logical(np.append(footer.chunk_offsets, footer.footer_offset))
         self._splits = splits_of(footer.chunk_records)
 

@@ -1,4 +1,4 @@
-"""Reading one shard: a mapped file and its mapped index."""
+"""Read one shard: a mapped file and its mapped index."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from cachelayer.records.record_buffers import RecordBuffer, Records
 
 Verify = Literal["never", "open", "always"]
 _ROW = struct.Struct("<QII")
-# Longer records are no part of the sample: checking them would take as long as reading them.
+# Longer records are left out of the sample, because checking them takes too long.
 _SAMPLED_NBYTES = 1 << 20
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
 
 
-def whole(found: Records) -> RecordBuffer:
-    """Return records as memory of their own, one after another."""
-    if isinstance(found, UniformRecords):
-        return found.stored()
-    if isinstance(found, RecordBuffer):
-        return found
-    return RecordBuffer.packed(found.ranges(np.zeros(len(found), np.int64), found.lengths), found.lengths)
+def whole(records: Records) -> RecordBuffer:
+    """Return records in memory of their own, one after another."""
+    if isinstance(records, UniformRecords):
+        return records.stored()
+    if isinstance(records, RecordBuffer):
+        return records
+    return RecordBuffer.packed(records.ranges(np.zeros(len(records), np.int64), records.lengths), records.lengths)
 
 
 class ShardReader:
@@ -42,11 +42,10 @@ class ShardReader:
 
     Args:
         path, index_path: the shard and its index.
-        stats: what the manifest says of them.
-        verify: ``"never"`` compares sizes, and the header of the index with the manifest; ``"open"`` also looks at the
-            end of the shard and at a few records now; ``"always"`` also at the rows of the index now, and at each
-            record when it is read.
-        since: when the read began that it is opened for; see :meth:`MappedFile.open`.
+        stats: the facts about them in the manifest.
+        verify: ``"never"`` checks the sizes, and the header of the index; ``"open"`` also checks the end of the shard
+            and a few records now; ``"always"`` also checks the rows of the index now, and each record when it is read.
+        since: when the read that needs the shard began; see :meth:`MappedFile.open`.
 
     Raises:
         CorruptionError: if a file is missing or is not what was written.
@@ -81,24 +80,24 @@ class ShardReader:
 
     @property
     def _needs_index(self) -> bool:
-        """Whether each read takes rows of the index."""
+        """True if each read needs rows of the index."""
         return self._stride is None or self._always
 
     @property
     def is_mapped(self) -> bool:
-        """Whether no system call is needed to read."""
+        """True if reading needs no system call."""
         return self._mapped.slot is not None and (self._index.slot is not None or not self._needs_index)
 
     def remapped(self, since: int) -> ShardReader:
-        """A reader of these files that is mapped, if they can be.
+        """Return a reader of these files that has them mapped, if the system allows that.
 
         Raises:
-            CorruptionError: if there are other files now.
+            CorruptionError: if the files were replaced.
         """
         return self._with(self._mapped.mapped(since), self._index.mapped(since) if self._needs_index else self._index)
 
     def without_mapping(self) -> ShardReader:
-        """A reader of these files that keeps nothing mapped: it reads by system calls."""
+        """Return a reader of these files that keeps nothing mapped and reads by system calls."""
         return self._with(self._mapped.without_mapping(), self._index.without_mapping())
 
     def _with(self, mapped: MappedFile, mapped_index: MappedFile) -> ShardReader:
@@ -107,10 +106,10 @@ class ShardReader:
         return other
 
     def _arithmetic(self, path: Path) -> tuple[int, int]:
-        """The logical bytes from one record to the next, all of one size, and the logical offset of the first.
+        """Return the logical bytes from one record to the next, all of one size, and the logical offset of the first.
 
         Raises:
-            CorruptionError: if the last does not lie in the file; if it does, all of them do.
+            CorruptionError: if the last record does not lie in the file.
         """
         stride, nbytes = self.header.stride(), self._mapped.nbytes
         first = int(to_logical(min(self.header.first_position, nbytes)))
@@ -125,17 +124,17 @@ class ShardReader:
             raise CorruptionError(f"{self._mapped.path}: the rows of its index do not match their checksum")
 
     def _check_sample(self) -> None:
-        """Read a few records, which must be those of the index, so that another file of the same size is found out."""
+        """Check a few records against the index, so that another file of the same size is detected."""
         numbers = np.unique(np.array([0, len(self) // 2, len(self) - 1])) if len(self) else np.empty(0, np.int64)
         numbers = numbers[self._rows(numbers)["length"] <= _SAMPLED_NBYTES]
         if len(numbers):
-            self._check(self._found(numbers), numbers)
+            self._check(self._read(numbers), numbers)
 
     def record(self, number: int) -> bytearray:
-        """One record, the caller's own.
+        """Return a copy of one record.
 
         Raises:
-            CorruptionError: if it is not what was written, as far as that is checked.
+            CorruptionError: if it is not what was written, and ``verify`` detects that.
         """
         mapped = self._mapped.slot
         if not self._plain or mapped is None or not 0 <= number < self.header.records:
@@ -164,31 +163,31 @@ class ShardReader:
 
     @property
     def mapped(self) -> MappedFile:
-        """The shard."""
+        """The file of the shard."""
         return self._mapped
 
     @property
     def mapped_index(self) -> MappedFile:
-        """Its index."""
+        """The file of its index."""
         return self._index
 
     @property
     def stride(self) -> tuple[int, int] | None:
-        """The logical offset of record 0 and the logical bytes from one to the next, if all have one size."""
+        """The logical offset of record 0 and the logical bytes from one record to the next; None if sizes differ."""
         return None if self._stride is None else (self._first, self._stride)
 
     @property
     def is_checked(self) -> bool:
-        """Whether each record is compared with its checksum."""
+        """True if each record is compared with its checksum."""
         return self._always
 
     def are_resident(self, numbers: Ints) -> bool:
-        """Whether records are in the page cache, as far as the system tells."""
+        """Return whether records are in the page cache; True too if the system does not tell."""
         logical, _ = self._ranges(numbers)
         return self._mapped.are_resident(to_position(logical))
 
     def will_need(self, numbers: Ints) -> None:
-        """Have the system fetch records that are read soon; returns before they are there."""
+        """Ask the system to fetch records that will be read soon, and do not wait for them."""
         logical, lengths = self._ranges(numbers)
         begin = to_position(logical)
         self._mapped.will_need(begin, to_position(logical + np.maximum(lengths, 1) - 1) + 1)
@@ -199,36 +198,33 @@ class ShardReader:
         return self._first + numbers * self._stride, np.full(len(numbers), self._length)
 
     def _rows(self, numbers: Ints) -> Any:
-        """The rows of the index of these records."""
+        """Return the index rows of these records."""
         wrong = (numbers < 0) | (numbers >= len(self))
         if wrong.any():
-            raise CorruptionError(f"{self._name(numbers[wrong][0])} does not exist: it has {len(self)}")
-        return self._index.rows(index.HEADER_NBYTES + numbers * index.ROW.itemsize, index.ROW.itemsize).view(index.ROW)[
-            :, 0
-        ]
+            raise CorruptionError(f"{self._name(numbers[wrong][0])} does not exist: the shard has {len(self)} records")
+        places = index.HEADER_NBYTES + numbers * index.ROW.itemsize
+        return self._index.rows(places, index.ROW.itemsize).view(index.ROW)[:, 0]
 
     def where(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """The logical offset of each record, and its stored bytes."""
+        """Return the logical offset of each record, and the number of its stored bytes."""
         rows = self._rows(numbers)
         return to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
 
     def checksums(self, start: int, stop: int) -> NDArray[np.uint32]:
-        """The CRC32C of each record from one number up to another, as the index has it."""
-        found: NDArray[np.uint32] = self._rows(np.arange(start, stop))["crc32c"]
-        return found
+        """Return the CRC32C of each record from ``start`` to before ``stop``, from the index."""
+        checksums: NDArray[np.uint32] = self._rows(np.arange(start, stop))["crc32c"]
+        return checksums
 
     def records(self, numbers: Ints) -> Records:
-        """The records of these numbers, each within the shard.
+        """Return the records of these numbers, each within the shard.
 
         Raises:
-            CorruptionError: if a record is not what was written, as far as that is checked.
+            CorruptionError: if a record is not what was written, and ``verify`` detects that.
         """
-        found = self._found(numbers)
-        if self._always:
-            return self._check(found, numbers)
-        return found
+        records = self._read(numbers)
+        return self._check(records, numbers) if self._always else records
 
-    def _found(self, numbers: Ints) -> Records:
+    def _read(self, numbers: Ints) -> Records:
         def name(row: int) -> str:
             return self._name(int(numbers[row]))
 
@@ -239,9 +235,9 @@ class ShardReader:
     def _name(self, number: int) -> str:
         return f"{self._mapped.path}: record {number} of the shard"
 
-    def _check(self, found: Records, numbers: Ints) -> RecordBuffer:
-        """The records, which match their checksums."""
-        records = whole(found)
+    def _check(self, unchecked: Records, numbers: Ints) -> RecordBuffer:
+        """Return the records; raise unless they match their checksums."""
+        records = whole(unchecked)
         checksums = self._rows(numbers)["crc32c"]
         memory = records.memory()
         spans = zip(records.starts.tolist(), records.lengths.tolist(), checksums.tolist(), strict=True)

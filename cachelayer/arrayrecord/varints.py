@@ -1,4 +1,4 @@
-"""Protocol buffer varints, many at once."""
+"""Decode protocol buffer varints, many at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _MAX_NBYTES = 10
 
 
 def nbytes_of(values: Ints) -> Ints:
-    """Bytes of each value as a varint; values are not negative."""
+    """Return how many bytes each value takes as a varint; no value is negative."""
     bits = np.frexp(np.maximum(values, 1).astype(np.float64))[1]
     nbytes: Ints = np.maximum(-(-bits // 7), 1).astype(np.int64)
     return nbytes
 
 
 def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
-    """Every varint of a buffer that holds nothing else: the values, and where each begins.
+    """Decode a buffer that holds only varints; return the values, and where each begins.
 
     Raises:
-        CorruptionError: where the last one is cut short or one is too long.
+        CorruptionError: if the last varint is cut short, or one is too long.
     """
     ends = np.flatnonzero(buffer < 0x80)
     if len(buffer) and (len(ends) == 0 or ends[-1] != len(buffer) - 1):
@@ -38,7 +38,7 @@ def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
 
 
 def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
-    """The varint at an offset, and the offset after it."""
+    """Decode the varint at an offset; return its value and the offset after it."""
     value = 0
     for byte in range(_MAX_NBYTES):
         if offset + byte >= len(buffer):
@@ -51,13 +51,13 @@ def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
 
 
 def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, Ints]:
-    """One varint at each offset: the values, and the offsets after them.
+    """Decode one varint at each offset; return the values and the offsets after them.
 
     Args:
-        ends: where the bytes end that each may take; nothing behind is read.
+        ends: where each must end at the latest; nothing after that is read.
 
     Raises:
-        CorruptionError: if one is cut short or too long.
+        CorruptionError: if a varint is cut short or too long.
     """
     stops = np.broadcast_to(ends, len(offsets))
     after = np.array(offsets, np.int64)
@@ -77,10 +77,10 @@ def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, I
 
 
 def decode_rows(rows: Bytes, offsets: Ints | int) -> tuple[Ints, Ints]:
-    """One varint of each row of bytes, at each row's offset: the values, and the offsets after them."""
+    """Decode one varint in each row of bytes, at the row's offset; return the values and the offsets after them."""
     starts = np.arange(len(rows)) * rows.shape[1]
     outside = (np.asarray(offsets) < 0) | (np.asarray(offsets) > rows.shape[1])
     if np.any(outside):
-        raise CorruptionError("a varint lies outside of what was read")
+        raise CorruptionError("a varint lies outside of the bytes that were read")
     values, after = decode_each(rows.reshape(-1), starts + offsets, starts + rows.shape[1])
     return values, after - starts

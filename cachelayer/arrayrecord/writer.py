@@ -1,4 +1,4 @@
-"""Writing one shard: an ArrayRecord file and its index, both durable before they are named anywhere."""
+"""Write one shard: an ArrayRecord file and its index, both flushed to disk before anything names them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.shard_digest import ShardDigest
 
-# Defaults have moved between releases of array_record, so every option is given.
+# The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
 _READ_NBYTES = 1 << 20
-# Enough of a compressed chunk to hold its header, the sizes of one record and the varints before its frame.
+# The chunk header, and enough of a compressed chunk for the size of one record and the varints before its frame.
 _CHUNK_HEAD = CHUNK_HEADER + 64
 
 
 @dataclass(frozen=True)
 class ShardStats:
-    """What a manifest says of a shard.
+    """The facts about a shard that a manifest records.
 
     Args:
-        records: number of records.
-        nbytes: bytes of the file.
-        crc32c: checksum of the file.
-        sha256: hex digest over the records, each after its length as a little-endian uint64.
-        index_nbytes: bytes of its index.
-        index_crc32c: checksum of the header of its index, which holds that of the rows.
-        record_nbytes, first_position: bytes of every record, and position of record 0, where all have one size and
+        records: the number of records.
+        nbytes: the bytes of the file.
+        crc32c: the checksum of the file.
+        sha256: the hex digest of the records, each preceded by its length as a little-endian uint64.
+        index_nbytes: the bytes of its index.
+        index_crc32c: the checksum of the header of its index; the header holds the checksum of the rows.
+        record_nbytes, first_position: the bytes of every record and the position of record 0, if all have one size and
             are not compressed, so that places follow by arithmetic; else None.
     """
 
@@ -54,10 +54,11 @@ class ShardStats:
 
 
 class ShardWriter:
-    """Writes one shard. Not thread-safe, but ``hash`` and ``write`` may run beside each other.
+    """Writes one shard. Not thread-safe, except that ``hash`` and ``write`` may run at the same time.
 
     Args:
-        path: the file to be written; its index is written to ``index_path`` when the shard is finished.
+        path: the file to write.
+        index_path: the index to write when the shard is finished.
         compression: how records are stored.
     """
 
@@ -77,14 +78,14 @@ class ShardWriter:
             raise StorageError(f"cannot create {path}: {error}") from error
 
     def hash(self, frames: Frames) -> None:
-        """Take the records into the digest of the shard."""
+        """Add records to the digest of the shard."""
         self._digest.add(frames)
 
     def write(self, frames: Frames) -> None:
         """Append records.
 
         Raises:
-            StorageError: where the disk is full or fails.
+            StorageError: if the disk is full or fails.
         """
         records = frames.to_list()
         self._lengths.append(frames.lengths)
@@ -97,7 +98,7 @@ class ShardWriter:
             raise StorageError(f"cannot write {self.path}: {error}") from error
 
     def close(self) -> None:
-        """Close the file. Called again it does nothing."""
+        """Close the file. Do nothing if it is closed."""
         if self._closed:
             return
         self._closed = True
@@ -107,14 +108,14 @@ class ShardWriter:
             raise StorageError(f"cannot write {self.path}: {error}") from error
 
     def finish(self) -> ShardStats:
-        """Close the shard, check where its records lie, write its index, and bring both to the disk.
+        """Close the shard, check where its records lie, write its index, and flush both to disk.
 
         Raises:
-            StorageError: where the disk is full or fails.
-            CorruptionError: where the file is not what was written.
+            StorageError: if the disk is full or fails.
+            CorruptionError: if the file is not what was written.
         """
         self.close()
-        # The disk is the slowest here, so the file is on its way to it while the rest is worked out.
+        # The disk is the slowest part, so flush the shard while the index is made.
         with ThreadPoolExecutor(1, "cachelayer-sync") as beside:
             synced = beside.submit(_sync, self.path)
             stats = self._finished()
@@ -130,7 +131,9 @@ class ShardWriter:
         mapped = MappedFile.open(self.path)
         footer = read_footer(mapped)
         if len(footer.chunk_offsets) != len(lengths) or (footer.chunk_records != 1).any():
-            raise StorageError(f"{self.path}: {len(footer.chunk_offsets)} of {len(lengths)} records arrived")
+            raise StorageError(
+                f"{self.path}: it holds {len(footer.chunk_offsets)} of the {len(lengths)} records that were written"
+            )
         if self._compression.is_compressed:
             header, rows = _compressed_index(mapped, footer, lengths)
         else:
@@ -154,7 +157,7 @@ class ShardWriter:
 
 
 def file_checksum(path: Path, start: int = 0) -> int:
-    """The CRC32C of a file, from a byte on."""
+    """Return the CRC32C of a file, from byte ``start`` on."""
     checksum = 0
     with path.open("rb", buffering=0) as file:
         file.seek(start)
@@ -167,7 +170,7 @@ def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tuple[ind
     heads = CHUNK_HEADER + 2 + varints.nbytes_of(lengths)
     chunks = np.append(to_logical(footer.chunk_offsets), to_logical(footer.footer_offset))
     if not np.array_equal(np.diff(chunks), heads + lengths):
-        raise StorageError(f"{mapped.path}: the installed array_record lays out chunks in an unknown way")
+        raise StorageError(f"{mapped.path}: this release does not know the chunk layout of the installed array_record")
     rows = np.zeros(len(lengths), index.ROW)
     rows["position"] = to_position(chunks[:-1] + heads)
     rows["length"] = lengths
@@ -183,7 +186,7 @@ def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> tupl
     values = after + size_of_sizes
     decoded, _ = varints.decode_rows(heads, values)
     if (heads[:, CHUNK_HEADER] != ord("z")).any() or not np.array_equal(decoded, lengths):
-        raise StorageError(f"{mapped.path}: the installed array_record lays out chunks in an unknown way")
+        raise StorageError(f"{mapped.path}: this release does not know the chunk layout of the installed array_record")
     rows = np.zeros(len(lengths), index.ROW)
     rows["position"] = to_position(chunks + values)
     rows["length"] = data_nbytes - (values - CHUNK_HEADER)

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 from cachelayer.builds.appending import check_fits
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.sharded_source import Division, divided
+from cachelayer.builds.sharded_source import Division, divide
 from cachelayer.builds.source import Source, as_source, expected_length
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.origin import Origin
-from cachelayer.versions.plan import Plan
+from cachelayer.versions.build_plan import Plan
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -56,7 +56,7 @@ class BuildJob:
             SourceError: if the function fails.
         """
         source, how = _source(obj, options, base)
-        division = divided(source, how, apart=apart or how.engine is not None)
+        division = divide(source, how, apart=apart or how.engine is not None)
         decides = {
             **options.plan,
             "base": None if base is None else base.info.digest,

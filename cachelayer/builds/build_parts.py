@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from cachelayer.arrayrecord.index import record_checksums
-from cachelayer.builds.build import Built
+from cachelayer.builds.build_shards import Built
 from cachelayer.builds.encode import LeftOut
 from cachelayer.builds.hosts import SharedParts
 from cachelayer.builds.part_task import PartTask
@@ -72,7 +72,7 @@ def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[i
     return True
 
 
-def collected(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
+def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
     """Return what all parts came to.
 
     Args:
@@ -126,7 +126,7 @@ def _are_all_equal(task: PartTask, shard: ShardFile) -> bool:
     return len(np.unique(record_checksums(raw))) == 1
 
 
-def remove_others(store: ObjectStore, dataset_id: str, attempt: str, shards: Iterable[ShardFile]) -> None:
+def remove_unnamed_shards(store: ObjectStore, dataset_id: str, attempt: str, shards: Iterable[ShardFile]) -> None:
     """Remove what an attempt that has published wrote for parts that were begun twice."""
     folder = paths.build(dataset_id, attempt)
     named = {Path(name).name for shard in shards for name in (shard.name, paths.index_of(shard.name))}

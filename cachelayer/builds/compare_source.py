@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import google_crc32c
 
 from cachelayer.arrayrecord.index import record_checksum, row_range
-from cachelayer.builds.build import EarlierShards, whole_shards
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import EarlierShards, whole_shards
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import SourceError
@@ -69,10 +69,10 @@ def check_shards(
     """
     asked = [(begin, shard, row) for begin, shard in shards.items() for row in spread(shard.stats.records)]
     places = [(shard, row) for _, shard, row in asked]
-    again = Again(source, spec, first)
+    checksums = SourceChecksums(source, spec, first)
     for (begin, _, row), stored in zip(asked, stored_checksums(store, dataset_id, places), strict=True):
         record = begin + row
-        if again.checksum(record) != stored:
+        if checksums.checksum(record) != stored:
             raise SourceError(
                 f"record {first + record} of the source is not what it was when a build that was interrupted stored "
                 f"it. The source has changed, or does not repeat itself: {IN_DOUBT}"
@@ -117,8 +117,8 @@ def _range(shard: ShardFile, row: int) -> tuple[int, int]:
     return (0, shard.stats.index_nbytes) if shard.stats.index_nbytes <= _SMALL else row_range(row)
 
 
-class Again:
-    """The records of a source, made again one by one.
+class SourceChecksums:
+    """The checksums of the records of a source, which are made again one by one.
 
     Args:
         source: the source, which can begin at any record.

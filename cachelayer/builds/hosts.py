@@ -12,7 +12,7 @@ from cachelayer.arguments import integer
 from cachelayer.builds.part_task import PartTask
 from cachelayer.errors import BuildRevokedError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.versions.attempts import Attempts
-from cachelayer.versions.plan_differences import differences
+from cachelayer.versions.build_plan_differences import differences
 from cachelayer.versions.unfinished import Finished, FinishedPart, Standing, Unfinished
 
 

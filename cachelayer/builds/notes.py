@@ -9,7 +9,7 @@ from typing import Any
 from cachelayer.errors import StorageError
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
-from cachelayer.versions.plan import Plan
+from cachelayer.versions.build_plan import Plan
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cachelayer.builds.build import Built, EarlierShards, build
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import Built, EarlierShards, build
 from cachelayer.builds.compare_source import by_first_record, check_shards, spread
 from cachelayer.builds.sharded_source import Part, Parts, Ranges
 from cachelayer.builds.source import Seekable

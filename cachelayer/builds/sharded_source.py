@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, overload, runtime_checkable
 from cachelayer.arguments import integer
 from cachelayer.builds.array_source import ArraySource
 from cachelayer.builds.batches import Batch
-from cachelayer.builds.build import inferred
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import infer_spec
 from cachelayer.builds.encode_workers import encode
 from cachelayer.builds.shard_cuts import RECORD_OVERHEAD
 from cachelayer.builds.source import Seekable, Source, as_source
@@ -263,7 +263,7 @@ def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
     """Return the spec of the first elements of a source, as few of them as tell; None if there is none."""
     for limit in _LOOK_AHEAD:
         try:
-            spec, seen = inferred(batches(limit))
+            spec, seen = infer_spec(batches(limit))
         except ElementError:
             if limit == _LOOK_AHEAD[-1]:
                 raise
@@ -285,7 +285,7 @@ class Division:
     options: BuildOptions
 
 
-def divided(source: Source, options: BuildOptions, *, apart: bool) -> Division | None:
+def divide(source: Source, options: BuildOptions, *, apart: bool) -> Division | None:
     """Divide a build into parts if the source allows it and it is of use; None if it is built in one piece.
 
     Args:

@@ -21,10 +21,9 @@ from cachelayer.builds.iterable_source import (
 from cachelayer.builds.ref_source import of_our_own
 from cachelayer.builds.unbatch import unbatched
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-
-ENTRY_POINTS = "cachelayer.sources"
 
 
 @runtime_checkable

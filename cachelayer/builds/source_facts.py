@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of
-from cachelayer.builds.build import Built
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.compare_source import Again, by_first_record, spread, stored_checksums
+from cachelayer.builds.build_shards import Built
+from cachelayer.builds.compare_source import SourceChecksums, by_first_record, spread, stored_checksums
 from cachelayer.builds.iterable_source import SequenceSource
 from cachelayer.builds.source import Source
 from cachelayer.errors import CacheLayerError, ElementError
@@ -25,7 +25,7 @@ _BETWEEN = 62
 
 
 @dataclass(frozen=True)
-class Passed:
+class SourceFacts:
     """An object that is passed as a source.
 
     Args:
@@ -37,7 +37,7 @@ class Passed:
     source: ArraySource | SequenceSource | None
 
     @classmethod
-    def of(cls, obj: Any, options: BuildOptions) -> Passed:
+    def of(cls, obj: Any, options: BuildOptions) -> SourceFacts:
         """Return what is known of an object."""
         if options.unbatch:
             return cls(None if isinstance(obj, Mapping) else _length(obj), None)
@@ -63,7 +63,7 @@ class Passed:
         length = {} if self.length is None else {"length": self.length}
         is_own = isinstance(source, ArraySource | SequenceSource) and type(source) is type(self.source)
         sample = self._sample(store, dataset_id, built, options) if is_own else {}
-        return {"options": decisive(options), **length, **sample}
+        return {"options": deciding_options(options), **length, **sample}
 
     def _sample(self, store: ObjectStore, dataset_id: str, built: Built, options: BuildOptions) -> dict[str, Any]:
         """Return the CRC32Cs of some of the records that were stored of it, if it can be asked for them again."""
@@ -96,10 +96,10 @@ class Passed:
         own = None if options.element_spec is not None else self.source.element_spec
         if own is not None and not _is_alike(own, spec):
             return ["the dtypes, shapes or names of the arrays changed"]
-        again = Again(self.source, spec)
+        checksums = SourceChecksums(self.source, spec)
         for number, stored in zip(spread(options.expected(self.length) or 0, _BETWEEN), sample, strict=False):
             try:
-                now = again.checksum(number)
+                now = checksums.checksum(number)
             except ElementError:
                 now = None
             if now != stored:
@@ -107,7 +107,7 @@ class Passed:
         return []
 
 
-def decisive(options: BuildOptions) -> dict[str, Any]:
+def deciding_options(options: BuildOptions) -> dict[str, Any]:
     """Return the options that decide which records a version has, as JSON."""
     spec = options.element_spec
     return {
@@ -125,7 +125,7 @@ def option_changes(built: Mapping[str, Any], options: BuildOptions) -> list[str]
         return []
     return [
         f"{name} was {before[name]!r} and is {now!r}" if name != "element_spec" else "element_spec is another one"
-        for name, now in decisive(options).items()
+        for name, now in deciding_options(options).items()
         if name in before and before[name] != now
     ]
 

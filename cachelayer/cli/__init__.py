@@ -12,12 +12,12 @@ _PATIENCE = 1.0
 
 
 def main() -> None:
-    """Entry point of the script ``cachelayer``."""
+    """Run the script ``cachelayer``."""
     from cachelayer.cli.app import app
     from cachelayer.cli.output import INTERRUPTED
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As Python has it for stderr: what the output has no bytes for is shown as its escape.
+        # As Python does for stderr: a character that the output cannot encode is shown as its escape.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="cachelayer")
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _end_soon(code: int) -> None:
-    """End the process, if need be before threads that wait for the network have had their answers."""
+    """End the process, if necessary without waiting for threads that wait for the network."""
     deadline = time.monotonic() + _PATIENCE
     others = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
     for thread in others:

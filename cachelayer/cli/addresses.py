@@ -1,4 +1,4 @@
-"""Arguments that say where: storages, references, and the options to reach them."""
+"""Storages and references as command-line arguments, and the options to reach them."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ from cachelayer.objects.open_store import refuse_query, without_credentials
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import split_slice
 
-StorageArgument = Annotated[str, typer.Argument(metavar="STORAGE", help="A path, or a URL: gs://bucket/prefix.")]
+StorageArgument = Annotated[str, typer.Argument(metavar="STORAGE", help="A path, or a URL such as gs://bucket/prefix.")]
 ReferenceArgument = Annotated[
     str,
     typer.Argument(
         metavar="REFERENCE",
-        help="STORAGE/ID@VERSION; the version a name, a tag, latest (the default) or sha256:PREFIX; \\[a:b] behind it.",
+        help="STORAGE/ID@VERSION. The version is a name, a tag, latest (default) or sha256:PREFIX; \\[a:b] slices it.",
     ),
 ]
 DatasetArgument = Annotated[str, typer.Argument(metavar="STORAGE/ID", help="A dataset in a storage.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the storage's client: endpoint_url=..."),
+    typer.Option(
+        "--option", "-o", metavar="KEY=VALUE", help="An option of the storage's client, such as endpoint_url=..."
+    ),
 ]
 ToOptions = Annotated[
-    list[str] | None, typer.Option("--to-option", metavar="KEY=VALUE", help="The same for the second storage.")
+    list[str] | None, typer.Option("--to-option", metavar="KEY=VALUE", help="An option of the second storage's client.")
 ]
 LocalCache = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Where local copies of remote shards are kept.", show_default=False),
+    typer.Option(metavar="FOLDER", help="The folder for local copies of remote shards.", show_default=False),
 ]
 
 
 @dataclass(frozen=True)
 class Address:
-    """A dataset, or a version of it, in a storage.
+    """A dataset or one of its versions, in a storage.
 
     Args:
-        url: the storage.
-        dataset_id: the dataset.
-        version: what stands behind the @; None where nothing does.
-        rows: the slice at the end.
+        url: the URL of the storage.
+        dataset_id: the id of the dataset.
+        version: the text after the @; None if there is no @.
+        rows: the slice at the end; None if there is none.
     """
 
     url: str
@@ -59,10 +61,10 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The address that a text such as ``gs://bucket/caches/cifar10@v2[:100]`` is.
+        """Parse a text such as ``gs://bucket/caches/cifar10@v2[:100]``.
 
         Raises:
-            InvalidArgumentError: where it names no storage.
+            InvalidArgumentError: if the text names no dataset.
         """
         refuse_query(text)
         whole, rows = split_slice(text)
@@ -76,15 +78,15 @@ class Address:
 
     @classmethod
     def whole(cls, text: str) -> Self:
-        """The address of a whole version.
+        """Parse the address of a whole version.
 
         Raises:
-            InvalidArgumentError: where it is that of a part.
+            InvalidArgumentError: if the text has a slice.
         """
         address = cls.parse(text)
         if address.rows is not None:
             raise InvalidArgumentError(
-                f"{without_credentials(text)!r} is a part of a version: name the whole, without [...]"
+                f"{without_credentials(text)!r} is a part of a version: name the whole version, without [...]"
             )
         return address
 
@@ -95,15 +97,15 @@ class Address:
 
 
 def open_storage(url: str, options: Sequence[str] | None, local_cache: Path | None = None) -> Storage:
-    """The storage of an argument."""
+    """Open the storage that an argument names."""
     return Storage(url, local_cache=local_cache, storage_options=storage_options(options))
 
 
 def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
-    """Return the storage of an argument that is not about to be made.
+    """Open a storage that must exist.
 
     Raises:
-        InvalidArgumentError: if there is no such folder.
+        InvalidArgumentError: if it is a local folder that does not exist.
     """
     storage = open_storage(url, options)
     store = storage._store
@@ -115,24 +117,24 @@ def existing_storage(url: str, options: Sequence[str] | None) -> Storage:
 
 
 def _datasets_beside(path: Path) -> str:
-    """Say which datasets there are, if the path may have been meant for one of them."""
+    """Suggest datasets beside a path if their names are close to its name."""
     known = Storage(path.parent).datasets() if os.path.isdir(path.parent) else []  # noqa: PTH112 - the same
     near = get_close_matches(path.name, known, n=3)
     return f"; did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
 
 
 def open_reference(text: str, options: Sequence[str] | None, local_cache: Path | None = None) -> DataRef[Any]:
-    """The version, or the part of one, of an argument."""
+    """Open the version, or the slice of one, that an argument names."""
     address = Address.parse(text)
     ref = open_storage(address.url, options, local_cache).fetch(address.name)
     return ref if address.rows is None else ref[address.rows]
 
 
 def storage_options(options: Sequence[str] | None) -> dict[str, Any]:
-    """The options by name; values are JSON where they are any, else text.
+    """Parse ``KEY=VALUE`` options. Values are JSON if possible, otherwise text.
 
     Raises:
-        InvalidArgumentError: where one has no name.
+        InvalidArgumentError: if an option is not written as ``KEY=VALUE``.
     """
     return dict(_named("--option", option) for option in options or ())
 
@@ -140,13 +142,13 @@ def storage_options(options: Sequence[str] | None) -> dict[str, Any]:
 def _named(option: str, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        # What was typed may be a secret.
+        # The text may be a secret: do not repeat it.
         raise InvalidArgumentError(f"{option} is written as KEY=VALUE")
     return name, json_or_text(value)
 
 
 def json_or_text(text: str) -> Any:
-    """What a text is as JSON, else the text."""
+    """Decode a text as JSON if possible, otherwise return it."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The application: every command, in the order in which ``--help`` shows them."""
+"""The application: all commands, in the order in which ``--help`` lists them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cachelayer.cli import (
 )
 
 _EXIT_CODES = (
-    "Exit codes: 0 well, 1 a finding (damage, a difference), 2 a mistake in what was asked, 3 the storage failed or is "
-    "damaged, 4 a mistake in cachelayer, 130 interrupted."
+    "Exit codes: 0 success, 1 a finding (damage, a difference), 2 a mistake in the command, 3 the storage failed or is "
+    "damaged, 4 a bug in cachelayer, 130 interrupted."
 )
 
 app = typer.Typer(
@@ -34,9 +34,9 @@ app = typer.Typer(
 )
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Make": {"build": build_and_import.build, "import": build_and_import.import_},
-    "What there is": {"ls": ls_and_log.ls, "log": ls_and_log.log, "show": show.show},
-    "Look": {
+    "Build": {"build": build_and_import.build, "import": build_and_import.import_},
+    "List": {"ls": ls_and_log.ls, "log": ls_and_log.log, "show": show.show},
+    "Inspect": {
         "head": head_sample_stats.head,
         "sample": head_sample_stats.sample,
         "stats": head_sample_stats.stats,
@@ -50,7 +50,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "rm": tag_rm_gc.rm,
         "gc": tag_rm_gc.gc,
     },
-    "Try": {"doctor": doctor.doctor, "demo": demo.demo},
+    "Help": {"doctor": doctor.doctor, "demo": demo.demo},
 }
 
 for _panel, _commands in _PANELS.items():
@@ -72,4 +72,4 @@ def about(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Versioned, random-access datasets out of any sequential source."""
+    """Build, inspect and copy versioned, random-access datasets from any sequential source."""

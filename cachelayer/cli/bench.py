@@ -1,4 +1,4 @@
-"""How fast records are read on this machine: ``bench``."""
+"""The command ``bench``: how fast this machine reads records."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _NUMBERS = ("records/s", "per second", "records read")
 )
 def bench(
     reference: ReferenceArgument,
-    batch_size: Annotated[int, typer.Option(min=1, help="Records of a batch.")] = 256,
-    seconds: Annotated[float, typer.Option(min=0.01, help="About how long each way of reading is measured.")] = 3.0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Records in a batch.")] = 256,
+    seconds: Annotated[float, typer.Option(min=0.01, help="About how long to measure each way of reading.")] = 3.0,
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Measure how fast records are read: in order, shuffled and one by one, without and with the files in memory."""
+    """Measure how fast records are read: in order, shuffled and one by one, from disk and from memory."""
     ref = open_reference(reference, option, local_cache)
     if len(ref) == 0:
         raise InvalidArgumentError(f"{reference} has no records to read")
     with console_of(stderr=True).status(f"reading {reference}"):
-        found = list(measure(ref, batch_size, seconds))
+        measurements = list(measure(ref, batch_size, seconds))
     document = {
         "reference": ref.reference,
         "records": len(ref),
         "record_nbytes": records_of(ref).record_nbytes,
         "batch_size": batch_size,
-        "measurements": [_document(one) for one in found],
+        "measurements": [_document(one) for one in measurements],
     }
     shown = table("reading", "from", *_NUMBERS, "", right=_NUMBERS)
-    for one in found:
+    for one in measurements:
         shown.add_row(one.reading, one.state, *_columns(one), one.note)
     title = f"{ref.dataset_id}@{ref.dataset_version}: {count(len(ref))} records, batches of {count(batch_size)}"
     return Answer(document, [title, "", shown])

@@ -1,4 +1,4 @@
-"""Which line of the user's own code made a source fail."""
+"""Find the line of the user's own code that made a source fail."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ _OTHERS = (
 
 
 def users_line(error: CacheLayerError) -> str | None:
-    """The innermost frame of what caused an error that is neither ours nor of an installed package, as Python shows it.
+    """Return the innermost frame of the user's code in the causes of an error, as Python shows it.
+
+    Frames of this library, the standard library and installed packages do not count.
 
     Returns:
-        Its lines; None where there is none.
+        The lines of the frame; None if there is no such frame.
     """
     cause: BaseException | None = error.__cause__
-    found = None
+    innermost = None
     while cause is not None:
         if not isinstance(cause, CacheLayerError):
             frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _is_users(frame.filename)]
-            found = frames[-1] if frames else found
+            innermost = frames[-1] if frames else innermost
         cause = cause.__cause__
-    return None if found is None else "".join(traceback.format_list([found])).rstrip("\n")
+    return None if innermost is None else "".join(traceback.format_list([innermost])).rstrip("\n")
 
 
 def _is_users(filename: str) -> bool:
-    # Code without a file is generated, as by autograph.
+    # Code without a file is generated, for example by autograph.
     path = Path(filename)
     return path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in _OTHERS)

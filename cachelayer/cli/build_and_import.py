@@ -1,4 +1,4 @@
-"""New versions: ``build`` and ``import``."""
+"""The commands that make versions: ``build`` and ``import``."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ from cachelayer.cli.quantities import nbytes
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
 
-Id = Annotated[str, typer.Option("--id", metavar="ID", help="The dataset.")]
-Version = Annotated[str, typer.Option("--version", metavar="VERSION", help="The version: versions never change.")]
-Compression = Annotated[str | None, typer.Option(metavar="KIND", help="zstd, or zstd:LEVEL, of each record.")]
-ShardBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="About the size of a shard file: 256MB, 1GiB.")]
-MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take no more than these.")]
-Workers = Annotated[int, typer.Option(metavar="N", help="Processes, for a source that can be divided.")]
+Id = Annotated[str, typer.Option("--id", metavar="ID", help="The id of the dataset.")]
+Version = Annotated[
+    str, typer.Option("--version", metavar="VERSION", help="The name of the version, which never changes.")
+]
+Compression = Annotated[str | None, typer.Option(metavar="KIND", help="Compress each record: zstd, or zstd:LEVEL.")]
+ShardBytes = Annotated[str | None, typer.Option(metavar="SIZE", help="About how large a shard file gets: 256MB, 1GiB.")]
+MaxRecords = Annotated[int | None, typer.Option(metavar="N", help="Take at most this many records.")]
+Workers = Annotated[int, typer.Option(metavar="N", help="Build with N processes, if the source can be divided.")]
 Engine = Annotated[
     str | None,
-    typer.Option(metavar="processes|ray|beam", help="What builds the parts of a source that can be divided."),
+    typer.Option(metavar="processes|ray|beam", help="Build the parts of a source on this engine."),
 ]
-OnError = Annotated[str, typer.Option(metavar="raise|skip", help="What becomes of elements that do not fit.")]
+OnError = Annotated[
+    str, typer.Option(metavar="raise|skip", help="Fail at elements that do not fit, or leave them out.")
+]
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Publish a version even if it has no records.")]
-Description = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the version.")]
-Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object that is kept with the version.")]
+Description = Annotated[str | None, typer.Option(metavar="TEXT", help="A text to store with the version.")]
+Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="A JSON object to store with the version.")]
 
 
 @command(
@@ -42,23 +46,23 @@ Metadata = Annotated[str | None, typer.Option(metavar="JSON", help="An object th
 )
 def build(
     function: Annotated[
-        str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a source; also FILE.py:FUNCTION.")
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a source, or FILE.py:FUNCTION.")
     ],
     storage: StorageArgument,
     dataset_id: Id,
     version: Version,
     arg: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument of the function.")] = None,
     record: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="An argument that is kept with the version in clear.")
+        list[str] | None, typer.Option(metavar="NAME", help="Store this argument with the version in clear.")
     ] = None,
     compression: Compression = None,
     shard_bytes: ShardBytes = None,
     max_records: MaxRecords = None,
-    unbatch: Annotated[bool, typer.Option("--unbatch", help="The source gives batches: take them apart.")] = False,
+    unbatch: Annotated[bool, typer.Option("--unbatch", help="Take batches of the source apart into records.")] = False,
     workers: Workers = 1,
     engine: Engine = None,
     resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on with what a build that was interrupted has finished.")
+        bool, typer.Option("--resume/--no-resume", help="Continue after what an interrupted build has finished.")
     ] = True,
     on_error: OnError = "raise",
     allow_empty: AllowEmpty = False,
@@ -67,19 +71,19 @@ def build(
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Call a function that returns a source, and publish what it gives as a version.
+    """Call a function that returns a source, and publish its elements as a version.
 
-    A version that is there already is not built again: its arguments are compared.
+    A version that exists is not built again: its arguments and code are compared.
     """
     target = open_storage(storage, option, local_cache)
-    found = user_function.load(function)
-    arguments = user_function.arguments(found, arg or ())
+    source_function = user_function.load(function)
+    arguments = user_function.arguments(source_function, arg or ())
     options = _options(compression, shard_bytes, max_records, on_error, allow_empty, description, metadata)
     return _published(
         target,
         dataset_id,
         version,
-        found,
+        source_function,
         arguments,
         {
             **options,
@@ -98,14 +102,16 @@ def build(
     "cachelayer import photos cache --id pets --version v1 --format images",
 )
 def import_(
-    files: Annotated[list[str], typer.Argument(metavar="FILES...", help="Paths, 'patterns', URLs, or one folder.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILES...", help="Paths, 'patterns' or URLs of files, or one folder.")
+    ],
     storage: StorageArgument,
     dataset_id: Id,
     version: Version,
     kind: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="FORMAT", help=f"{', '.join(import_files.FORMATS)}; by default as names tell."
+            "--format", metavar="FORMAT", help=f"{', '.join(import_files.FORMATS)}; by default from the file names."
         ),
     ] = None,
     compression: Compression = None,
@@ -136,7 +142,7 @@ def _options(
     description: str | None,
     metadata: str | None,
 ) -> dict[str, Any]:
-    """What :meth:`cachelayer.Storage.submit` takes, of what was typed."""
+    """Return the options of :meth:`cachelayer.Storage.submit` that were typed."""
     return {
         "compression": compression,
         "shard_bytes": DEFAULT_SHARD_BYTES if shard_bytes is None else nbytes("--shard-bytes", shard_bytes),
@@ -151,7 +157,7 @@ def _options(
 def _object(name: str, text: str | None) -> dict[str, Any] | None:
     value = None if text is None else json_or_text(text)
     if value is not None and not isinstance(value, dict):
-        raise InvalidArgumentError(f'{name} is an object of JSON, such as \'{{"split": "train"}}\'')
+        raise InvalidArgumentError(f'{name} takes a JSON object, such as \'{{"split": "train"}}\'')
     return value
 
 
@@ -183,10 +189,10 @@ def _after_interrupt(storage: Storage, dataset_id: str, version: str) -> str:
     except CacheLayerError:
         published = False
     if published:
-        return f"{dataset_id}@{version} is published all the same"
+        return f"{dataset_id}@{version} is published nevertheless"
     return (
-        f"{dataset_id}@{version} is not published; run the same command again: it goes on after the shards that are "
-        "finished, if any are"
+        f"{dataset_id}@{version} is not published; run the same command again: it continues after the "
+        "shards that are finished, if any"
     )
 
 
@@ -203,5 +209,5 @@ def _answer(ref: DataRef[Any], *, built: bool) -> Answer:
         "nbytes": ref.nbytes,
         "left_out": left_out,
     }
-    how = "published" if built else "is there already, nothing was built"
+    how = "published" if built else "exists already, nothing was built"
     return Answer(document, [f"{name} {how}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])

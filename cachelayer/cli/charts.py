@@ -1,4 +1,4 @@
-"""Statistics as a table with small histograms."""
+"""Draw statistics as a table with small histograms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = tuple[str, str, str, str, str]
 
 
 def statistics_table(found: Statistics) -> Table:
-    """A row for each leaf, and for each of its lengths."""
+    """Return a table with a row for each leaf and for each of its lengths."""
     shown = table("leaf", "of", *_COLUMNS, "histogram", "notes", right=_COLUMNS)
     for column in shown.columns[2:-1]:
         column.no_wrap = True
@@ -68,7 +68,7 @@ def _number(value: Number | str | None) -> str:
 
 
 def bars(numbers: NumberStats) -> str:
-    """The histogram in block characters: each value where these are few, else ranges of one width."""
+    """Draw a histogram in block characters: a bar for each value if there are few, otherwise for equal ranges."""
     if numbers.values is not None and len(numbers.values) <= _WIDTH:
         return _drawn([times for _, times in numbers.values])
     if numbers.histogram is None:
@@ -79,7 +79,7 @@ def bars(numbers: NumberStats) -> str:
 
 
 def _drawn(counts: Sequence[int]) -> str:
-    """A bar each: blank only where there is nothing."""
+    """Draw a bar for each count, blank only for 0."""
     most = max(counts)
     return "".join(" " if one == 0 else _BARS[(one * (len(_BARS) - 1) + most // 2) // most] for one in counts)
 

@@ -1,4 +1,4 @@
-"""What all commands share: ``--json``, ``--traceback``, examples in their help, and errors as exit codes."""
+"""The parts that all commands share: ``--json``, ``--traceback``, examples in the help, and exit codes for errors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SHARED = {"as_json": Json, "show_traceback": Traceback}
 
 
 def command(*examples: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
-    """Make a function that returns an answer a command, with the options that all have.
+    """Turn a function that returns an answer into a command with the shared options.
 
-    Under ``--json`` whatever is printed meanwhile goes to stderr, so that stdout holds the document alone.
+    With ``--json``, everything that the function prints goes to stderr, so that stdout holds only the document.
 
     Args:
-        examples: lines for its ``--help``.
+        examples: command lines for its ``--help``.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., None]:
@@ -56,7 +56,7 @@ def _help(text: str, examples: tuple[str, ...]) -> str:
 
 
 def _add_parameters(run: Callable[..., None], function: Callable[..., Answer]) -> None:
-    """Give a wrapper the parameters of its function, with resolved annotations, and the shared ones behind them."""
+    """Give a wrapper the parameters of its function, with resolved annotations, followed by the shared ones."""
     hints = get_type_hints(function, include_extras=True)
     own = [
         parameter.replace(annotation=hints[name]) for name, parameter in inspect.signature(function).parameters.items()
@@ -71,7 +71,7 @@ def _add_parameters(run: Callable[..., None], function: Callable[..., Answer]) -
 
 @contextmanager
 def _exit_codes(*, show_traceback: bool) -> Iterator[None]:
-    """Failures within are a line on stderr and an exit code."""
+    """Turn a failure inside the block into a line on stderr and an exit code."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -92,9 +92,9 @@ def _exit_codes(*, show_traceback: bool) -> Iterator[None]:
         raise typer.Exit(output.USAGE) from None
     except (typer.Exit, BrokenPipeError):
         raise
-    except Exception:  # noqa: BLE001 - shown whole, and with an exit code of its own
+    except Exception:  # noqa: BLE001 - shown in full, with its own exit code
         traceback.print_exc()
-        output.problem("error", "this is a mistake in cachelayer: please report it with the lines above")
+        output.problem("error", "this is a bug in cachelayer: please report it with the lines above")
         raise typer.Exit(output.BUG) from None
 
 

@@ -1,4 +1,4 @@
-"""Versions elsewhere: ``cp`` to another storage, ``mirror`` to local disk."""
+"""The commands that copy versions: ``cp`` to another storage, ``mirror`` to local disk."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from cachelayer.cli.output import FINDING, WELL, Answer, count, size
 )
 def cp(
     reference: ReferenceArgument,
-    to: Annotated[str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="Where to; by default the same names.")],
+    to: Annotated[
+        str, typer.Argument(metavar="STORAGE[/ID@VERSION]", help="The target; by default with the same names.")
+    ],
     option: Options = None,
     to_option: ToOptions = None,
 ) -> Answer:
-    """Copy a version to another storage: the same shards, the same digest. What is there already is not sent again."""
+    """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
     source = Address.whole(reference)
     is_renamed = "@" in to.rstrip("/").rpartition("/")[2]
     target = Address.whole(to) if is_renamed else Address(to, source.dataset_id)
@@ -43,7 +45,9 @@ def cp(
             new_version=target.version,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("nothing is published; to go on where it stopped, run the same command again") from None
+        raise KeyboardInterrupt(
+            "nothing is published; to continue where it stopped, run the same command again"
+        ) from None
     document = {
         "reference": ref.reference,
         "dataset_id": ref.dataset_id,
@@ -60,16 +64,18 @@ def cp(
     "cachelayer mirror gs://bucket/caches/cifar10@v2 --local-cache /scratch/cachelayer",
 )
 def mirror(reference: ReferenceArgument, option: Options = None, local_cache: LocalCache = None) -> Answer:
-    """Bring all shards of a version to the local disk, before training starts. Exit code 1 where there is no room."""
+    """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
     try:
         found = open_reference(reference, option, local_cache).mirror()
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("shards that are there stay; run the same command again for the others") from None
+        raise KeyboardInterrupt("copied shards stay; run the same command again for the others") from None
     whole = found.local_shards == found.shards
     shown = (
         f"{count(found.local_shards)} of {count(found.shards, 'shard')}, {size(found.local_nbytes)} of "
         f"{size(found.nbytes)} are local: {found.folder}"
     )
-    room = [] if whole else ["there is no room for the others: free some, or name another folder by --local-cache"]
+    room = (
+        [] if whole else ["there is no room for the others: free some space, or name another folder with --local-cache"]
+    )
     document = {**asdict(found), "folder": None if found.folder is None else str(found.folder)}
     return Answer(document, [shown, *room], WELL if whole else FINDING)

@@ -1,4 +1,4 @@
-"""``demo``: the main job on real data."""
+"""The command ``demo``: cache, train, stop and resume on real data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cachelayer.cli.output import Answer
 from cachelayer.errors import MissingDependencyError
 
 
-@command("cachelayer demo", "cachelayer demo /tmp/digits   # keeps what it makes")
+@command("cachelayer demo", "cachelayer demo /tmp/digits   # keeps the cache")
 def demo(
     folder: Annotated[
-        Path | None, typer.Argument(help="Where the cache is made; by default a folder that goes.", show_default=False)
+        Path | None, typer.Argument(help="The folder for the cache; by default a temporary one.", show_default=False)
     ] = None,
 ) -> Answer:
-    """Cache real data, stop training in mid-epoch, go on in another process, and prove that nothing was lost."""
+    """Cache real data, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from cachelayer.cli.digits_demo import run
 

@@ -1,8 +1,8 @@
-"""The main job on real data, as ``cachelayer demo`` shows it.
+"""The program of ``cachelayer demo``: cache real data, stop reading, and resume in another process.
 
-Handwritten digits that ship inside scikit-learn go through a ``tf.data`` pipeline into a cache; records are read at
-random and streamed shuffled; the stream stops in mid-epoch and goes on in another process; at the end every record was
-handed out exactly once.
+The handwritten digits of scikit-learn go through a ``tf.data`` pipeline into a cache. Records are read at random and
+streamed shuffled. The stream stops in mid-epoch and resumes in another process. In the end, every record came exactly
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOP_AFTER = 11
 
 
 def digits() -> Any:
-    """A tf.data pipeline over 1,797 images of 8 x 8 pixels."""
+    """Return a tf.data pipeline over 1,797 images of 8 x 8 pixels."""
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
@@ -35,12 +35,12 @@ def digits() -> Any:
 
 
 def stream_of(folder: str) -> cachelayer.Stream[Any]:
-    """The shuffled stream that both processes read."""
+    """Return the shuffled stream that both processes read."""
     return cachelayer.Storage(folder).fetch("digits", "v1").stream(BATCH, shuffle=True, seed=SEED)
 
 
 def resume(folder: str) -> None:
-    """What the second process does: restore the state, and hand out the rest of the epoch."""
+    """Do the work of the second process: restore the state and read the rest of the epoch."""
     iterator = iter(stream_of(folder))
     iterator.set_state(json.loads((Path(folder) / "state.json").read_text()))
     numbers = [batch["number"].tolist() for batch in iterator]
@@ -48,7 +48,7 @@ def resume(folder: str) -> None:
 
 
 def run(folder: str) -> None:
-    """The whole job, with a line for each thing that it shows."""
+    """Run the demo, and print a line for each step."""
     storage = cachelayer.Storage(folder)
     ref = storage.cache(digits, "digits", "v1")
     print(f"cached      {ref.reference}")

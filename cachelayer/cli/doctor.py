@@ -1,4 +1,4 @@
-"""``doctor``: what this machine has, and whether a storage can be published to."""
+"""The command ``doctor``: check this machine, and check that a storage can be published to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import configparser
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,25 +27,8 @@ from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.open_store import open_store
 
 _NEEDED = ("cachelayer", "array-record", "numpy", "ml-dtypes", "fsspec", "google-crc32c", "zstandard")
-_OPTIONAL = {
-    "gcsfs": "gcs",
-    "s3fs": "s3",
-    "obstore": "s3",
-    "tensorflow": "tensorflow",
-    "torch": "torch",
-    "jax": "jax",
-    "grain": "grain",
-    "orbax-checkpoint": "orbax",
-    "keras": "keras",
-    "datasets": "huggingface",
-    "pyarrow": "arrow",
-    "pandas": "pandas",
-    "polars": "polars",
-    "pillow": "image",
-    "soundfile": "audio",
-    "webdataset": "webdataset",
-    "tensorflow-datasets": "tfds",
-}
+_NOT_FOR_USERS = ("all", "demo", "dev", "docs", "test", "test-core")
+"""The extras that ``doctor`` does not suggest: they install what others install, or what developers need."""
 _VARIABLES = {
     "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "FSSPEC_GCS", "FSSPEC_GS"),
     "s3": (
@@ -61,13 +45,13 @@ _VARIABLES = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """Something by which a client may reach its stores. Never its value.
+class CredentialPlace:
+    """A place where a client finds credentials. Never holds their value.
 
     Args:
         scheme: ``gs`` or ``s3``.
-        where: the variable or the file.
-        kind: what it is.
+        where: the environment variable or the file.
+        kind: what was found there.
     """
 
     scheme: str
@@ -80,12 +64,13 @@ class Found:
     "cachelayer doctor gs://bucket/caches",
 )
 def doctor(
-    storage: Annotated[str | None, typer.Argument(metavar="[STORAGE]", help="Probed, where it is given.")] = None,
+    storage: Annotated[str | None, typer.Argument(metavar="[STORAGE]", help="A storage to probe.")] = None,
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Show versions, credentials found and local copies, and probe a storage. Exit code 1 where it cannot be used."""
-    libraries = {"python": platform.python_version(), **{name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}}
+    """Show versions, credentials found and local copies; probe a storage. Exit code 1 if it cannot be used."""
+    extras = _extras()
+    libraries = {"python": platform.python_version(), **{name: _version(name) for name in (*_NEEDED, *extras)}}
     found = [*_variables(), *_files()]
     copies = _copies(folder_of(local_cache))
     document: dict[str, Any] = {
@@ -94,7 +79,7 @@ def doctor(
         "local_cache": copies,
     }
     shown: list[RenderableType] = [
-        facts((name, known or f"not installed: {_install(name)}") for name, known in libraries.items()),
+        facts((name, known or _advice(extras.get(name))) for name, known in libraries.items()),
         "",
         _credentials(found),
         "",
@@ -114,33 +99,51 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _install(name: str) -> str:
-    return f"pip install 'cachelayer[{_OPTIONAL[name]}]'" if name in _OPTIONAL else "pip install cachelayer"
+def _extras() -> dict[str, str]:
+    """Return the optional libraries, each with the smallest extra that installs it, from the installed metadata."""
+    libraries: dict[str, set[str]] = {}
+    requirements: list[str] = []
+    with suppress(PackageNotFoundError):
+        requirements = requires("cachelayer") or []
+    for requirement in requirements:
+        name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra == ['\"]([\w-]+)", requirement)
+        if name and extra and extra[1] not in _NOT_FOR_USERS:
+            libraries.setdefault(extra[1], set()).add(name[0])
+    smallest: dict[str, str] = {}
+    for extra_name in sorted(libraries, key=lambda each: (len(libraries[each]), each)):
+        for library in sorted(libraries[extra_name] - {"cachelayer"}):
+            smallest.setdefault(library, extra_name)
+    return dict(sorted(smallest.items(), key=lambda pair: pair[::-1]))
 
 
-def _variables() -> Iterator[Found]:
+def _advice(extra: str | None) -> str:
+    package = "cachelayer" if extra is None else f"'cachelayer[{extra}]'"
+    return f"not installed: pip install {package}"
+
+
+def _variables() -> Iterator[CredentialPlace]:
     for scheme, names in _VARIABLES.items():
         for name in os.environ:
             if name in names or any(name.startswith(f"{one}_") for one in names if one.startswith("FSSPEC")):
-                yield Found(scheme, f"${name}", "environment variable")
+                yield CredentialPlace(scheme, f"${name}", "environment variable")
 
 
-def _files() -> Iterator[Found]:
+def _files() -> Iterator[CredentialPlace]:
     home = Path("~").expanduser()
     gcloud = Path(os.environ.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
     own = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     for path in (*([Path(own)] if own else []), gcloud / "application_default_credentials.json"):
         if own or path.is_file():
-            yield Found("gs", str(path), _google_kind(path))
+            yield CredentialPlace("gs", str(path), _google_kind(path))
     for variable, name in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")):
         path = Path(os.environ.get(variable) or home / ".aws" / name)
         if path.is_file():
-            yield Found("s3", str(path), _aws_kind(path))
+            yield CredentialPlace("s3", str(path), _aws_kind(path))
 
 
 def _google_kind(path: Path) -> str:
     try:
-        kind = json.loads(path.read_text()).get("type", "of no type")
+        kind = json.loads(path.read_text()).get("type", "without a type")
     except OSError:
         return "a file that cannot be read"
     except (ValueError, AttributeError):
@@ -156,7 +159,7 @@ def _aws_kind(path: Path) -> str:
     return f"profiles {', '.join(names)}" if names else "a file without profiles"
 
 
-def _credentials(found: list[Found]) -> RenderableType:
+def _credentials(found: list[CredentialPlace]) -> RenderableType:
     if not found:
         return "no credentials in the environment or in files; gs:// also asks the metadata server of a Google machine"
     shown = table("credentials", "where", "kind")
@@ -192,7 +195,7 @@ def _described(copies: dict[str, Any]) -> list[tuple[str, str]]:
 def _probed(storage: str, option: Options) -> tuple[str, list[Check]]:
     store = open_store(storage, storage_options(option))
     if isinstance(store, LocalStore) and not store.root.is_dir():
-        return store.url, [Check("exists", ok=False, detail="there is no such folder: the first build makes it")]
+        return store.url, [Check("exists", ok=False, detail="the folder does not exist: the first build makes it")]
     return store.url, probe(store)
 
 

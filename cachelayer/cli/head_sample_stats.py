@@ -1,4 +1,4 @@
-"""Looking at records: ``head``, ``sample``, ``stats``."""
+"""The commands that show records: ``head``, ``sample``, ``stats``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cachelayer.cli.rendering import ElementView, element_json
 from cachelayer.statistics import survey
 from cachelayer.streams.order import Order
 
-Count = Annotated[int, typer.Option("--records", "-n", min=1, help="How many records.")]
+Count = Annotated[int, typer.Option("--records", "-n", min=1, help="How many records to show.")]
 Images = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Write images there as files: encoded ones as they are, others as PNG."),
+    typer.Option(metavar="FOLDER", help="Write images as files into FOLDER: encoded ones as they are, others as PNG."),
 ]
 
 
@@ -40,7 +40,7 @@ def head(
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Show the first records. Images are drawn where the terminal has colour."""
+    """Show the first records. Images are drawn if the terminal has colour."""
     ref = open_reference(reference, option, local_cache)
     return _records(ref, np.arange(min(records, len(ref))), save_images)
 
@@ -53,12 +53,12 @@ def head(
 def sample(
     reference: ReferenceArgument,
     records: Count = 5,
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Another seed draws other records.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The seed of the draw.")] = 0,
     save_images: Images = None,
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Show records drawn at random: the first of a stream that is shuffled with this seed."""
+    """Show records drawn at random: the first ones of a stream shuffled with this seed."""
     ref = open_reference(reference, option, local_cache)
     drawn = Order(len(ref), shuffle=True, seed=seed)(0, 0, min(records, len(ref)))
     return _records(ref, drawn, save_images)
@@ -72,17 +72,18 @@ def sample(
 def stats(
     reference: ReferenceArgument,
     records: Annotated[
-        int | None, typer.Option("--records", "-n", min=1, help="Read so many, drawn at random; all by default.")
+        int | None, typer.Option("--records", "-n", min=1, help="Read only this many records, drawn at random.")
     ] = None,
     option: Options = None,
     local_cache: LocalCache = None,
 ) -> Answer:
-    """Show what the records hold: sizes, ranges, lengths, nulls and histograms, in one pass."""
+    """Show statistics of the records: sizes, ranges, lengths, nulls and histograms, in one pass."""
     ref = open_reference(reference, option, local_cache)
-    found = survey(ref, records=records)
-    read = "" if found.records_read == found.records else f", {count(found.records_read)} of them read"
-    title = f"{ref.dataset_id}@{ref.dataset_version}: {count(found.records)} records{read}"
-    return Answer(found.to_json(), [Text(title, style="bold"), "", statistics_table(found)])
+    statistics = survey(ref, records=records)
+    is_whole = statistics.records_read == statistics.records
+    read = "" if is_whole else f", {count(statistics.records_read)} of them read"
+    title = f"{ref.dataset_id}@{ref.dataset_version}: {count(statistics.records)} records{read}"
+    return Answer(statistics.to_json(), [Text(title, style="bold"), "", statistics_table(statistics)])
 
 
 def _records(ref: DataRef[Any], numbers: np.ndarray[Any, np.dtype[np.int64]], folder: Path | None) -> Answer:

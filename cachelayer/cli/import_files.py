@@ -1,55 +1,74 @@
-"""Files as sources: which adapter reads them."""
+"""The formats of ``cachelayer import``, and the adapter that reads each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError
 
 _IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
 _SOUNDS = r"\.(wav|flac|mp3|ogg)"
-_NAMES = {
-    "parquet": r"\.parquet",
-    "arrow": r"\.(arrow|feather|ipc)",
-    "csv": r"\.csv(\.gz|\.bz2)?",
-    "jsonl": r"\.(jsonl|ndjson|json)(\.gz|\.bz2)?",
-    "tfrecord": r"\.tfrecords?(-\d+-of-\d+|-[*?]+.*)?(\.gz)?",
-    "webdataset": r"\.tar",
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A format of files.
+
+    Args:
+        adapter: the module and the function that read it, below ``cachelayer.adapters``.
+        names: the pattern at the end of a file's name; None if the format is that of a folder.
+    """
+
+    adapter: str
+    names: str | None = None
+
+
+_FORMATS = {
+    "parquet": _Format("pyarrow.from_parquet", r"\.parquet"),
+    "arrow": _Format("pyarrow.from_ipc", r"\.(arrow|feather|ipc)"),
+    "csv": _Format("pyarrow.from_csv", r"\.csv(\.gz|\.bz2)?"),
+    "jsonl": _Format("pyarrow.from_json", r"\.(jsonl|ndjson|json)(\.gz|\.bz2)?"),
+    "tfrecord": _Format("tfrecord.from_tfrecord", r"\.tfrecords?(-\d+-of-\d+|-[*?]+.*)?(\.gz)?"),
+    "webdataset": _Format("webdataset.from_webdataset", r"\.tar"),
+    "images": _Format("folders.from_image_folder"),
+    "sounds": _Format("folders.from_audio_folder"),
+    "files": _Format("folders.from_files"),
 }
-_FOLDERS = ("images", "sounds", "files")
-FORMATS = (*_NAMES, *_FOLDERS)
+FORMATS = tuple(_FORMATS)
 
 
-def format_of(files: Sequence[str], said: str | None) -> str:
-    """The format of files: the one that is said, else what their names or, in a folder, the names in it tell.
+def format_of(files: Sequence[str], chosen: str | None) -> str:
+    """Return the format of files: the chosen one, or what their names or the names in a folder show.
 
     Raises:
-        InvalidArgumentError: where they do not tell, or a folder does not stand alone.
+        InvalidArgumentError: if the names show no format or several, or a folder is not the only argument.
     """
-    if said is not None and said not in FORMATS:
-        raise InvalidArgumentError(f"--format {said!r}: it is one of {', '.join(FORMATS)}")
-    found = said or _told(files)
-    if found in _FOLDERS and len(files) > 1:
-        raise InvalidArgumentError(f"--format {found} takes one folder, got {len(files)}")
-    return found
+    if chosen is not None and chosen not in _FORMATS:
+        raise InvalidArgumentError(f"--format {chosen!r}: it is one of {', '.join(_FORMATS)}")
+    name = chosen or _by_names(files)
+    if _FORMATS[name].names is None and len(files) > 1:
+        raise InvalidArgumentError(f"--format {name} takes one folder, got {len(files)}")
+    return name
 
 
-def _told(files: Sequence[str]) -> str:
-    kinds = {_by_name(file) for file in files}
-    if kinds == {None} and len(files) == 1:
+def _by_names(files: Sequence[str]) -> str:
+    formats = {_by_name(file) for file in files}
+    if formats == {None} and len(files) == 1:
         return _in_folder(files[0])
-    if len(kinds) > 1 or None in kinds:
+    if len(formats) > 1 or None in formats:
         shown = ", ".join(files[:3])
-        raise InvalidArgumentError(f"{shown}: the names do not tell one format: say it by --format {'|'.join(FORMATS)}")
-    return str(kinds.pop())
+        raise InvalidArgumentError(f"{shown}: the names do not show one format: pass --format {'|'.join(_FORMATS)}")
+    return str(formats.pop())
 
 
 def _by_name(file: str) -> str | None:
-    for kind, pattern in _NAMES.items():
-        if re.search(f"({pattern})$", file, re.IGNORECASE):
-            return kind
+    for name, each in _FORMATS.items():
+        if each.names is not None and re.search(f"({each.names})$", file, re.IGNORECASE):
+            return name
     return None
 
 
@@ -64,75 +83,16 @@ def _in_folder(path: str) -> str:
 
 
 def imported(kind: str, files: list[str]) -> Any:
-    """The source of files of a format."""
-    return _SOURCES[kind](files)
+    """Return the source of files of a format."""
+    module, function = _FORMATS[kind].adapter.split(".")
+    read = getattr(import_module(f"cachelayer.adapters.{module}"), function)
+    if kind == "tfrecord":
+        return read(files, compression_type=_compression_of_tfrecords(files))
+    return read(files[0] if _FORMATS[kind].names is None else files)
 
 
-def _parquet(files: list[str]) -> Any:
-    from cachelayer.adapters.pyarrow import from_parquet
-
-    return from_parquet(files)
-
-
-def _arrow(files: list[str]) -> Any:
-    from cachelayer.adapters.pyarrow import from_ipc
-
-    return from_ipc(files)
-
-
-def _csv(files: list[str]) -> Any:
-    from cachelayer.adapters.pyarrow import from_csv
-
-    return from_csv(files)
-
-
-def _jsonl(files: list[str]) -> Any:
-    from cachelayer.adapters.pyarrow import from_json
-
-    return from_json(files)
-
-
-def _tfrecord(files: list[str]) -> Any:
-    from cachelayer.adapters.tfrecord import from_tfrecord
-
-    compression = {file.endswith(".gz") for file in files}
-    if len(compression) > 1:
-        raise InvalidArgumentError("TFRecord files, some with .gz and some without: import them apart")
-    return from_tfrecord(files, compression_type="GZIP" if compression == {True} else None)
-
-
-def _webdataset(files: list[str]) -> Any:
-    from cachelayer.adapters.webdataset import from_webdataset
-
-    return from_webdataset(files)
-
-
-def _images(files: list[str]) -> Any:
-    from cachelayer.adapters.folders import from_image_folder
-
-    return from_image_folder(files[0])
-
-
-def _sounds(files: list[str]) -> Any:
-    from cachelayer.adapters.folders import from_audio_folder
-
-    return from_audio_folder(files[0])
-
-
-def _files(files: list[str]) -> Any:
-    from cachelayer.adapters.folders import from_files
-
-    return from_files(files[0])
-
-
-_SOURCES: dict[str, Callable[[list[str]], Any]] = {
-    "parquet": _parquet,
-    "arrow": _arrow,
-    "csv": _csv,
-    "jsonl": _jsonl,
-    "tfrecord": _tfrecord,
-    "webdataset": _webdataset,
-    "images": _images,
-    "sounds": _sounds,
-    "files": _files,
-}
+def _compression_of_tfrecords(files: list[str]) -> str | None:
+    compressed = {file.endswith(".gz") for file in files}
+    if len(compressed) > 1:
+        raise InvalidArgumentError("some TFRecord files end in .gz and some do not: import them separately")
+    return "GZIP" if compressed == {True} else None

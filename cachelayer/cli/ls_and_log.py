@@ -1,4 +1,4 @@
-"""What there is, and what was done: ``ls`` and ``log``."""
+"""The commands that list: ``ls`` for datasets and versions, ``log`` for their history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ls(place: StorageArgument, option: Options = None) -> Answer:
 
 
 def _dataset(place: str, option: Options) -> tuple[Storage, str] | None:
-    """The storage and the dataset in it that an address means; None where it is a storage itself."""
+    """Return the storage and the dataset that an address names; None if it names a storage."""
     try:
         address = Address.parse(place)
         storage = open_storage(address.url, option)
@@ -42,16 +42,16 @@ def _dataset(place: str, option: Options) -> tuple[Storage, str] | None:
 
 
 def _datasets(storage: Storage) -> Answer:
-    found = {dataset_id: storage.versions(dataset_id) for dataset_id in storage.datasets()}
+    datasets = {dataset_id: storage.versions(dataset_id) for dataset_id in storage.datasets()}
     shown = table("dataset", "newest", "versions", "records", "size", "published", right=_NUMBERS)
-    for dataset_id, versions in found.items():
+    for dataset_id, versions in datasets.items():
         newest = next(reversed(versions.values()), None)
         shown.add_row(dataset_id, newest.version if newest else "-", count(len(versions)), *_columns(newest))
     document = [
         {"dataset_id": dataset_id, "versions": len(versions), "newest": _newest(versions)}
-        for dataset_id, versions in found.items()
+        for dataset_id, versions in datasets.items()
     ]
-    return Answer(document, [shown if found else f"no dataset in {storage.url}"])
+    return Answer(document, [shown if datasets else f"no dataset in {storage.url}"])
 
 
 def _newest(versions: dict[str, VersionInfo]) -> dict[str, Any] | None:
@@ -79,7 +79,7 @@ def log(dataset: DatasetArgument, option: Options = None) -> Answer:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     address = Address.parse(dataset)
     if address.version is not None or address.rows is not None:
-        raise InvalidArgumentError(f"{dataset!r} is a version: name the dataset alone, STORAGE/ID")
+        raise InvalidArgumentError(f"{dataset!r} is a version: name only the dataset, STORAGE/ID")
     events = open_storage(address.url, option).history(address.dataset_id)
     shown = table("entry", "what", "", "when", "who", right=("entry",))
     for event in events:

@@ -1,4 +1,4 @@
-"""How fast records are read on this machine."""
+"""Measure how fast this machine reads records."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.protocols import records_of
 from cachelayer.streams.order import Order
 
-# An iterator that somebody keeps has a thread that does not end.
+# The thread of an iterator that is still in use does not end.
 _SECONDS_TO_END = 0.5
 _SEED = 0
-_NOT_DROPPED = "this system does not drop files from memory, or does not tell"
+_NOT_DROPPED = "this system does not drop files from memory, or does not say so"
 _NOT_COPIED = "not all shards are on this host: cachelayer mirror copies them"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One way of reading.
+    """The speed of one way of reading.
 
     Args:
         reading: ``in order``, ``shuffled`` (both in batches), or ``ref[i]``.
-        state: ``cold`` and ``hot``, without and with the files in memory, for a local storage; ``ranges`` over the
-            network and ``copies`` on this host for others.
-        records: how many were read.
-        seconds: in what time.
-        nbytes: their bytes in the shards, by the average.
-        note: why it was not measured.
+        state: for a local storage ``cold`` (files not in memory) or ``hot`` (files in memory); for others ``ranges``
+            (over the network) or ``copies`` (from local copies).
+        records: how many records were read.
+        seconds: how long that took.
+        nbytes: their stored bytes, estimated from the average record.
+        note: why it was not measured; None if it was.
     """
 
     reading: str
@@ -51,20 +51,20 @@ class Measurement:
 
     @property
     def records_per_second(self) -> float | None:
-        """None where it was not measured."""
+        """Records per second; None if it was not measured."""
         return self.records / self.seconds if self.seconds else None
 
     @property
     def bytes_per_second(self) -> float | None:
-        """None where it was not measured."""
+        """Bytes per second; None if it was not measured."""
         return self.nbytes / self.seconds if self.seconds else None
 
 
 def measure(ref: DataRef[Any], batch_size: int, seconds: float) -> Iterator[Measurement]:
-    """Each way of reading for about so many seconds.
+    """Measure each way of reading for about ``seconds``.
 
     Args:
-        ref: the records, of which there is one at least.
+        ref: the records, at least one.
     """
     bench = _Bench(batch_size, seconds)
     if isinstance(ref._base.version.store, LocalStore):
@@ -86,7 +86,7 @@ class _Bench:
     seconds: float
 
     def cold_and_hot(self, ref: DataRef[Any], *, shuffle: bool) -> Iterator[Measurement]:
-        """Records that are not in memory, and the same ones again."""
+        """Measure records that are not in memory, and then the same records again."""
         is_cold = _drop(ref)
         first = self.batches(_opened_anew(ref), "cold", shuffle=shuffle)
         yield first if is_cold else Measurement(first.reading, "cold", note=_NOT_DROPPED)
@@ -98,11 +98,11 @@ class _Bench:
         yield self.singly(ref, state)
 
     def batches(self, ref: DataRef[Any], state: str, *, shuffle: bool, repeat: int | None = None) -> Measurement:
-        """A stream: once, or the first records of it again and again."""
+        """Measure a stream: once, or only its first ``repeat`` records again and again."""
         epoch = len(ref)
         seed = _SEED if shuffle else None
         stream = ref.stream(self.batch_size, shuffle=shuffle, seed=seed, reshuffle=False, num_epochs=None)
-        # Over and over without a stop where all were read.
+        # If all records were read before, the stream runs on without restarts.
         limit = epoch if repeat is None else repeat if repeat < epoch else None
         begin, records, steps = time.perf_counter(), 0, 0
         iterator = iter(stream)
@@ -121,7 +121,7 @@ class _Bench:
         return Measurement(reading, state, records, elapsed, records * records_of(ref).record_nbytes)
 
     def singly(self, ref: DataRef[Any], state: str) -> Measurement:
-        """Elements one by one, in random order."""
+        """Measure ``ref[i]`` in random order."""
         drawn = Order(len(ref), shuffle=True, seed=_SEED)(0, 0, min(len(ref), 1 << 16)).tolist()
         ref[drawn[0]]
         begin, records, elapsed = time.perf_counter(), 0, 0.0
@@ -133,7 +133,7 @@ class _Bench:
 
 
 def _records(steps: int, epoch: int, batch_size: int) -> int:
-    """How many records so many steps have: the last one of an epoch may be shorter."""
+    """Return how many records a number of steps has. The last step of an epoch may be shorter."""
     epochs, steps = divmod(steps, -(-epoch // batch_size))
     return epochs * epoch + min(steps * batch_size, epoch)
 
@@ -143,10 +143,10 @@ def _opened_anew(ref: DataRef[Any]) -> DataRef[Any]:
 
 
 def _drop(ref: DataRef[Any]) -> bool:
-    """Have the system forget the files of a version; whether it did."""
+    """Ask the system to drop the files of a version from memory, and return whether it did."""
     if not hasattr(os, "posix_fadvise"):
         return False
-    # What is mapped stays in memory, and dropped iterators may be reading a batch still.
+    # Mapped files stay in memory, and a dropped iterator may still be reading a batch.
     gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith("cachelayer-prefetch"):

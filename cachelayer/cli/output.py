@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON document for scripts; problems go to stderr."""
+"""Print answers: tables for people or one JSON document for scripts on stdout, problems on stderr."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found.
+    """The result of a command.
 
     Args:
-        document: for scripts: what JSON can hold.
-        shown: for people: texts and renderables of rich, one under another.
+        document: for scripts: a value that JSON can hold.
+        shown: for people: texts and renderables of rich, printed one below the other.
         code: the exit code.
     """
 
@@ -49,7 +49,7 @@ def write(answer: Answer, *, as_json: bool) -> None:
         return
     console = console_of(stderr=False)
     for renderable in answer.shown:
-        # A reference that a terminal breaks can still be copied as one; one that is broken here could not.
+        # Let the terminal wrap long references: they can then be copied in one piece.
         console.print(renderable, soft_wrap=isinstance(renderable, str | Text))
 
 
@@ -58,26 +58,26 @@ def _json(document: Any) -> str:
     try:
         text.encode(sys.stdout.encoding)
     except UnicodeEncodeError:
-        # Half a surrogate pair has no bytes anywhere, most characters none in ASCII.
+        # No encoding has half a surrogate pair, and ASCII lacks most characters.
         return json.dumps(document, indent=2, allow_nan=False)
     return text
 
 
 def problem(kind: str, text: str) -> None:
-    """A line on stderr: ``error: ...`` or ``warning: ...``."""
+    """Print a line on stderr: ``error: ...`` or ``warning: ...``."""
     console_of(stderr=True).print(f"{kind}: {text}", style="red" if kind == "error" else "yellow", soft_wrap=True)
 
 
 def console_of(*, stderr: bool) -> Console:
-    """The console of a stream. What is no terminal is as wide as it takes: tables that are piped are not cut."""
+    """Return a console for stdout or stderr. Without a terminal it is very wide, so that piped tables are not cut."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
-    # Texts are data, in which [brackets] and :words: stand for themselves.
+    # Texts are data: [brackets] and :words: in them are not markup.
     return _TextConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 class _TextConsole(Console):
-    """A console on which texts are nothing but texts: what others stored does not command the terminal."""
+    """A console that replaces control characters, so that stored text cannot control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -88,11 +88,11 @@ class _TextConsole(Console):
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table.
+    """Return an empty table.
 
     Args:
         columns: the headings.
-        right: those of them whose column is of numbers.
+        right: the headings of columns that are aligned right.
     """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in columns:
@@ -101,7 +101,7 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Text:
-    """Names and values, a line each, and further lines of a value under its first."""
+    """Lay out names and values, one pair per line. More lines of a value go below its first line."""
     named = list(rows)
     width = max((len(name) for name, _ in named), default=0) + 2
     lines = []
@@ -113,7 +113,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Text:
 
 
 def size(nbytes: int) -> str:
-    """Bytes as people read them: ``1.5 GB``, in powers of 1000."""
+    """Format a number of bytes in powers of 1000, such as ``1.5 GB``."""
     number, unit = float(nbytes), "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if number < 999.5 or unit == "PB":
@@ -123,5 +123,5 @@ def size(nbytes: int) -> str:
 
 
 def count(number: int, noun: str = "") -> str:
-    """A number with thousands apart, and what it counts: ``60,000``, ``1 shard``, ``2 shards``."""
+    """Format a number with its noun: ``60,000``, ``1 shard``, ``2 shards``."""
     return f"{number:,} {noun}{'s' * (number != 1)}" if noun else f"{number:,}"

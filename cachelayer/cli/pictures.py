@@ -1,4 +1,4 @@
-"""Images in the terminal, and as files."""
+"""Draw images in the terminal, and save them as files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALL = 16
 
 
 def is_picture(value: Any) -> bool:
-    """Whether a leaf looks like an image: uint8 of shape ``[h, w, 1 | 3 | 4]``, or ``[h, w]`` from 8 x 8 on."""
+    """Return whether a leaf looks like an image: uint8 of shape ``[h, w, 1 | 3 | 4]``, or ``[h, w]`` from 8 x 8 on."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or 0 in value.shape:
         return False
     if value.ndim == 2:
@@ -37,10 +37,10 @@ def is_picture(value: Any) -> bool:
 
 
 class Picture:
-    """An image of half blocks: two pixels a character.
+    """An image drawn with half blocks, two pixels per character.
 
     Args:
-        image: as :func:`is_picture` says.
+        image: an array for which :func:`is_picture` is true.
     """
 
     def __init__(self, image: NDArray[np.uint8]) -> None:
@@ -62,7 +62,7 @@ class Picture:
 
 
 def _rgb(image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Any image as ``[h, w, 3]``; what can be seen through lies on black."""
+    """Convert an image to ``[h, w, 3]``, with transparent pixels on black."""
     pixels = (image if image.ndim == 3 else image[:, :, None]).astype(np.float64)
     if pixels.shape[2] == 4:
         pixels = pixels[:, :, :3] * pixels[:, :, 3:] / 255
@@ -70,7 +70,7 @@ def _rgb(image: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _fitted(pixels: NDArray[np.float64], rows: int, columns: int) -> NDArray[np.uint8]:
-    """The image within a number of rows and columns, of an even number of rows."""
+    """Scale an image to fit into ``rows`` and ``columns``, with an even number of rows."""
     height, width = pixels.shape[:2]
     if max(height, width) < _SMALL:
         times = max(1, min(-(-_SMALL // max(height, width)), columns // width))
@@ -85,7 +85,7 @@ def _fitted(pixels: NDArray[np.float64], rows: int, columns: int) -> NDArray[np.
 
 
 def _means(pixels: NDArray[np.float64], count: int, axis: int) -> NDArray[np.float64]:
-    """Means of as many equal stretches along an axis."""
+    """Return the means of ``count`` equal stretches along an axis."""
     starts = np.arange(count) * pixels.shape[axis] // count
     lengths = np.diff(np.append(starts, pixels.shape[axis]))
     shape = [1] * pixels.ndim
@@ -95,17 +95,17 @@ def _means(pixels: NDArray[np.float64], count: int, axis: int) -> NDArray[np.flo
 
 
 def save_images(spec: tree.Tree, number: int, element: Any, folder: Path) -> list[Path]:
-    """Write the images of an element as files: encoded ones as the bytes that they are, others as PNG.
+    """Write the images of an element as files: encoded ones with their own bytes, others as PNG.
 
     Args:
         spec: the spec of the raw elements.
-        number: the number of the record, with which names begin.
+        number: the record number, with which the file names begin.
         element: the element, not decoded.
-        folder: where to; it is made where it is missing.
+        folder: the folder for the files; it is made if it does not exist.
 
     Raises:
-        MissingDependencyError: where Pillow is not installed.
-        StorageError: where a file cannot be written.
+        MissingDependencyError: if Pillow is not installed.
+        StorageError: if a file cannot be written.
     """
     try:
         from PIL import Image

@@ -1,4 +1,4 @@
-"""Bytes and times as people write them."""
+"""Parse sizes and times such as ``256MB`` and ``24h``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def nbytes(option: str, text: str) -> int:
-    """Bytes: ``256MB``, ``1.5GiB``, ``4096``.
+    """Parse a size: ``256MB``, ``1.5GiB``, ``4096``.
 
     Raises:
-        InvalidArgumentError: with the name of the option, where the text is none.
+        InvalidArgumentError: if the text is invalid; the error names the option.
     """
     return int(_scaled(option, text, _BYTES, "bytes such as 4096, 256MB or 1GiB"))
 
 
 def seconds(option: str, text: str) -> float:
-    """Seconds: ``90``, ``30m``, ``24h``, ``7d``.
+    """Parse a time: ``90``, ``30m``, ``24h``, ``7d``.
 
     Raises:
-        InvalidArgumentError: with the name of the option, where the text is none.
+        InvalidArgumentError: if the text is invalid; the error names the option.
     """
     return _scaled(option, text, _SECONDS, "a time such as 90s, 30m, 24h or 7d")
 

@@ -1,4 +1,4 @@
-"""An element for people, and for scripts."""
+"""Show an element as text for people, or as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cachelayer.cli.pictures import Picture, is_picture
 from cachelayer.records import dtypes, tree
 from cachelayer.records.values import Ragged, Sparse
 
-# Arrays of no more values are shown whole; of longer ones the first few.
+# Arrays of up to _WHOLE values are shown whole, of longer ones the first _FIRST values.
 _WHOLE, _FIRST = 16, 8
 _TEXT = 200
-# The same for scripts, in values and in bytes.
+# The limit for scripts, in values or bytes.
 _WHOLE_IN_JSON = 1000
 
 
 class ElementView:
-    """An element in the terminal: a line a leaf, images as pictures where there is colour.
+    """An element in the terminal: a line for each leaf, and images as pictures if there is colour.
 
     Args:
-        element: as ``ref[i]`` gives it.
+        element: an element as ``ref[i]`` returns it.
     """
 
     def __init__(self, element: Any) -> None:
@@ -51,7 +51,7 @@ class ElementView:
 
 
 def leaf_text(value: Any) -> str:
-    """A leaf in one line: short ones whole, long ones by their type, shape and first values."""
+    """Format a leaf in one line: short ones whole, long ones by type, shape and first values."""
     if value is None:
         return "None"
     if isinstance(value, bytes):
@@ -96,7 +96,7 @@ def _scalar(value: Any) -> str:
 
 
 def _plain(scalar: NDArray[Any]) -> bool | int | float | complex | str:
-    """A scalar as Python's own; dates and durations as text."""
+    """Convert a scalar to Python's own type, and dates and durations to text."""
     kind = dtypes.number_kind(scalar.dtype)
     if kind in "Mm":
         # A date without a unit has no text.
@@ -120,12 +120,12 @@ def _counted(number: int, noun: str) -> str:
 
 
 def element_json(element: Any) -> Any:
-    """An element as JSON can hold it.
+    """Convert an element to a value that JSON can hold.
 
     Dicts and namedtuples are objects; lists, tuples and arrays are lists; NaN and the infinities are the strings
     ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which Python's ``float`` reads. Bytes are
-    ``{"nbytes": ..., "base64": ...}``. Of arrays, strings and bytes of more than 1,000 values the first few stand
-    beside dtype and shape, or the length.
+    ``{"nbytes": ..., "base64": ...}``. Arrays, strings and bytes of more than 1,000 values are shortened to their
+    first few values, with dtype and shape, or the length.
     """
     if isinstance(element, Mapping):
         return {_printable(key): element_json(child) for key, child in element.items()}
@@ -181,5 +181,5 @@ def _float_json(number: float) -> float | str:
 
 
 def _printable(text: str) -> str:
-    # Half a surrogate pair has no bytes.
+    # No encoding has half a surrogate pair.
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""One version in full: ``show``."""
+"""The command ``show``: everything about one version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARDS_SHOWN = 10
     "cachelayer show cache/cifar10@sha256:3fcda2 --json | jq .provenance",
 )
 def show(reference: ReferenceArgument, option: Options = None, local_cache: LocalCache = None) -> Answer:
-    """Show what a version is: its element spec, counts, sizes, shards, tags and how it came to be."""
+    """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
     address = Address.parse(reference)
     storage = open_storage(address.url, option, local_cache)
     whole = storage.fetch(address.name)
@@ -74,7 +74,7 @@ def _records(ref: DataRef[Any]) -> str:
 
 
 def spec_tree(spec: Any) -> RichTree:
-    """An element spec as a tree."""
+    """Draw an element spec as a tree."""
     root = RichTree(_label("element", spec))
     _grow(root, spec)
     return root
@@ -102,21 +102,21 @@ def _shards(manifest: Manifest) -> RenderableType:
         shown.add_row(shard.name, count(stats.records), size(stats.nbytes), stats.sha256[:12])
     more = len(manifest.shards) - _SHARDS_SHOWN
     if more > 0:
-        shown.add_row(f"and {count(more)} more: --json has them all")
+        shown.add_row(f"and {count(more)} more: --json shows all")
     return shown
 
 
-_UNTOLD = ("salt", "sample")
-"""What is of use to a comparison alone."""
+# Of use only to a comparison.
+_NOT_SHOWN = ("salt", "sample")
 
 
 def _provenance(provenance: Mapping[str, Any]) -> RenderableType:
-    told = ((name, value) for name, value in provenance.items() if name not in _UNTOLD and value not in (None, {}, []))
-    return facts((name, _text(value)) for name, value in told)
+    shown = {name: value for name, value in provenance.items() if name not in _NOT_SHOWN}
+    return facts((name, _text(value)) for name, value in shown.items() if value not in (None, {}, []))
 
 
 def _text(value: Any) -> str:
-    """A value as text: of a dict a line for each key, of dicts in it by keys with dots."""
+    """Format a value. A dict has a line for each key, with dots in the keys of nested dicts."""
     if isinstance(value, dict):
         return "\n".join(f"{name} = {item}" for name, item in _flat("", value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Whether a storage can be published to: an object is put, refused, read and removed."""
+"""Probe a storage: create an object, try to overwrite it, read it and delete it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cachelayer.objects.store import ObjectStore
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a storage has to be able to do.
+    """The result of one thing that a storage must be able to do.
 
     Args:
-        check: what.
-        ok: whether it did.
-        detail: how long it took, or why it did not.
+        check: what it must do.
+        ok: whether it did so.
+        detail: how long it took, or why it failed.
     """
 
     check: str
@@ -28,7 +28,7 @@ class Check:
 
 
 def probe(store: ObjectStore) -> list[Check]:
-    """What a storage can do, up to the first thing that it cannot. Nothing stays there."""
+    """Check what a storage can do, up to the first failure. Nothing is left in it."""
     name = f"_probe-{uuid.uuid4().hex}"
     first, second = (uuid.uuid4().hex.encode() for _ in range(2))
     wanted: list[tuple[str, Callable[[], bool]]] = [

@@ -1,4 +1,4 @@
-"""Names and room: ``tag``, ``rm`` and ``gc``."""
+"""The commands that manage versions: ``tag``, ``rm`` and ``gc``."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from cachelayer.errors import InvalidArgumentError
 )
 def tag(
     reference: ReferenceArgument,
-    tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; one that named another version is moved.")],
-    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is STORAGE/ID then.")] = False,
+    tag: Annotated[str, typer.Argument(metavar="TAG", help="The tag; it moves if it named another version.")],
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag; REFERENCE is then STORAGE/ID.")] = False,
     option: Options = None,
 ) -> Answer:
-    """Let a tag name a version, or remove the tag."""
+    """Make a tag name a version, or remove the tag."""
     address = Address.whole(reference)
     storage = open_storage(address.url, option)
     if delete:
@@ -52,14 +52,14 @@ def tag(
 )
 def rm(
     reference: ReferenceArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also a version that has tags: they go with it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete a version that has tags, with its tags.")] = False,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the files stay for those who read them: 30m, 24h; 0 for none.")
+        str, typer.Option(metavar="TIME", help="How long the files stay for current readers: 30m, 24h; 0 for none.")
     ] = "24h",
     option: Options = None,
 ) -> Answer:
-    """Delete a version, and, once the grace is over, the files that no other version has."""
+    """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
     address = Address.whole(reference)
     if address.version is None:
         raise InvalidArgumentError(f"{reference!r}: say which version: {reference}@VERSION")
@@ -79,7 +79,7 @@ def rm(
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise InvalidArgumentError("there is no terminal to ask at: pass --yes")
+        raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
     typer.confirm(question, abort=True, err=True)
 
 
@@ -90,13 +90,13 @@ def _confirm(question: str) -> None:
 def gc(
     storage: StorageArgument,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="How long a build must not have changed: 30m, 24h, 7d.")
+        str, typer.Option(metavar="TIME", help="Keep remains of builds that changed within TIME: 30m, 24h, 7d.")
     ] = "24h",
     option: Options = None,
 ) -> Answer:
-    """Delete what failed, killed and interrupted builds and copies left, and deleted versions whose grace is over.
+    """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
-    What is running is never touched.
+    Running builds are never touched.
     """
     deleted = existing_storage(storage, option).gc(seconds("--grace", grace))
     return Answer({"deleted": deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} deleted"])

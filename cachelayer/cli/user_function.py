@@ -1,4 +1,4 @@
-"""The user's function: found by its name, called with arguments that were typed."""
+"""Load the user's function by its name, and parse its arguments."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def load(text: str) -> Callable[..., Any]:
-    """The function that ``module:function`` or ``path/file.py:function`` names.
+    """Load the function that ``module:function`` or ``path/file.py:function`` names.
 
-    Modules are found from the current folder too, and what stands beside a file as if the file were run.
+    Modules in the current folder can be imported, and a file can import what lies beside it, as if it were run.
 
     Raises:
-        InvalidArgumentError: where there is no such module or function.
-        InvalidTypeError: where it is no function.
-        SourceError: where the module fails, from what it raised.
+        InvalidArgumentError: if there is no such module or function.
+        InvalidTypeError: if it is not a function.
+        SourceError: if importing the module fails, from what it raised.
     """
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
@@ -36,14 +36,14 @@ def load(text: str) -> Callable[..., Any]:
     sys.path.insert(0, str(Path.cwd()))
     module = _file(Path(place)) if place.endswith(".py") else _module(place)
     try:
-        found = reduce(getattr, name.split("."), module)
+        function = reduce(getattr, name.split("."), module)
     except AttributeError as error:
         near = get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], 3)
         hint = f": did you mean {' or '.join(near)}?" if near else ""
         raise InvalidArgumentError(f"there is no {name!r} in {place}{hint}") from error
-    if not callable(found):
-        raise InvalidTypeError(f"{text} is a {type(found).__name__}: name a function that returns a source")
-    return found
+    if not callable(function):
+        raise InvalidTypeError(f"{text} is a {type(function).__name__}: name a function that returns a source")
+    return function
 
 
 def _file(path: Path) -> types.ModuleType:
@@ -53,7 +53,7 @@ def _file(path: Path) -> types.ModuleType:
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise InvalidArgumentError(f"{path} is not a file of Python")
+        raise InvalidArgumentError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     with _blamed(str(path)):
@@ -77,18 +77,18 @@ def _blamed(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # What runs here is the user's: anything may come of it.
+        # This runs the user's code, which may raise anything.
         raise SourceError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def arguments(function: Callable[..., Any], texts: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a call, each of the type that the function says, else what it is as JSON, else text.
+    """Parse the arguments of a call: by the type hint of the function if there is one, else as JSON, else as text.
 
     Args:
-        texts: ``name=value``, one each.
+        texts: one ``name=value`` for each argument.
 
     Raises:
-        InvalidArgumentError: where the function does not take one, needs another, or has another type for it.
+        InvalidArgumentError: if an argument is unknown, missing or of the wrong type.
     """
     typed = dict(_parted(text) for text in texts)
     hints = _hints(function)
@@ -115,7 +115,7 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return get_type_hints(function)
     except (NameError, TypeError):
-        # Names that exist for type checkers alone.
+        # The annotation uses names that exist only for type checkers.
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Is it whole, and is it the same: ``verify`` and ``diff``."""
+"""The commands that check versions: ``verify`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cachelayer.versions.verify import VerifyReport
     "cachelayer verify cache/cifar10 --json || echo damaged",
 )
 def verify(reference: ReferenceArgument, option: Options = None) -> Answer:
-    """Read every record of a version, and compare with every checksum. Exit code 1 where something is damaged."""
+    """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     address = Address.whole(reference)
     storage = open_storage(address.url, option)
     report = storage.verify(address.name)
@@ -30,7 +30,7 @@ def verify(reference: ReferenceArgument, option: Options = None) -> Answer:
 
 
 def _reference(storage: Storage, report: VerifyReport) -> str:
-    """Return the whole reference of a version, which may be too damaged to be opened."""
+    """Return the whole reference of a version that may be too damaged to open."""
     dataset_id, _, version = report.reference.partition("@")
     return f"{storage.url}/{report.reference}@sha256:{storage.versions(dataset_id)[version].digest}"
 
@@ -41,11 +41,11 @@ def _reference(storage: Storage, report: VerifyReport) -> str:
 )
 def diff(
     reference: ReferenceArgument,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="Another REFERENCE, also of another storage.")],
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="Another REFERENCE, also in another storage.")],
     option: Options = None,
     to_option: ToOptions = None,
 ) -> Answer:
-    """Compare two versions: spec, counts, shards, provenance. Exit code 1 where the data differ."""
-    found = open_reference(reference, option).diff(open_reference(other, to_option))
-    same = found.same_data
-    return Answer({**asdict(found), "same_data": same}, [str(found)], WELL if same else FINDING)
+    """Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ."""
+    difference = open_reference(reference, option).diff(open_reference(other, to_option))
+    same = difference.same_data
+    return Answer({**asdict(difference), "same_data": same}, [str(difference)], WELL if same else FINDING)

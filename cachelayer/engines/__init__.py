@@ -1,4 +1,4 @@
-"""Independent tasks in other processes, here or on a cluster. Nothing in here knows of datasets."""
+"""Run independent tasks in other processes, on this host or on a cluster. Nothing here knows about datasets."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Beam", "Engine", "Processes", "Ray", "engine_of"]
 
 
 def engine_of(engine: str | Engine | None, workers: int) -> Engine:
-    """Return the engine that a user asks for.
+    """Return the engine that a user names with ``engine=``.
 
     Args:
-        engine: a name or an engine; None for this process, or processes of this host.
-        workers: number of these.
+        engine: a name or an engine; None for processes on this host, or for this process if ``workers`` is 1.
+        workers: the number of processes.
 
     Raises:
-        InvalidArgumentError: for anything else.
+        InvalidArgumentError: if it is neither a known name nor an engine.
     """
     if engine is None and workers == 1:
         return Here()

@@ -1,4 +1,4 @@
-"""Tasks in a pipeline of Apache Beam."""
+"""Run tasks in an Apache Beam pipeline."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
 
 class Beam:
-    """Runs all tasks in one pipeline of Apache Beam, and yields nothing: results do not come back from a runner.
+    """Runs all tasks in one Apache Beam pipeline, and yields nothing, because a runner does not return results.
 
-    All numbers are pulled before the first task runs. How often a task that died is run again is the runner's choice.
+    All numbers are pulled before the first task runs. The runner decides how often a task that died is run again.
 
     Args:
-        options: an ``apache_beam.options.pipeline_options.PipelineOptions``; without a runner in it, the tasks run in
+        options: an ``apache_beam.options.pipeline_options.PipelineOptions``. If it names no runner, the tasks run in
             this process.
     """
 
@@ -49,14 +49,14 @@ class Beam:
 
 
 class _TaskError(Exception):
-    """A task failed. Beam adds to the text, which comes first, and leaves name and outcome as they are."""
+    """A task failed. Its arguments are the text, to which Beam adds, the name and the outcome."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C came while a task ran in this process; Beam would not leave it what it is."""
+    """Ctrl-C was pressed while a task ran in this process. Beam would convert a KeyboardInterrupt."""
 
 
 def _run(number: int, function: bytes) -> None:

@@ -1,8 +1,8 @@
-"""A process of this Python that calls one function again and again.
+"""A child process that runs this Python and calls one function again and again.
 
-Parent and child send each other pickles after their length as a little-endian uint64: first the function, then the
-arguments of each call, which is answered with its outcome. How far it is the child writes into a file of two integers
-that has no name, and the parent reads it when it likes.
+Parent and child exchange pickles, each preceded by its length as a little-endian uint64. The parent sends the function
+once, then the arguments of each call; the child answers each call with its outcome. The child reports its progress in
+an unnamed file of two integers, which the parent may read at any time.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class DiedError(Exception):
 
 
 class Child:
-    """A child process. Leaving it as a context manager ends it, whatever it is at.
+    """A child process, as a context manager that kills it at the end, even during a call.
 
     Args:
-        function: what it calls, as ``pickled`` gives it.
+        function: the function that it calls, as ``pickled`` returns it.
     """
 
     def __init__(self, function: bytes) -> None:
-        self._opening: bytes | None = function
-        # In a session of its own: Ctrl-C reaches the parent alone, which ends its children.
+        self._unsent_function: bytes | None = function
         self._counts = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the child
         self._counted = (0, 0)
+        # The child gets a session of its own, so that Ctrl-C reaches only the parent, which then ends its children.
         self._process = subprocess.Popen(  # noqa: S603 - this Python
             [sys.executable, "-c", _MAIN, str(self._counts.fileno())],
             stdin=subprocess.PIPE,
@@ -59,10 +59,10 @@ class Child:
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)
         self.can_be_asked = True
-        """False if a message was cut short, as by Ctrl-C: what came next would be taken for its rest."""
+        """False after a message was cut short, for example by Ctrl-C: the next one would be read as its rest."""
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read when the child has answered, or died."""
+        """Return the file descriptor that becomes readable when the child answers or dies."""
         return self._replies.fileno()
 
     def counts(self) -> tuple[int, int]:
@@ -72,21 +72,21 @@ class Child:
         return self._counted
 
     def send(self, *arguments: Any) -> None:
-        """Begin a call. One at a time; a child that is dead is noticed by ``receive``."""
+        """Begin a call; ``receive`` must end it before the next one. If the child is dead, ``receive`` raises."""
         self.can_be_asked = False
         with suppress(BrokenPipeError):
-            if self._opening is not None:
-                _send(self._requests, self._opening)
-                self._opening = None
+            if self._unsent_function is not None:
+                _send(self._requests, self._unsent_function)
+                self._unsent_function = None
             _send(self._requests, pickle.dumps(arguments))
             self.can_be_asked = True
 
     def receive(self) -> Any:
-        """Return what the call returned.
+        """Return the result of the call.
 
         Raises:
             DiedError: if the child is dead.
-            Exception: what the call raised; see ``result``.
+            Exception: if the call raised it; see ``result``.
         """
         self.can_be_asked = False
         reply = _receive(self._replies)
@@ -113,7 +113,7 @@ class Child:
             return "closed its output"
         if status >= 0:
             return f"ended with status {status}"
-        hint = ", perhaps for want of memory," if -status == signal.SIGKILL else ""
+        hint = ", perhaps because memory ran out," if -status == signal.SIGKILL else ""
         return f"was killed by {signal.Signals(-status).name}{hint}"
 
 
@@ -124,7 +124,7 @@ def _send(pipe: IO[bytes], message: bytes) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> bytes | None:
-    """Return the next message; None if there is none any more."""
+    """Return the next message; None if the pipe has ended."""
     head = pipe.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -133,34 +133,34 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 
 
 def main() -> None:
-    """Make the calls that the parent asks for, until the parent is gone."""
+    """Run in the child: make the calls that the parent requests, until the parent is gone."""
     counts = int(sys.argv.pop())
     pipe, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # What the function reads and prints must not come between messages.
+    # The function must not read messages from stdin, nor print between those on stdout.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_requested, args=(pipe, requests), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(pipe, requests), daemon=True).start()
     function = cache(partial(unpickled, requests.get()))
     with Progress("", None, enabled=False) as progress:
-        threading.Thread(target=_tell, args=(counts, progress), daemon=True).start()
+        threading.Thread(target=_report, args=(counts, progress), daemon=True).start()
         while True:
             _send(replies, _reply(function, requests.get()))
 
 
-def _tell(counts: int, progress: Progress) -> None:
-    """Write again and again how far the calls are."""
+def _report(counts: int, progress: Progress) -> None:
+    """Write the progress of the calls to the file of counts, again and again."""
     while True:
         os.pwrite(counts, _COUNTS.pack(*progress.counts), 0)
         time.sleep(_SECONDS_BETWEEN_COUNTS)
 
 
-def _requested(pipe: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:
+def _read_requests(pipe: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:
     while (request := _receive(pipe)) is not None:
         requests.put(request)
-    # Nobody waits for what is being done.
+    # The parent is gone: nobody needs the result of the current call.
     os._exit(0)
 
 
 def _reply(function: Callable[[], Any], request: bytes) -> bytes:
-    return outcome(lambda: function()(*pickle.loads(request)))  # noqa: S301 - of the parent
+    return outcome(lambda: function()(*pickle.loads(request)))  # noqa: S301 - from the parent

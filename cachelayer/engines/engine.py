@@ -1,4 +1,4 @@
-"""What runs independent tasks."""
+"""The protocol of engines, which run independent tasks."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ R = TypeVar("R")
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs independent tasks: here, on a cluster, or as a job of some service."""
+    """Runs independent tasks: on this host, on a cluster, or as a job of some service."""
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
-        """Run the task on each number, as many at once as there is room for, and yield what each returned as it ends.
+        """Run the task on each number, as many at once as there is room for, and yield each result when it is ready.
 
         Closing the iterator, or a KeyboardInterrupt in it, stops all tasks within seconds.
 
         Args:
-            task: what to run, in any process that it can be pickled to. It may be run more than once on a number,
-                if a process or a node dies, also twice at a time.
-            numbers: what to run it on. They are pulled only a little ahead of what runs, if the engine can.
+            task: the task, which is pickled to the processes that run it. If a process or a node dies, it may run more
+                than once on a number, even twice at the same time.
+            numbers: the numbers to run it on. If possible, the engine pulls them only a little before it needs them.
 
         Yields:
-            What the tasks returned, in no order; nothing at all if the engine cannot tell.
+            The results of the tasks, in no order; nothing if the engine does not return results.
 
         Raises:
-            CacheLayerError: what a task raised, unchanged, when the other tasks are stopped.
-            SourceError: if a task raised something else, or its process died too often. It names the number.
+            CacheLayerError: if a task raised it; it is raised unchanged once the other tasks are stopped.
+            SourceError: if a task raised any other error, or its process died too often. It names the number.
             InvalidTypeError: if the task cannot be pickled.
             StorageError: if the engine cannot be reached.
         """
@@ -38,19 +38,19 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Described(Protocol):
-    """A task that says what errors call its work on a number."""
+    """A task that has a name, for error messages, for its work on a number."""
 
     def describe(self, number: int) -> str: ...
 
 
 def name_of(task: Callable[[int], object], number: int) -> str:
-    """Return what errors call a task's work on a number."""
+    """Return the name, for error messages, of a task's work on a number."""
     return task.describe(number) if isinstance(task, Described) else f"task {number}"
 
 
 @contextmanager
 def errors_of(name: str) -> Iterator[None]:
-    """Raise what some work raised as ``Engine.run`` raises it."""
+    """Raise an error of this work as ``Engine.run`` does: a CacheLayerError unchanged, others as a SourceError."""
     try:
         yield
     except CacheLayerError:

@@ -1,4 +1,4 @@
-"""Tasks in this process, one after another."""
+"""Run tasks in this process, one after another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ R = TypeVar("R")
 
 
 class Here:
-    """Runs tasks in the process that asks; nothing needs to be pickled."""
+    """Runs tasks in this process, so that nothing needs to be pickled."""
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :class:`cachelayer.engines.Engine`."""

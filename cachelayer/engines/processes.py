@@ -1,4 +1,4 @@
-"""Tasks in processes of this host."""
+"""Run tasks in processes on this host."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ R = TypeVar("R")
 
 
 class Processes:
-    """Runs each task in one of some processes; the program needs no ``__main__`` guard.
+    """Runs tasks in several processes. The program needs no ``__main__`` guard.
 
-    A process that dies is not started again: what killed it is here, and so are the others.
+    A process that dies is not started again, because its cause, such as too little memory, is likely to persist.
 
     Args:
-        workers: number of processes, from 1 on.
+        workers: the number of processes, at least 1.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = integer("workers", workers, 1)
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
-        """See :meth:`cachelayer.engines.Engine.run`. One number is pulled for each process that is free."""
+        """See :meth:`cachelayer.engines.Engine.run`. A number is pulled when a process is free to take it."""
         function = pickled(task, "the task", "build with engine=None and workers=1")
         rest = iter(numbers)
         with ExitStack() as stack:
@@ -47,7 +47,7 @@ class Processes:
 
 
 def _answered(children: Iterable[Any]) -> list[Child]:
-    """Return those that have answered, or died: one at least."""
+    """Wait until a child has answered or died; return all that have."""
     return cast(list[Child], wait(children))
 
 

@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster."""
+"""Run tasks on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from cachelayer.errors import MissingDependencyError, SourceError, StorageError
 R = TypeVar("R")
 
 _AHEAD = 2
-"""Tasks that are handed to the cluster for each of its CPUs."""
+"""The tasks that are submitted to the cluster for each of its CPUs."""
 
 _SECONDS_TO_END = 10.0
 
 
 class Ray:
-    """Runs each task as a task of Ray, on the cluster that is connected or found, else on one of its own on this host.
+    """Runs tasks on Ray: on a cluster that is connected or that Ray finds, else on a new one on this host.
 
-    Tasks whose process or node died are run again, three times unless ``max_retries`` says otherwise.
+    A task is run again if its process or node dies, up to three times unless ``max_retries`` says otherwise.
 
     Args:
-        task_options: what Ray's ``remote`` takes, such as ``num_cpus``, ``memory``, ``resources`` and ``max_retries``.
+        task_options: options of Ray's ``remote``, such as ``num_cpus``, ``memory``, ``resources`` and ``max_retries``.
     """
 
     def __init__(self, **task_options: Any) -> None:
         self._options = task_options
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
-        """See :meth:`cachelayer.engines.Engine.run`. Two tasks are handed to Ray for each CPU of the cluster.
+        """See :meth:`cachelayer.engines.Engine.run`. Two tasks are submitted for each CPU of the cluster.
 
         Raises:
             MissingDependencyError: if Ray is not installed.
@@ -64,7 +64,7 @@ def _run(function: bytes, number: int) -> bytes:
 
 @contextmanager
 def _connected() -> Iterator[Any]:
-    """Yield Ray, connected to a cluster; one that is started here ends with it."""
+    """Yield Ray, connected to a cluster. A connection or a cluster that is made here ends with the context."""
     try:
         import ray
     except ImportError as error:
@@ -75,7 +75,9 @@ def _connected() -> Iterator[Any]:
     try:
         ray.init(log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise StorageError(f"no Ray cluster: {error}. RAY_ADDRESS says where it is; 'local' starts one") from error
+        raise StorageError(
+            f"no Ray cluster: {error}. Set RAY_ADDRESS to its address, or to 'local' to start one"
+        ) from error
     try:
         yield ray
     finally:
@@ -83,7 +85,7 @@ def _connected() -> Iterator[Any]:
 
 
 def _room(ray: Any) -> int:
-    # Asked each time, as nodes come and go.
+    # Ask each time, because nodes join and leave.
     return max(1, _AHEAD * int(ray.cluster_resources().get("CPU", 0)))
 
 
@@ -92,15 +94,15 @@ def _result(ray: Any, reference: Any, name: str) -> Any:
         reply = ray.get(reference)
     except ray.exceptions.RayError as error:
         raise SourceError(
-            f"{name} ended without a result, as often as Ray ran it: {type(error).__name__}: {error}. Where it "
-            "wants memory, let Ray(memory=...) reserve it, or make more parts"
+            f"{name} ended without a result each time that Ray ran it: {type(error).__name__}: {error}. If memory ran "
+            "out, reserve it with Ray(memory=...), or make more parts"
         ) from error
     with errors_of(name):
         return result(reply)
 
 
 def _cancel(ray: Any, running: list[Any]) -> None:
-    """End tasks, whatever they are at."""
+    """End tasks, even while they run."""
     for reference in running:
         ray.cancel(reference, force=True)
     if running:

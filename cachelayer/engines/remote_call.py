@@ -1,4 +1,4 @@
-"""A function that other processes call, and what became of a call, as bytes that go between them."""
+"""Functions that other processes call, and the outcomes of calls, as bytes that processes exchange."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
 
 def pickled(function: Callable[..., Any], what: str, otherwise: str) -> bytes:
-    """Pickle a function for other processes, by value if it is defined in the main program.
+    """Pickle a function for other processes; by value if it is defined in the main program.
 
     Args:
         function: the function, with all that it holds.
-        what: what is sent to them, for a message.
-        otherwise: what to do if that cannot be mended, for a message.
+        what: what the function is, for the error message.
+        otherwise: what the user can do instead, for the error message.
 
     Raises:
         InvalidTypeError: if it cannot be pickled.
@@ -28,34 +28,34 @@ def pickled(function: Callable[..., Any], what: str, otherwise: str) -> bytes:
     except Exception as error:
         raise InvalidTypeError(
             f"{what} cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
-            f"connections in it where they are used, or {otherwise}"
+            f"connections inside it, not before, or {otherwise}"
         ) from error
 
 
 def unpickled(function: bytes) -> Callable[..., Any]:
-    """Return the function that ``pickled`` took; modules are looked for in the folders of that process, too."""
-    path, found = pickle.loads(function)  # noqa: S301 - of the process that asks for calls
+    """Return the function that ``pickled`` pickled; add the module search path of its process to ours."""
+    path, by_value = pickle.loads(function)  # noqa: S301 - from the process that requests calls
     sys.path[:] = dict.fromkeys([*path, *sys.path])
-    return cast(Callable[..., Any], pickle.loads(found))  # noqa: S301 - the same
+    return cast(Callable[..., Any], pickle.loads(by_value))  # noqa: S301 - from the same process
 
 
 def outcome(call: Callable[[], Any]) -> bytes:
-    """Make a call, and return what it returns or raises, for ``result``."""
+    """Make a call, and return its result or its error as bytes for ``result``."""
     import cloudpickle
 
     try:
         return cast(bytes, cloudpickle.dumps((True, call())))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - who asked for the call raises it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the caller raises it
         return _failure(error)
 
 
 def result(reply: bytes) -> Any:
-    """Return what a call returned.
+    """Return the result of a call from its outcome.
 
     Raises:
-        Exception: what it raised; only its text if it cannot be pickled, or is no Exception.
+        Exception: if the call raised it. If it cannot be pickled or is not an Exception, another one with its text.
     """
-    returned, value = pickle.loads(reply)  # noqa: S301 - of a process of ours
+    returned, value = pickle.loads(reply)  # noqa: S301 - from a process that we started
     if not returned:
         raise value
     return value
@@ -66,13 +66,13 @@ def _failure(error: Exception | SystemExit) -> bytes:
 
     try:
         reply = cast(bytes, cloudpickle.dumps((False, error)))
-        # There are errors that are pickled and cannot be made again.
-        pickle.loads(reply)  # noqa: S301 - of this process
-    except Exception:  # noqa: BLE001 - its text is left
-        return _told(error)
-    return reply if isinstance(error, Exception) else _told(error)
+        # Some errors can be pickled but not unpickled.
+        pickle.loads(reply)  # noqa: S301 - from this process
+    except Exception:  # noqa: BLE001 - its text is returned
+        return _text_only(error)
+    return reply if isinstance(error, Exception) else _text_only(error)
 
 
-def _told(error: Exception | SystemExit) -> bytes:
+def _text_only(error: Exception | SystemExit) -> bytes:
     text = f"{type(error).__name__}: {error}"
     return pickle.dumps((False, SourceError(str(error)) if isinstance(error, CacheLayerError) else RuntimeError(text)))

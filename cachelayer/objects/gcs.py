@@ -19,7 +19,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.gcs_requests import open_requests, translated
-from cachelayer.objects.mapped import mapped
+from cachelayer.objects.mapped_upload import mapped
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, retried, told
 from cachelayer.records.memory import Bytes

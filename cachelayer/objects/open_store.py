@@ -13,7 +13,7 @@ from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.local import LocalStore, absolute
 
 if TYPE_CHECKING:
-    from cachelayer.objects.remote import FsspecStore
+    from cachelayer.objects.bucket_store import BucketStore
 
 _TIMEOUT = 60.0
 _BUCKETS = {"gs", "gcs", "s3", "s3a"}
@@ -23,7 +23,7 @@ _WITHOUT_USERS = {*_BUCKETS, "http", "https", "webdav", "webdavs"}
 
 def open_store(
     url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, unsafe_commit: bool = False
-) -> LocalStore | FsspecStore:
+) -> LocalStore | BucketStore:
     """Return the store of a path, or of a URL that fsspec opens. It makes no request yet.
 
     Args:
@@ -53,9 +53,9 @@ def open_store(
     root = f"{parts.netloc}{parts.path}".rstrip("/")
     if not root or (parts.scheme in _BUCKETS and not parts.netloc):
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
-    from cachelayer.objects.remote import FsspecStore
+    from cachelayer.objects.bucket_store import BucketStore
 
-    return FsspecStore(parts.scheme, root, options, timeout, unsafe_commit)
+    return BucketStore(parts.scheme, root, options, timeout, unsafe_commit)
 
 
 def _seconds(timeout: Any) -> float:

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import google_crc32c
 
-from cachelayer.objects.checksums import joined
 from cachelayer.objects.client import Client, OnBytes
+from cachelayer.objects.crc32c import joined
 from cachelayer.objects.local import in_place, storage_error
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import Range, coalesce, cut, pieces

@@ -1,1 +1,1 @@
-"""Signs of life while work runs: bars in terminals and notebooks, lines in logs."""
+"""Progress of running work on stderr: bars in terminals and notebooks, lines in logs. No other output."""

@@ -1,4 +1,4 @@
-"""What shows how far some work is on stderr: a bar in terminals and notebooks, lines in logs."""
+"""Show progress on stderr: a bar in terminals and notebooks, lines in logs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 _NO_SIZE = {"ncols": 80, "nrows": 24}
-"""The size of a terminal that says none; tqdm would draw nothing there."""
+"""The size to assume if a terminal reports none: tqdm would draw nothing there."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How far some work is.
+    """The progress of some work at one moment.
 
     Args:
-        title: what is done.
+        title: the name of the work.
         unit: what is counted, in the singular.
-        done: units that are done, with those that were done before.
+        done: number of units done, including skipped ones.
         total: number of units, if it is known.
-        skipped: units that were done before.
-        nbytes: bytes of those that are done now.
-        seconds: how long it has taken.
-        parts: how many parts of it are done; empty if it has none.
-        stall: what to say of work that stands still.
+        skipped: number of units that were done before this run.
+        nbytes: bytes of the units done in this run.
+        seconds: duration of this run.
+        parts: how many parts are done, in words; empty if the work has no parts.
+        stall: what to say if the work stands still; empty if it moves.
     """
 
     title: str
@@ -41,18 +41,18 @@ class Status:
 
     @property
     def line(self) -> str:
-        """A line for a log while the work goes on."""
+        """The line for a log while the work goes on."""
         share = f" ({self.done / self.total:.0%})" if self.total else ""
         facts = [f"{self._counted}{share}", self.parts, *self._amounts, self._left]
         return f"{self.title}: {', '.join(filter(None, facts))}{self.stall and '; '}{self.stall}"
 
     @property
     def first_line(self) -> str:
-        """A line for a log when the work begins."""
+        """The line for a log when the work begins."""
         return f"{self.title}: started" + (f", {self.total:,} {self.unit}s to do" if self.total is not None else "")
 
     def last_line(self, *, is_done: bool) -> str:
-        """A line for a log when the work has ended."""
+        """Return the line for a log when the work has ended."""
         if not is_done:
             return f"{self.title}: stopped after {self._counted} in {clock(self.seconds)}"
         facts = [_number(self.done, self.unit), *self._amounts, f"in {clock(self.seconds)}"]
@@ -60,7 +60,7 @@ class Status:
 
     @property
     def bar_text(self) -> str:
-        """What stands behind the bar."""
+        """The text behind the bar."""
         megabytes = f"{self.nbytes / max(self.seconds, 1e-9) / 1e6:.1f} MB/s" if self.nbytes else ""
         return ", ".join(filter(None, [megabytes, self.parts, self.stall]))
 
@@ -86,10 +86,10 @@ class Status:
 
 
 class Display(Protocol):
-    """What shows a status."""
+    """Shows a status."""
 
     is_live: bool
-    """Whether it is redrawn many times."""
+    """True for a bar, which is redrawn in place; False for lines."""
 
     def show(self, status: Status) -> None: ...
 
@@ -97,7 +97,7 @@ class Display(Protocol):
 
 
 class _Bar:
-    """A bar that is drawn again and again."""
+    """A bar that is redrawn in place."""
 
     is_live = True
 
@@ -112,18 +112,18 @@ class _Bar:
         )
 
     def show(self, status: Status) -> None:
-        # Its rate is that of the whole time, and leaves out what was done before.
+        # Set n instead of calling update(): tqdm then shows the rate of the whole run, without the initial units.
         self._bar.n, self._bar.initial = status.done, status.skipped
         self._bar.set_postfix_str(status.bar_text, refresh=False)
         self._bar.refresh()
 
-    def close(self, status: Status, *, is_done: bool) -> None:  # noqa: ARG002 - what follows tells that
+    def close(self, status: Status, *, is_done: bool) -> None:  # noqa: ARG002 - the bar itself shows it
         self.show(status)
         self._bar.close()
 
 
 class _Lines:
-    """Lines one under another."""
+    """Lines for a log."""
 
     is_live = False
 
@@ -151,7 +151,7 @@ def clock(seconds: float) -> str:
 
 
 def display_for(enabled: bool | None, status: Status) -> Display | None:
-    """Return what shows a status on stderr, by the argument ``progress``; None if nothing does."""
+    """Return the display that the argument ``progress`` asks for; None to show nothing."""
     stream = stderr()
     if enabled is False or stream is None:
         return None
@@ -164,7 +164,7 @@ def display_for(enabled: bool | None, status: Status) -> Display | None:
 
 
 def _is_notebook() -> bool:
-    """Return whether output goes to a notebook, by what tqdm goes by: a kernel runs the program."""
+    """Return whether output goes to a notebook. Like tqdm, look for a kernel that runs the program."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and "IPKernelApp" in shell.config
@@ -188,7 +188,7 @@ def _text_bar() -> Callable[..., Any]:
 
 
 def _has_size(stream: IO[str]) -> bool:
-    """Return whether a terminal says how large it is: those of containers and of CI may say 0."""
+    """Return whether a terminal reports its size: those of containers and CI may report 0."""
     try:
         return os.get_terminal_size(stream.fileno()).columns > 0
     except (OSError, ValueError):
@@ -202,15 +202,15 @@ def stderr() -> IO[str] | None:
 
 
 def write(stream: IO[str], line: str) -> None:
-    """Write a line in one call, for other processes may write to the same log."""
+    """Write a line in one call: other processes may write to the same log."""
     stream.write(f"{line}\n")
     stream.flush()
 
 
 def harmless() -> suppress:
-    """Return a context in which nothing that stderr does is an error: it ends no work.
+    """Return a context that ignores every error of stderr, so that none ends the work.
 
-    It may be full or closed, or an object of the user's program that can write, but not all that a file can.
+    stderr may be full or closed, or an object of the user's program that lacks other methods of a file than ``write``.
     """
     return suppress(Exception)
 

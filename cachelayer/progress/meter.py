@@ -1,7 +1,7 @@
-"""Signs of life: a bar in terminals and notebooks, a line every half minute in logs.
+"""Measure progress, and show it: as a bar in terminals and notebooks, as a line every half minute in logs.
 
-Work counts what it does in plain attributes. A daemon thread reads them and shows them by the clock, so that counting
-costs next to nothing, and work that stands still is seen to stand still.
+Work counts in plain attributes. A daemon thread reads and shows them at fixed intervals, so that counting costs next to
+nothing, and users see when work stands still.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ R = TypeVar("R")
 
 
 class Progress:
-    """Shows on stderr how far some work is, while it is the context manager around it.
+    """Shows on stderr the progress of the work in its ``with`` block.
 
     Args:
-        title: what is done.
+        title: the name of the work.
         total: number of units, if it is known.
-        enabled: True shows it from the start; False never. None shows a bar in a terminal or a notebook; elsewhere
-            lines, the first after :attr:`line_seconds`, so that short work leaves logs alone.
+        enabled: True shows it from the start, False never. None shows a bar in a terminal or a notebook, and elsewhere
+            lines: the first after :attr:`line_seconds`, so that short work writes nothing to logs.
         unit: what is counted, in the singular.
     """
 
     line_seconds: ClassVar[float] = 30.0
     """Seconds between two lines."""
     bar_seconds: ClassVar[float] = 0.5
-    """Seconds between two looks of the bar."""
+    """Seconds between two updates of the bar."""
     quiet_seconds: ClassVar[float] = 60.0
-    """Seconds without anything new after which it says so."""
+    """Seconds without progress after which the display says so."""
 
     def __init__(self, title: str, total: int | None, enabled: bool | None, *, unit: str = "record") -> None:
         self.drawn = 0
-        """Units that were taken from the source, some of which may not be written yet; sources add to it."""
+        """Units taken from the source, even if they are not written yet; sources add to it."""
         self.waits_for = ""
-        """What the work waits for at present, if for anything."""
+        """What the work is waiting for; empty if it is not."""
         self._title = title
         self._total = total
         self._enabled = enabled
@@ -61,30 +61,30 @@ class Progress:
         self._token: Token[Progress | None] | None = None
 
     def update(self, records: int, nbytes: int) -> None:
-        """Count units that are written now, and their bytes."""
+        """Count units that were just written, and their bytes."""
         self._written += records
         self._nbytes += nbytes
 
     def skip(self, records: int) -> None:
-        """Count units that were done before; they are no part of the rate."""
+        """Count units that were done before this run; the rate leaves them out."""
         self._skipped += records
 
     def parts(self, done: int, count: int) -> None:
-        """Note how many parts of the work are done."""
+        """Set how many parts of the work are done."""
         self._parts = (done, count)
 
     def part_done(self, records: int, nbytes: int) -> None:
-        """Count a part that is done now; what was counted of it while it was made does not count twice."""
+        """Count a finished part. Units that were counted while the part was made do not count twice."""
         if self._parts is not None:
             self._parts = (self._parts[0] + 1, self._parts[1])
         self._of_parts = (self._of_parts[0] + records, self._of_parts[1] + nbytes)
 
     def watch(self, counts: Callable[[], tuple[int, int]]) -> None:
-        """Add what another process counts: its units and bytes."""
+        """Add the units and bytes that another process counts."""
         self._elsewhere.append(counts)
 
     def waiting_for(self, who: str, items: Iterator[R]) -> Iterator[R]:
-        """Yield the items, and note that the work waits for ``who`` while each is made."""
+        """Yield the items; say that the work waits for ``who`` while each is made."""
         while True:
             before, self.waits_for = self.waits_for, who
             try:
@@ -97,14 +97,14 @@ class Progress:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Units and bytes that are done, without those that were done before."""
+        """Units and bytes done in this run."""
         elsewhere = [counts() for counts in self._elsewhere]
         drawn = self.drawn + sum(records for records, _ in elsewhere)
         made = sum(nbytes for _, nbytes in elsewhere)
         return max(drawn, self._written, self._of_parts[0]), max(self._nbytes, made, self._of_parts[1])
 
     def status(self) -> Status:
-        """Return how far the work is now."""
+        """Return the progress at this moment."""
         now = time.monotonic()
         records, nbytes = self.counts
         if records + nbytes != self._seen:
@@ -134,7 +134,7 @@ class Progress:
             self._thread = threading.Thread(
                 target=self._show, args=(self._display,), name="cachelayer-progress", daemon=True
             )
-            # An interpreter that shuts down starts no threads.
+            # An interpreter that is shutting down cannot start threads.
             with suppress(RuntimeError):
                 self._thread.start()
         return self
@@ -149,7 +149,7 @@ class Progress:
     ) -> None:
         if self._token is not None:
             _CURRENT.reset(self._token)
-        # A process that was forked from the one at work has no thread to end, and nothing to say.
+        # A forked child has no thread to end, and nothing to report.
         if self._display is None or self._thread is None or os.getpid() != self._process:
             return
         self._ended.set()
@@ -160,12 +160,12 @@ class Progress:
 
 
 class Waiting:
-    """Says on stderr who is waited for, and again every half minute until it is over.
+    """Says on stderr whom some work is waiting for, and repeats it every half minute until that is over.
 
     Args:
-        title: what waits.
-        enabled: False never says so.
-        after: seconds before it is said for the first time.
+        title: the name of the work.
+        enabled: False says nothing.
+        after: seconds before it says so for the first time.
     """
 
     def __init__(self, title: str, enabled: bool | None, *, after: float = 0.0) -> None:
@@ -178,7 +178,7 @@ class Waiting:
         self._began = 0.0
 
     def wait_for(self, who: str) -> None:
-        """Note who is waited for now."""
+        """Set whom the work is waiting for."""
         self._who = who
         if self._thread is None and self._enabled is not False:
             self._began = time.monotonic()
@@ -193,10 +193,10 @@ class Waiting:
             notice(f"{self._title}: waiting for {self._who}", self._enabled)
         while not self._over.wait(Progress.line_seconds):
             waited = clock(time.monotonic() - self._began)
-            notice(f"{self._title}: still waiting for {self._who}, for {waited} now", self._enabled)
+            notice(f"{self._title}: still waiting for {self._who} after {waited}", self._enabled)
 
     def over(self) -> None:
-        """End it."""
+        """Stop: the waiting is over."""
         self._over.set()
 
     def __enter__(self) -> Self:
@@ -210,7 +210,7 @@ _CURRENT: ContextVar[Progress | None] = ContextVar("cachelayer_progress", defaul
 
 
 def current() -> Progress:
-    """Return the progress of the work around the caller, or one that nobody sees."""
+    """Return the progress of the work that the caller is part of; one that is not shown if there is none."""
     return _CURRENT.get() or Progress("", None, enabled=False)
 
 
@@ -224,7 +224,7 @@ def notice(text: str, enabled: bool | None) -> None:
         if tqdm is None:
             write(stream, text)
         else:
-            # It leaves bars that are drawn whole.
+            # tqdm keeps the line out of its bars.
             tqdm.tqdm.write(text, file=stream)
 
 

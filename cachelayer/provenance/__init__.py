@@ -1,4 +1,4 @@
-"""What made a version: its code, arguments, origin and environment.
+"""How a version was made, as it is recorded: code, arguments, origin and environment.
 
 Nothing here touches a store.
 """

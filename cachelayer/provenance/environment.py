@@ -1,4 +1,4 @@
-"""How a version came to be: what is recorded beside its data, outside its digest."""
+"""Record when, where, by whom and with what code a version was made; no part of its digest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +19,21 @@ from cachelayer import json_values
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.fingerprint import code_file, is_users
 
+ENTRY_POINTS = "cachelayer.sources"
+"""The group of entry points at which adapters of sources are found, each by the name of its framework."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
-_FRAMEWORKS = (
-    "datasets",
-    "grain",
-    "jax",
-    "keras",
-    "pandas",
-    "polars",
-    "pyarrow",
-    "tensorflow",
-    "tensorflow_datasets",
-    "torch",
-)
 _GIT_SECONDS = 10
 _NO_COMMIT = {"git_commit": None, "git_dirty": None}
 
 
 def now() -> str:
-    """The time in ISO 8601, UTC."""
+    """Return the time in ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def user() -> str:
-    """Who runs this process."""
+    """Return the name of the user who runs this process."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -50,20 +41,32 @@ def user() -> str:
 
 
 def event(kind: str, **details: Any) -> dict[str, Any]:
-    """What an entry of the log changed, by whom and when."""
+    """Return the event of a log entry: what it changes, by whom and when."""
     who = {"time": now(), "user": user(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, **details, **who}
 
 
 def environment() -> dict[str, Any]:
-    """Host, user, Python, and the libraries that write a version or may have made its source."""
-    loaded = [name for name in _FRAMEWORKS if sys.modules.get(name) is not None]
+    """Return host, user, Python, and the libraries that write a version or may have made its source."""
+    loaded = [name for name in _frameworks() if sys.modules.get(name) is not None]
     return {
         "host": socket.gethostname(),
         "user": user(),
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in (*_LIBRARIES, *loaded)},
     }
+
+
+@cache
+def _frameworks() -> tuple[str, ...]:
+    """Return the frameworks that may have made a source: those that an adapter reads, and JAX."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        entries = distribution("cachelayer").entry_points
+    except PackageNotFoundError:
+        return ("jax",)
+    return tuple(sorted({"jax", *(entry.name for entry in entries if entry.group == ENTRY_POINTS)}))
 
 
 def _version(library: str) -> str:
@@ -76,9 +79,9 @@ def _version(library: str) -> str:
 
 
 def commit_of(source: object) -> dict[str, Any]:
-    """Return the git commit of the code that makes a source: of the user's file that defines it, else the main program.
+    """Return the git commit of the user's file that defines a source, or else of the main program.
 
-    Both are None if that is no code of the user's: the folder of a library tells nothing of the data.
+    Both values are None if the user wrote neither: the commit of a library says nothing about the data.
     """
     program = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
     file = code_file(source) or (program if program.is_file() and is_users(str(program)) else None)
@@ -86,9 +89,9 @@ def commit_of(source: object) -> dict[str, Any]:
 
 
 def checkout(file: Path) -> dict[str, Any]:
-    """The git commit that a file's checkout is at, and whether what git keeps there, or the file, is not of it.
+    """Return the git commit of the checkout around a file, and whether it has changed files or the file is untracked.
 
-    Both are None where there is no checkout, or no git.
+    Both values are None if there is no checkout, or no git.
     """
     status = _git(file, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     lines = (status or "").splitlines()
@@ -101,7 +104,7 @@ def checkout(file: Path) -> dict[str, Any]:
 
 
 def _git(file: Path, *command: str) -> str | None:
-    """What git says in the folder of a file; None where it fails."""
+    """Return what git prints in the folder of a file; None if it fails."""
     import subprocess
 
     line = ["git", "--no-optional-locks", "-C", str(file.parent), *command]
@@ -113,15 +116,15 @@ def _git(file: Path, *command: str) -> str | None:
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Metadata as it is stored.
+    """Return the metadata as it is stored.
 
     Raises:
-        InvalidArgumentError: where JSON cannot hold it.
+        InvalidArgumentError: if JSON cannot hold it.
     """
     try:
         found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-        # As it will stand in the provenance.
+        # Check the depth that it will have within the provenance.
         json_values.shallow("metadata", {"metadata": found})
     except (RecursionError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"metadata is a dict of what JSON can hold: {error}") from error
+        raise InvalidArgumentError(f"metadata must be a dict that JSON can hold: {error}") from error
     return found

@@ -1,4 +1,4 @@
-"""A fingerprint of the code that made a version: of a function, and of what it uses of its own module."""
+"""Fingerprint the code that made a version: a function, and everything in its module that it uses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 from cachelayer.provenance.secrecy import hashed, hidden_text, is_hidden, is_secret
-from cachelayer.provenance.syntax import Piece, class_of, function_of, read_again
+from cachelayer.provenance.source_hash import Piece, class_of, function_of, read_again
 
 ALGORITHM = 1
-"""Part of every fingerprint; those of different algorithms are not compared."""
+"""Stored with every fingerprint; fingerprints of different algorithms are not compared."""
 _PLAIN = (int, float, str, bool, type(None))
 _LONGEST_TEXT = 200
 _MOST_BITS = 4096
@@ -35,11 +35,11 @@ _WRAPPERS = (
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the code of a function was.
+    """The code of a function at one time.
 
     Args:
-        functions: a short hash of each function and class by its qualified name; None where there is no source of it.
-        constants: the plain constants of the module that they use, as Python writes them.
+        functions: a short hash of each function and class by its qualified name; None if its source is not available.
+        constants: the plain constants of the module that they use, as Python literals.
     """
 
     functions: Mapping[str, str | None] = field(default_factory=dict)
@@ -47,35 +47,35 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """One hash of it all."""
+        """One hash of functions and constants."""
         return hashed(json.dumps([ALGORITHM, asdict(self)], sort_keys=True))
 
     def hidden(self, salt: str | None) -> Fingerprint:
-        """Return it without texts among its constants: what a version with this salt has of it, or None for no salt."""
+        """Return it with texts in its constants hidden, as a version with this salt stores it; None hides nothing."""
         if salt is None:
             return self
         constants = {name: text if _is_open(text) else hidden_text(text, salt) for name, text in self.constants.items()}
         return Fingerprint(self.functions, constants)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; what is stored has to be :meth:`hidden` before."""
+        """Return it as JSON; call :meth:`hidden` before storing it."""
         return {"algorithm": ALGORITHM, "digest": self.digest, **asdict(self)}
 
     @classmethod
     def from_json(cls, stored: Any) -> Fingerprint | None:
-        """Return the fingerprint that was stored; None if it is none, or of another algorithm."""
+        """Return the fingerprint that was stored; None if it is not one, or is of another algorithm."""
         if not isinstance(stored, dict) or stored.get("algorithm") != ALGORITHM:
             return None
         functions, constants = stored.get("functions"), stored.get("constants")
         return cls(functions, constants) if isinstance(functions, dict) and isinstance(constants, dict) else None
 
     def changes(self, now: Fingerprint) -> list[str]:
-        """Return what is different now, a phrase each; values are named only if they are no texts."""
+        """Return a phrase for each difference to now; values are named only if they are not texts."""
         before, after = self.functions, now.functions
         return [
             *(f"{name} changed" for name in after if name in before and before[name] != after[name]),
             *(f"{name} is new" for name in after if name not in before),
-            *(f"{name} is not used any more" for name in before if name not in after),
+            *(f"{name} is no longer used" for name in before if name not in after),
             *_changed_constants(self.constants, now.constants),
         ]
 
@@ -84,7 +84,9 @@ def _changed_constants(before: Mapping[str, str], after: Mapping[str, str]) -> I
     for name in sorted({*before, *after}):
         was, now = before.get(name), after.get(name)
         if now is None:
-            yield f"{name} is not used any more or no plain constant" + (f" (it was {was})" if _is_open(was) else "")
+            yield f"{name} is no longer used, or no longer a plain constant" + (
+                f" (it was {was})" if _is_open(was) else ""
+            )
         elif was is None:
             yield f"{name} is new" + (f" ({now})" if _is_open(now) else "")
         elif was != now:
@@ -92,20 +94,19 @@ def _changed_constants(before: Mapping[str, str], after: Mapping[str, str]) -> I
 
 
 def _is_open(text: str | None) -> bool:
-    """Return whether the Python text of a constant holds nothing but numbers, bools and None."""
+    """Return whether the literal of a constant holds only numbers, bools and None."""
     return text is not None and not is_hidden(text) and not {"'", '"'}.intersection(text)
 
 
 def fingerprint(made: object) -> Fingerprint | None:
-    """Return the fingerprint of a function, of a class, or of an object's class, as far as it is known.
+    """Return the fingerprint of a function, a class, or an object's class; None if its source is not available.
 
-    What the function, and each function and class of its module that it uses, refers to by name or holds in a closure
-    is followed: functions and classes of the same module, and plain constants. Decorators, partial functions, methods
-    and callable objects are looked into.
+    Everything that the function refers to by name or holds in a closure counts: plain constants, and functions and
+    classes of the same module with everything that they refer to. Decorators, partial functions, methods and callable
+    objects count with the function inside them.
 
-    Returns:
-        None if nothing of it has a source: built-in functions, what ``exec`` made, two lambdas in one line, and classes
-        of libraries.
+    The source is not available for built-in functions, code that ``exec`` made, two lambdas in one line, and classes of
+    libraries.
     """
     inner = innermost(made) or _method_of_class(made)
     if inner is None:
@@ -119,7 +120,7 @@ def fingerprint(made: object) -> Fingerprint | None:
 
 
 def _method_of_class(made: object) -> FunctionType | None:
-    """Return a method of a class, or of the class of an object, that is the user's own."""
+    """Return a method that the user wrote, of a class or of an object's class; None if there is none."""
     cls = cast(type, made) if _is(made, type) else type(made)
     methods = (_method(value) for value in vars(cls).values())
     found = next((method for method in methods if method and method.__module__ == cls.__module__), None)
@@ -133,19 +134,19 @@ def is_users_own(made: object) -> bool:
 
 
 def code_file(made: object) -> Path | None:
-    """Return the file of the user's that defines a function, a class, or an object's class; None if there is none."""
+    """Return the user's file that defines a function, a class, or an object's class; None if there is none."""
     inner = innermost(made) or _method_of_class(made)
     name = "" if inner is None else inner.__code__.co_filename
     try:
         return Path(name) if name and is_users(name) and Path(name).is_file() else None
     except (OSError, ValueError):
-        # No name that a file can have: the code was made by exec.
+        # No file can have this name: exec made the code.
         return None
 
 
 @lru_cache(maxsize=1024)
 def is_users(filename: str) -> bool:
-    """Return whether code belongs neither to Python, nor to what is installed, nor to this library."""
+    """Return whether code belongs neither to Python, nor to an installed package, nor to this library."""
     if filename.startswith("<"):
         # Typed in, or made by exec.
         return not filename.startswith("<frozen")
@@ -169,14 +170,14 @@ def _libraries() -> list[Path]:
 
 
 def keep_source(function: object) -> None:
-    """Read the source of a function that was defined just now, before the file is edited."""
+    """Read the source of a function that was just defined, before the file can change."""
     inner = innermost(function)
     if inner is not None:
         read_again(inner.__code__.co_filename, inner.__globals__)
 
 
 def innermost(function: object) -> FunctionType | None:
-    """The function that a decorated or partial function, a method or a callable object comes down to."""
+    """Return the function inside a decorated or partial function, a method or a callable object."""
     seen: dict[int, object] = {}
     found = None
     while function is not None and id(function) not in seen:
@@ -191,7 +192,7 @@ def innermost(function: object) -> FunctionType | None:
 
 
 def _inside(value: object) -> object:
-    """What a wrapper wraps, or None."""
+    """Return what a wrapper wraps, or None."""
     for kind, attribute in _WRAPPERS:
         if _is(value, kind):
             return getattr(value, attribute)
@@ -199,12 +200,12 @@ def _inside(value: object) -> object:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether it is of a kind, asked of its type alone: objects that stand for others may fail to say whose."""
+    """Return whether a value is of a kind, judging by its type alone: proxies may raise if they are asked."""
     return issubclass(type(value), kind)
 
 
 class _Walk:
-    """Everything of one module that a function uses."""
+    """Collects everything in one module that a function uses."""
 
     def __init__(self, module: dict[str, Any]) -> None:
         self.functions: defaultdict[str, set[str | None]] = defaultdict(set)
@@ -279,12 +280,12 @@ def _is_plain(value: object) -> bool:
 
 
 def _method(value: object) -> FunctionType | None:
-    """The function of what stands in a class, if it is one."""
+    """Return the function inside an attribute of a class; None if the attribute is not a method."""
     return innermost(value) if _is(value, FunctionType) or _inside(value) is not None else None
 
 
 def _joined(hashes: set[str | None]) -> str | None:
-    """One hash of all that have the same name; None where one of them has no source."""
+    """Return one hash for all definitions of a name; None if the source of one is not available."""
     known = sorted(found for found in hashes if found is not None)
     if len(known) < len(hashes):
         return None

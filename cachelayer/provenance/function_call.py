@@ -1,4 +1,4 @@
-"""Calls of functions that make versions: what is known of their arguments."""
+"""A call of a function that makes versions, with its arguments as they are recorded."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Call:
     Args:
         function: the function.
         args, kwargs: the arguments as they were passed.
-        values: the arguments by name, with defaults applied, those of a partial function among them.
-        recorded: those that JSON can hold, as JSON has them.
+        values: the arguments by name, including defaults and those that a partial function holds.
+        recorded: the arguments that JSON can hold, as JSON values.
         unrecorded: names and types of the others.
     """
 
@@ -44,7 +44,7 @@ class Call:
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values that JSON can hold, as JSON has them."""
+    """Return the values that JSON can hold, as JSON values; leave out the others."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         try:
@@ -55,7 +55,7 @@ def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return module and qualified name of a function; of a partial function, those of the function in it."""
+    """Return the module and qualified name of a function, or of the function inside a partial one."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", type(function).__qualname__)
@@ -63,7 +63,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function, below all that is partial; None if they are not known."""
+    """Return the parameters of a function, or of the function inside a partial one; None if they are not known."""
     while isinstance(function, functools.partial):
         function = function.func
     try:
@@ -73,10 +73,10 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] 
 
 
 def bound_arguments(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments that a function has before it is called, as far as JSON and paths can hold them.
+    """Return the arguments that a function has before it is called, as JSON values; leave out those JSON cannot hold.
 
-    They are what a ``functools.partial`` holds and the defaults of the others, by name; those that a partial function
-    holds of a function whose parameters are not known, by position.
+    These are the arguments that a ``functools.partial`` holds and the defaults of the others, by name. If the
+    parameters of the function are not known, positional arguments are named by their position. Paths become strings.
     """
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}

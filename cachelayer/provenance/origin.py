@@ -1,4 +1,4 @@
-"""What a source comes from: the code and the values that make it, as far as they are known."""
+"""The origin of a source: the code and the values that make it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from cachelayer.provenance.function_call import Call, as_json, bound_arguments, 
 from cachelayer.provenance.secrecy import hidden, is_hidden, new_salt, shown
 
 _MOST_ITEMS = 1000
-"""An attribute with more items is data, or a log, and not compared."""
+"""An attribute with more items is data or a log, and is not compared."""
 _LONGEST_TEXT = 1 << 16
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a source comes from. Values stay as they are in memory, and are hidden where they are stored.
+    """What is known about the origin of a source. Values are plain in memory, and hidden before they are stored.
 
     Args:
         source: the source, or the function that makes it.
-        name: of the function, or of the object's class; None if neither is known.
-        code: the fingerprint of that; None if its source is not known, or belongs to a library.
-        arguments: of the call, by name, if a function that makes versions was called.
-        bound: the arguments that a function had before it was called.
-        state: the attributes of the object, or of the object whose method the function is.
+        name: the name of the function, or of the object's class; None if neither is known.
+        code: its fingerprint; None if its source is not available, or belongs to this library.
+        arguments: the arguments of the call, by name, if a function that makes versions was called.
+        bound: the arguments that the function had before it was called.
+        state: the attributes of the object; for a method, those of the object that it is bound to.
         record: the names of the arguments that are stored in clear.
-        salt: of the version.
+        salt: the salt of the version, with which values are hidden.
     """
 
     source: Any = None
@@ -45,7 +45,7 @@ class Origin:
 
     @classmethod
     def of(cls, source: Any, record: Iterable[str] = ()) -> Self:
-        """Return what is known of a source.
+        """Return what is known about a source.
 
         Raises:
             InvalidArgumentError, InvalidTypeError: if ``record`` names what cannot be recorded.
@@ -54,7 +54,7 @@ class Origin:
         if not _is_made(source):
             if names:
                 raise InvalidArgumentError(
-                    f"record names arguments of the function that makes the source, and a {type(source).__name__} "
+                    f"record names arguments of the function that makes the source, but a {type(source).__name__} "
                     "has none: leave it out"
                 )
             return cls(source)
@@ -73,11 +73,11 @@ class Origin:
 
     @classmethod
     def of_call(cls, call: Call, code: Fingerprint | None, record: Iterable[str] = ()) -> Self:
-        """Return what is known of a source that a call of a function returns.
+        """Return what is known about a source that a call of a function returns.
 
         Raises:
-            InvalidArgumentError: if the call has no such argument.
-            InvalidTypeError: if JSON cannot hold it.
+            InvalidArgumentError: if ``record`` names an argument that the call does not have.
+            InvalidTypeError: if JSON cannot hold an argument that ``record`` names.
         """
         names = checked_record(record)
         _check_names(names, call.function, call.recorded)
@@ -86,11 +86,11 @@ class Origin:
         return cls(call.function, name_of(call.function), own, call.recorded, {}, state, names)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is stored of it: names and numbers in clear, and what tells of other values that they changed."""
+        """Return it as it is stored: names and numbers in clear, other values as hashes that show a change."""
         return {**self.identity(self.salt), **self._values("state", self.state, self.salt), "salt": self.salt}
 
     def identity(self, salt: str | None) -> dict[str, Any]:
-        """Return what another build has in common that goes on with this one, as a version with this salt has it."""
+        """Return what a build that goes on with this one must have in common with it, hidden with this salt."""
         if self.name is None:
             return {}
         return {
@@ -104,21 +104,21 @@ class Origin:
         return {name: self.stored(values, salt)} if values else {}
 
     def stored(self, values: Mapping[str, Any], salt: str | None) -> dict[str, Any]:
-        """Return what a version with this salt has of values; an earlier release had none, and stored them in clear."""
+        """Return values as a version with this salt stores them; an earlier release had no salt and hid nothing."""
         return {
             name: shown(value) if name in self.record else value if salt is None else hidden(value, salt)
             for name, value in values.items()
         }
 
     def after_build(self) -> Self:
-        """Return it without the attributes that the build has changed: they tell how far the source is."""
+        """Return the origin without the attributes that the build has changed: they show how far it has read."""
         if not self.state:
             return self
         now = _state(_object_of(self.source))
         return replace(self, state={name: value for name, value in self.state.items() if now.get(name) == value})
 
     def code_changes(self, built: Mapping[str, Any]) -> list[str]:
-        """Return what is different of the code from what a version has recorded, a phrase each; unknown is the same."""
+        """Return a phrase for each change of the code since a version recorded it; unknown code counts as unchanged."""
         before = Fingerprint.from_json(built.get("code"))
         is_alike = ("arguments" in built) == (self.arguments is not None) or built.get("function") == self.name
         if before is None or self.code is None or not is_alike:
@@ -127,7 +127,7 @@ class Origin:
         return [] if before == now else before.changes(now)
 
     def value_changes(self, built: Mapping[str, Any]) -> list[str]:
-        """Return which values, but for arguments of the call, are different from those that a version has recorded."""
+        """Return a phrase for each bound argument and attribute that has changed since a version recorded it."""
         return [
             f"{what} {change}"
             for key, what, values in (("bound", "argument", self.bound), ("state", "attribute", self.state))
@@ -135,7 +135,7 @@ class Origin:
         ]
 
     def argument_changes(self, built: Mapping[str, Any]) -> list[str]:
-        """Return which arguments of the call are different from those that a version has recorded."""
+        """Return a phrase for each argument of the call that has changed since a version recorded it."""
         return self._changes(self.arguments or {}, built.get("arguments"), built.get("salt"))
 
     def _changes(self, values: Mapping[str, Any], built: Any, salt: str | None) -> list[str]:
@@ -150,14 +150,14 @@ class Origin:
 
 def _is_same(value: Any, before: Any, salt: str | None) -> bool:
     if salt is None:
-        # An earlier release hashed what was named like a secret, and stored the rest.
+        # An earlier release hashed values that were named like secrets, and stored the others in clear.
         return bool(before == value) or "sha256:" in str(before)
     return before in (hidden(value, salt), shown(value))
 
 
 def _change(name: str, before: Any, now: Any) -> str:
     if isinstance(before, str) and is_hidden(before):
-        return f"{name} is another one"
+        return f"{name} has changed"
     return f"{name} was {before!r} and is {shown(now)!r}"
 
 
@@ -165,7 +165,7 @@ def checked_record(record: Iterable[str]) -> frozenset[str]:
     """Return the names of the arguments that are stored in clear.
 
     Raises:
-        InvalidTypeError: if they are no names.
+        InvalidTypeError: if they are not names.
     """
     if isinstance(record, str) or not isinstance(record, Iterable):
         raise InvalidTypeError(f'record {record!r}: pass the names of arguments, as in record=("split",)')
@@ -176,10 +176,10 @@ def checked_record(record: Iterable[str]) -> frozenset[str]:
 
 
 def check_parameters(names: frozenset[str], function: Any) -> None:
-    """Raise if a function has no parameters of these names.
+    """Raise if a function lacks a parameter of one of these names.
 
     Raises:
-        InvalidArgumentError: with those that it has.
+        InvalidArgumentError: with the names of the parameters that it has.
     """
     known = parameters(function)
     for name in sorted(names):
@@ -192,29 +192,29 @@ def check_parameters(names: frozenset[str], function: Any) -> None:
 def _check_names(names: frozenset[str], function: Any, values: Mapping[str, Any]) -> None:
     check_parameters(names, function)
     for name in sorted(names - values.keys()):
-        raise InvalidTypeError(f"record: JSON cannot hold argument {name!r} of {name_of(function)}, or it has no value")
+        raise InvalidTypeError(f"record: argument {name!r} of {name_of(function)} has no value, or JSON cannot hold it")
 
 
 def _is_made(source: Any) -> bool:
-    """Return whether the user's code makes it: a function, or an object of a class that the user wrote."""
+    """Return whether the user's code makes a source: a function, or an object of a class that the user wrote."""
     return isinstance(source, (FunctionType, MethodType, partial)) or is_users_own(source)
 
 
 def _is_ours(source: Any) -> bool:
-    """Return whether the code is this library's: it changes with its releases, and the data do not."""
+    """Return whether the code is this library's own, which changes with releases while the data stay the same."""
     inner = innermost(source)
     return inner is not None and str(inner.__module__).startswith(f"{__name__.partition('.')[0]}.")
 
 
 def _object_of(source: Any) -> Any:
-    """Return the object that keeps the state of a source: itself, or that whose method it is."""
+    """Return the object that holds the state of a source: itself, or the object that a method is bound to."""
     while isinstance(source, partial):
         source = source.func
     return source.__self__ if isinstance(source, MethodType) else source
 
 
 def _state(owner: Any) -> dict[str, Any]:
-    """Return the attributes of an object of a user's class; of sequences none, for their elements are compared."""
+    """Return the small attributes of an object of a user's class; none of a sequence: its elements are compared."""
     if isinstance(owner, (FunctionType, type, Sequence)) or not is_users_own(type(owner)):
         return {}
     attributes = vars(owner) if hasattr(owner, "__dict__") else {}

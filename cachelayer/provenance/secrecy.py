@@ -1,9 +1,9 @@
-"""What is stored of values that may be secrets.
+"""Hide values that may be secrets before they are stored.
 
 Nobody can tell a secret by its name: it may be the second positional argument, a URL with a password in it, or a header
-in a dict. So numbers, bools, None and lists of them are stored as they are, and of every other value a short hash. It
-tells that a value changed. It is salted, with a salt of each version, so that a table made once is of no use; and it is
-short, so that many values share it and a guess cannot be confirmed.
+in a dict. So numbers, bools, None and lists of them are stored as they are, and every other value as a short hash. The
+hash shows that a value changed. Each version has its own salt, so that a table computed once is of no use. Hashes are
+short, so that many values share one and a guess cannot be confirmed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SECRET = re.compile(
 )
 _MARK = "salted:"
 _DIGITS = 6
-"""Of a hidden value's hash, in hexadecimal: one change in 16 million goes unnoticed."""
+"""Hexadecimal digits of the hash of a hidden value: one change in 16 million goes unnoticed."""
 _SALT_NBYTES = 8
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/@]*:(?!\d+/)[^@]*|[^/]*)@", re.DOTALL)
 _QUERY = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
 
 
 def is_secret(name: str) -> bool:
-    """Return whether something of this name looks like a secret."""
+    """Return whether a name sounds like that of a secret."""
     return _SECRET.search(name) is not None
 
 
@@ -38,7 +38,7 @@ def hashed(text: str) -> str:
 
 
 def without_secrets(name: str, value: Any) -> Any:
-    """Return the value with everything that is named like a secret hashed: names of versions are made of it."""
+    """Return the value with everything hashed that is named like a secret; names of versions are made from it."""
     if is_secret(name):
         return hashed(json.dumps(value, sort_keys=True))
     if isinstance(value, dict):
@@ -49,32 +49,32 @@ def without_secrets(name: str, value: Any) -> Any:
 
 
 def new_salt() -> str:
-    """Return the salt of a version."""
+    """Return a salt for a new version."""
     return secrets.token_hex(_SALT_NBYTES)
 
 
 def hidden(value: Any, salt: str) -> Any:
-    """Return what is stored of a value of JSON: numbers, bools, None and lists of them as they are, else a hash."""
+    """Return a JSON value as it is stored: numbers, bools, None and lists of them as they are, all else as a hash."""
     return value if _is_open(value) else hidden_text(json.dumps(value, sort_keys=True), salt)
 
 
 def hidden_values(values: Mapping[str, Any], salt: str | None) -> dict[str, Any]:
-    """Return what is stored of values by their names; an earlier release had no salt, and stored them in clear."""
+    """Return named values as they are stored; an earlier release had no salt, and stored them in clear."""
     return {name: value if salt is None else hidden(value, salt) for name, value in values.items()}
 
 
 def hidden_text(text: str, salt: str) -> str:
-    """Return what is stored of a text that is not."""
+    """Return the hash that is stored instead of a text."""
     return _MARK + hashlib.sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
 def is_hidden(value: Any) -> bool:
-    """Return whether a stored value stands for another."""
+    """Return whether a stored value is the hash of a hidden one."""
     return isinstance(value, str) and value.startswith((_MARK, "sha256:"))
 
 
 def without_hidden(value: Any) -> Any:
-    """Return a stored value without what stands in it for values that are not stored."""
+    """Return a stored value without the hashes of hidden values in it."""
     if isinstance(value, Mapping):
         kept = {name: without_hidden(item) for name, item in value.items() if not is_hidden(item)}
         return {name: item for name, item in kept.items() if name != "digest" or "constants" not in kept}
@@ -88,7 +88,7 @@ def _is_open(value: Any) -> bool:
 
 
 def shown(value: Any) -> Any:
-    """Return what is stored of a value that the user wants to be stored: URLs lose user, password and query."""
+    """Return a value as it is stored if the user asks for it in clear: URLs lose user, password and query."""
     if isinstance(value, dict):
         return {key: shown(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -97,5 +97,5 @@ def shown(value: Any) -> Any:
 
 
 def without_userinfo(text: str) -> str:
-    """Return a text whose URLs have no user, password and query: those may be credentials."""
+    """Return a text without the user, password and query of its URLs: those may be credentials."""
     return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", text))

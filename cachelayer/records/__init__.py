@@ -1,4 +1,1 @@
-"""What an element is, and its bytes: element specs, the codec, media, and numbers that name records.
-
-Nothing here opens a file.
-"""
+"""Elements and their bytes: element specs, the codec, media, and record numbers. Nothing here opens a file."""

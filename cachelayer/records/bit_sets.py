@@ -1,4 +1,4 @@
-"""Sets of rows, a bit a row, whose members are found by their rank in constant time."""
+"""Sets of rows with one bit for each row, which find a member by its rank in constant time."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _FIVES, _THREES, _NIBBLES, _ONES, _HIGHS = (
 )
 _BYTE = np.uint64(0xFF)
 
-# For each byte, the place of its first set bit, of its second one, and so on.
+# For each byte, the places of its set bits, in order.
 _PLACES = np.argsort(~np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), kind="stable")
 
 
 class Marks:
     """A set of rows.
 
-    Beside the bits there is one count for each block of 256 rows, so a row costs 1.25 bits. Source: Jacobson:
+    It keeps the bits and one count for each block of 256 rows, so a row takes 1.25 bits. Source: Jacobson:
     Space-efficient static trees and graphs, 1989.
 
     Args:
-        bits: bit i, counted from the lowest bit of the first byte, is set if row i is in the set; whole blocks, as
-            :func:`no_bits` makes them.
+        bits: bit i, counted from the lowest bit of the first byte, is set if row i is in the set. They fill whole
+            blocks; see :func:`no_bits`.
     """
 
     def __init__(self, bits: Bits) -> None:
@@ -43,7 +43,7 @@ class Marks:
 
     @classmethod
     def of_mask(cls, mask: NDArray[np.bool_]) -> Marks:
-        """Return the rows at which a mask is True."""
+        """Return the set of the rows for which a mask is True."""
         bits = no_bits(len(mask))
         packed = np.packbits(mask, bitorder="little")
         bits[: len(packed)] = packed
@@ -51,7 +51,7 @@ class Marks:
 
     @classmethod
     def of_rows(cls, size: int, pieces: Iterable[Numbers]) -> Marks:
-        """Return the rows, below ``size``, that are in one of the pieces."""
+        """Return the set of all rows in these pieces; each is below ``size``."""
         bits = no_bits(size)
         for rows in pieces:
             np.bitwise_or.at(bits, rows >> 3, np.left_shift(1, rows & 7).astype(np.uint8))
@@ -70,14 +70,14 @@ class Marks:
         block = self._before.searchsorted(ranks, side="right") - 1
         left = ranks - self._before[block]
         place = block * _WORDS
-        # Goes on to the next word if the rank lies behind this one; the word that has it is never left.
+        # Go to the next word if the rank lies after this one.
         for _ in range(_WORDS - 1):
             count = np.bitwise_count(self._words[place]).astype(np.int64)
             behind = left >= count
             place += behind
             left -= count * behind
         octets = self._words[place]
-        # The running counts of the eight bytes of a word, in the eight bytes of another. Source: Vigna: Broadword
+        # Each byte of ``counts`` holds the number of bits set up to the same byte of the word. Source: Vigna: Broadword
         # implementation of rank/select queries, 2008.
         counts = octets - (octets >> _U[1] & _FIVES)
         counts = (counts & _THREES) + (counts >> _U[2] & _THREES)
@@ -106,7 +106,7 @@ class Marks:
         return place + lowest
 
     def _span(self, start: int, stop: int) -> Numbers:
-        """Return the rows of ranks that follow one another: their blocks are unpacked once."""
+        """Return the rows of consecutive ranks, whose blocks are unpacked only once."""
         first, last = (int(self._before.searchsorted(rank, side="right")) - 1 for rank in (start, stop - 1))
         octets = self._bits[first * _WORDS * 8 : (last + 1) * _WORDS * 8]
         rows = np.flatnonzero(np.unpackbits(octets, bitorder="little"))

@@ -1,7 +1,7 @@
-"""Codecs: elements to records and back, many at once.
+"""Codecs, which turn elements into records and back, many at once.
 
-``typed/1`` lays leaves out as :mod:`cachelayer.records.layout` says. ``bytes/1`` stores plain ``bytes`` as they are, so
-that their shards are ordinary ArrayRecord files.
+``typed/1`` lays out leaves as :mod:`cachelayer.records.layout` describes. ``bytes/1`` stores plain ``bytes`` unchanged,
+so that their shards are ordinary ArrayRecord files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from cachelayer.records import tree
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import layout_of
-from cachelayer.records.leaf_codecs import fixed_nbytes, leaf_codec
+from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.leaf_parts import fixed_nbytes
 from cachelayer.records.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
 from cachelayer.records.record_buffers import PREFIX, Frames, RecordBuffer, Records
 from cachelayer.records.spec import ArraySpec
@@ -35,50 +36,51 @@ class Codec(Protocol):
     spec: Tree
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
-        """One column a leaf.
+        """Return one column for each leaf.
 
         Raises:
-            ElementError: for an element that does not fit, with its index among ``elements`` as its record.
+            ElementError: if an element does not fit the spec; its record is the index in ``elements``.
         """
 
     def batch_columns(self, batch: Any) -> list[Column]:
         """Return the columns of a batch: the element's structure, with leaves stacked on a leading axis.
 
-        A leaf that is None in some rows is a Nullable, with the filler of its codec in their place.
+        A leaf that is None in some rows must be a Nullable, with the filler of its codec in those rows.
         """
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
-        """The records of ``rows`` elements."""
+        """Return the records of ``rows`` elements."""
 
     def decode(
         self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
     ) -> list[Column | None]:
-        """The columns of records; None for leaves that are not among the ``chosen`` ones.
+        """Return the columns of records, with None for each leaf that is not in ``chosen``.
 
         Args:
-            apart: for :meth:`elements`, so that each of them keeps little memory of the others.
+            chosen: the numbers of the leaves to decode; None for all.
+            apart: prepare the columns for :meth:`elements`, so that an element keeps little memory of others alive.
         """
 
     def elements(self, columns: Sequence[Column | None], rows: int) -> list[Any]:
-        """The elements of columns."""
+        """Return the elements of columns."""
 
     def element(self, record: bytearray) -> Any:
-        """The element of one record; it may keep the memory of the record."""
+        """Return the element of one record. It may share the memory of the record."""
 
     def batch(self, columns: Sequence[Column | None]) -> Any:
-        """The structure of an element with leaves stacked on a leading axis."""
+        """Return a batch: the structure of an element, with leaves stacked on a leading axis."""
 
 
 def codec_for(spec: Tree) -> Codec:
-    """The codec for elements of this spec."""
+    """Return the codec for elements of a spec."""
     return RawCodec(spec) if spec == ArraySpec(bytes) else TypedCodec(spec)
 
 
 def codec_named(name: str, spec: Tree) -> Codec:
-    """The codec that a manifest names.
+    """Return the codec that a manifest names.
 
     Raises:
-        FormatError: for a name that this release does not know.
+        FormatError: if this release does not know the name.
     """
     for codec in (TypedCodec, RawCodec):
         if codec.name == name:
@@ -87,13 +89,13 @@ def codec_named(name: str, spec: Tree) -> Codec:
 
 
 class _TreeCodec(ABC):
-    """What both codecs share: leaves from and to elements and batches."""
+    """The base of both codecs: takes elements and batches apart into leaves, and builds them."""
 
     def __init__(self, spec: Tree) -> None:
         self.spec = spec
-        found = tree.leaves(spec)
-        self._paths = [path for path, _ in found]
-        self._leaf_specs = [leaf for _, leaf in found]
+        leaves = tree.leaves(spec)
+        self._paths = [path for path, _ in leaves]
+        self._leaf_specs = [leaf for _, leaf in leaves]
         self._leaves = [leaf_codec(leaf) for leaf in self._leaf_specs]
         self._pack_rows = tree.row_packer(spec)
         self._pack = tree.packer(spec)
@@ -140,7 +142,7 @@ class _TreeCodec(ABC):
         values = []
         for leaf, column in zip(self._leaves, columns, strict=True):
             if column is None:
-                raise ValueError("elements need every column")
+                raise ValueError("elements cannot be made: a column is missing")
             values.append(leaf.to_rows(column))
             if column.nulls is not None:
                 for row in np.flatnonzero(column.nulls):
@@ -158,7 +160,7 @@ class _TreeCodec(ABC):
 
 
 class RawCodec(_TreeCodec):
-    """Plain ``bytes``, stored as they are."""
+    """The codec of plain ``bytes``, which it stores unchanged."""
 
     name = "bytes/1"
 
@@ -166,7 +168,7 @@ class RawCodec(_TreeCodec):
         if columns[0].nulls is not None:
             row = int(np.flatnonzero(columns[0].nulls)[0])
             raise ElementError(
-                "bytes", "None", record=row, hint="To store None declare element_spec=ArraySpec(bytes, nullable=True)."
+                "bytes", "None", record=row, hint="To store None, declare element_spec=ArraySpec(bytes, nullable=True)."
             )
         flat = columns[0].variable[0]
         frames = Frames.allocate(_checked(flat.lengths))
@@ -190,7 +192,7 @@ class RawCodec(_TreeCodec):
 
 
 class TypedCodec(_TreeCodec):
-    """Elements of any spec, at the offsets of :mod:`cachelayer.records.layout`."""
+    """The codec of elements of any spec. It places leaves as :mod:`cachelayer.records.layout` describes."""
 
     name = "typed/1"
 
@@ -204,14 +206,14 @@ class TypedCodec(_TreeCodec):
         self._nullable = any(spec.nullable for spec in self._leaf_specs)
         sizes = [sum(size for _, size, *_ in parts) for parts in self._fixed_parts]
         are_static = [leaf.is_static for leaf in self._leaf_specs]
-        # Large arrays of known shape are read a few rows at a time if they are to be elements.
+        # If they become elements, arrays of known shape are read a few rows at a time.
         self._is_listed = [
             is_static and bool(leaf.shape) and size > 0
             for is_static, leaf, size in zip(are_static, self._leaf_specs, sizes, strict=True)
         ]
-        # A small leaf, read first, brings the cache lines where large ones begin; read last, it would miss them all.
+        # Reading small leaves first loads cache lines that large ones need; reading them last would miss all of them.
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-        # For each leaf shape, dtype and offset, where all are static: then an element is views of its record.
+        # The shape, dtype and offset of each leaf if all are static: then an element consists of views of its record.
         self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
         if all(are_static) and not self._nullable:
             for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True):
@@ -283,7 +285,7 @@ class TypedCodec(_TreeCodec):
                 listed = self._listed(records, *self._fixed_parts[index][0])
                 columns[index] = Column(nulls=is_null, listed=listed)
                 continue
-            # One call instead of a view and a reshape; it takes over the memory.
+            # One call does what a view and a reshape would do, without a copy.
             fixed = [
                 np.ndarray((rows, *shape), dtype, records.slab(offset, size) if size else None)
                 for offset, size, dtype, shape in self._fixed_parts[index]
@@ -297,12 +299,12 @@ class TypedCodec(_TreeCodec):
 
     @staticmethod
     def _listed(records: Records, offset: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[Any]:
-        """The rows of a part, few of which share memory."""
+        """Return the rows of a fixed part, such that only few share memory."""
         parts = records.slabs(offset, nbytes, rows_together(nbytes))
         return [row for part in parts for row in np.ndarray((len(part), *shape), dtype, part)]
 
     def _variable_ranges(self, records: Records) -> tuple[Ints, Ints]:
-        """Where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
+        """Return where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
         layout = self.layout
         if not layout.variable_count and records.uniform_nbytes == layout.fixed_nbytes:
             return _NO_PARTS, _NO_PARTS
@@ -310,7 +312,9 @@ class TypedCodec(_TreeCodec):
         lengths = records.lengths
         short = np.flatnonzero(lengths < layout.fixed_nbytes)
         if len(short):
-            raise CorruptionError(f"a record of {lengths[short[0]]} bytes has less than {layout.fixed_nbytes}")
+            raise CorruptionError(
+                f"a record of {lengths[short[0]]} bytes is shorter than its fixed parts, {layout.fixed_nbytes} bytes"
+            )
         if layout.variable_count:
             raw = records.slab(layout.lengths, 4 * layout.variable_count)
             nbytes = raw.view("<u4").astype(np.int64)
@@ -319,9 +323,7 @@ class TypedCodec(_TreeCodec):
         wrong = np.flatnonzero(starts[:, -1] != lengths)
         if len(wrong):
             row = wrong[0]
-            raise CorruptionError(
-                f"a record of {lengths[row]} bytes holds an element of {starts[row, -1]} bytes by its own lengths"
-            )
+            raise CorruptionError(f"a record of {lengths[row]} bytes says that its parts take {starts[row, -1]} bytes")
         return starts, nbytes
 
     def _nulls(self, records: Records) -> Any:

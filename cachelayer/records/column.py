@@ -1,4 +1,4 @@
-"""One leaf of many elements, in the parts that a record stores."""
+"""Columns: one leaf of many elements, split into the parts that a record stores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Flat:
     """Rows of different lengths, one after another.
 
     Args:
-        values: one-dimensional.
-        splits: int64 of shape ``[rows + 1]``, the place in ``values`` where each row begins, and the end.
+        values: a one-dimensional array.
+        splits: int64 of shape ``[rows + 1]``: where each row begins in ``values``, and the end.
     """
 
     values: NDArray[Any]
@@ -29,7 +29,7 @@ class Flat:
         return np.diff(self.splits)
 
     def rows(self, start: int, stop: int) -> Flat:
-        """Some of the rows, without a copy."""
+        """Return some of the rows, without a copy."""
         first = self.splits[start]
         return Flat(self.values[first : self.splits[stop]], self.splits[start : stop + 1] - first)
 
@@ -37,17 +37,17 @@ class Flat:
         return self.values[self.splits[index] : self.splits[index + 1]]
 
     def rows_apart(self) -> list[NDArray[Any]]:
-        """Each row, which keeps itself and little of the others in memory."""
+        """Return each row, such that keeping one keeps little memory of others alive."""
         bounds = pairwise(self.splits.tolist())
         rows = max(1, len(self.splits) - 1)
-        # Of objects only the pointers are counted.
+        # The size of an object array counts only pointers, so its rows are copied.
         if rows <= rows_together(self.values.nbytes // rows) and (rows == 1 or self.values.dtype != object):
             return [self.values[start:stop] for start, stop in bounds]
         return [self.values[start:stop].copy() for start, stop in bounds]
 
     @classmethod
     def of_rows(cls, rows: list[NDArray[Any]], dtype: Any) -> Flat:
-        """One-dimensional arrays of one dtype, laid one after another."""
+        """Return one-dimensional arrays of one dtype as rows."""
         values = np.concatenate(rows) if rows else np.empty(0, dtype)
         return cls(values, splits_of(np.fromiter(map(len, rows), np.int64, len(rows))))
 
@@ -57,10 +57,10 @@ class Column:
     """One leaf of ``rows`` elements.
 
     Args:
-        fixed: arrays of shape ``[rows, ...]``: the parts of the leaf that have one size in every record.
-        variable: the parts whose size differs from record to record.
-        nulls: bool of shape ``[rows]``, True where the leaf is None; None where it never is.
-        listed: the rows of a leaf of one fixed part, instead of that part: of what is read as elements.
+        fixed: the parts of the leaf that have the same size in every record: arrays of shape ``[rows, ...]``.
+        variable: the parts that vary in size.
+        nulls: bool of shape ``[rows]``, True where the leaf is None; None if no row is.
+        listed: the list of rows of a leaf that has one fixed part, in place of that part. Set when elements are read.
     """
 
     fixed: tuple[NDArray[Any], ...] = ()
@@ -69,7 +69,7 @@ class Column:
     listed: list[Any] | None = None
 
     def rows(self, start: int, stop: int) -> Column:
-        """Some of the rows, without a copy."""
+        """Return some of the rows, without a copy."""
         return Column(
             tuple(part[start:stop] for part in self.fixed),
             tuple(flat.rows(start, stop) for flat in self.variable),

@@ -1,4 +1,4 @@
-"""The spec of elements that come from several datasets."""
+"""The common element spec of several datasets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FIX = "build them with one element_spec"
 
 
 def common_spec(specs: Sequence[tuple[str, Tree]]) -> Tree:
-    """The spec that fits the elements of all, where specs differ at most in which leaves may be None.
+    """Return the spec that fits the elements of all specs, which may differ only in which leaves may be None.
 
     Args:
-        specs: one or more, each after the name of what it is the spec of.
+        specs: the name of each dataset and its spec; at least one.
 
     Raises:
-        InvalidArgumentError: where they differ otherwise; the message names the leaf and both.
+        InvalidArgumentError: if they differ in anything else; the message names the leaf and both datasets.
     """
     (first, common), *others = specs
     for name, spec in others:

@@ -1,4 +1,4 @@
-"""Whether a leaf fits its spec. Nothing is cast that could lose anything."""
+"""Fit values to leaf specs. A value is never converted if that could lose information."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from cachelayer.records.tree import describe
 
 _DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
 _EXACT: dict[type, str] = {bool: "b", int: "iu"}
-"""The kinds of dtypes that hold every number of a type, or refuse it."""
+"""For each Python type, the kinds of dtypes that hold its values exactly, or raise OverflowError."""
 _VARYING = "Declare element_spec= with None for the dimensions that vary."
 
 
 def conform(spec: LeafSpec, value: Any, row: int) -> Any:
-    """The value as the spec stores it: an array of its dtype and a shape it allows, or bytes or str.
+    """Return a value as the spec stores it: an array of its dtype and a shape that it allows, or bytes or str.
 
-    Python numbers take the dtype of the spec where it holds them exactly; arrays keep theirs or are refused.
+    A Python number takes the dtype of the spec if that holds it exactly. An array must have the dtype.
 
     Raises:
-        ElementError: with ``row`` as its record.
+        ElementError: if the value does not fit; its record is ``row``.
     """
     if isinstance(value, (list, tuple)) and spec.shape and not hasattr(value, "_fields"):
         value = _array_of(spec, value, row)
@@ -54,18 +54,18 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
 
 
 def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any, Any]:
-    """Nested lists as the array that the spec declares; each number fits it by itself.
+    """Return nested lists as the array that the spec declares; each number is fitted on its own.
 
     Raises:
-        ElementError: if the depth is another, lists of one level differ in length, or a value does not fit.
+        ElementError: if the depth differs, lists of one level differ in length, or a value does not fit.
     """
     shape: list[int] = []
     level: list[Any] = [items]
     for _ in spec.shape:
         lengths = {len(each) if isinstance(each, (list, tuple)) else -1 for each in level}
         if len(lengths) > 1 or -1 in lengths:
-            found = f"lists of {len(shape)} levels" if lengths == {-1} else "lists of different lengths in one level"
-            raise ElementError(spec.describe(), found, record=row)
+            got = f"lists of {len(shape)} levels" if lengths == {-1} else "lists of different lengths in one level"
+            raise ElementError(spec.describe(), got, record=row)
         shape.append(lengths.pop() if lengths else 0)
         level = [item for each in level for item in each]
     if any(isinstance(item, (list, tuple)) for item in level):
@@ -79,14 +79,14 @@ def _array_of(spec: LeafSpec, items: Sequence[Any], row: int) -> np.ndarray[Any,
 
 
 def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-    """The rows on a leading axis, where all are of one type that holds what the spec stores.
+    """Stack rows on a leading axis if all are of one type that fits the spec as it is.
 
     Args:
         rows: the values of a leaf.
-        dtype, shape: what the spec stores.
+        dtype, shape: those of the spec.
 
     Returns:
-        None where ``conform`` has to look at each of them.
+        The stack; None if ``conform`` must look at each row.
     """
     kinds = set(map(type, rows))
     if len(kinds) != 1:
@@ -104,7 +104,7 @@ def stacked_rows(rows: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ..
         return None
     if kind is float:
         return _floats(rows, dtype)
-    # A time span is a number to numpy, of which the type does not tell the unit.
+    # The type of a numpy time span does not tell its unit.
     is_same = dtype.kind != "m" and issubclass(kind, (np.number, np.bool_)) and np.dtype(kind) == dtype
     if is_same or dtype.kind in _EXACT.get(kind, ""):
         with suppress(OverflowError):
@@ -119,15 +119,15 @@ def _floats(rows: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]
     if not (np.abs(values) <= float(ml_dtypes.finfo(dtype).max)).all():
         return None
     stored = values.astype(dtype)
-    # Not every kind of float has a zero, or a sign.
+    # Some dtypes of floats have no zero, or no sign.
     return stored if np.isfinite(stored).all() else None
 
 
 def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
-    """A stack of static arrays as the spec stores them.
+    """Return a stack of static arrays as the spec stores them.
 
     Raises:
-        ElementError: where dtype or shape differ; every record of the batch is concerned, the first is named.
+        ElementError: if dtype or shape differ; its record is 0, though all records of the batch are wrong.
     """
     stacked = np.asarray(batch)
     if _widens(stacked.dtype, np.dtype(spec.dtype)):
@@ -138,7 +138,7 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
 
 
 def fits_shape(spec: Shape, shape: tuple[int, ...]) -> bool:
-    """Whether a spec with unknown dimensions allows this shape."""
+    """Return whether the shape of a spec, with None for unknown dimensions, allows this shape."""
     return len(spec) == len(shape) and all(want is None or want == dim for want, dim in zip(spec, shape, strict=True))
 
 
@@ -147,7 +147,7 @@ def _conform_string(spec: LeafSpec, leaf: bytes | str, row: int) -> Any:
         return leaf
     if isinstance(spec.dtype, np.dtype) and spec.dtype.kind == ("S" if isinstance(leaf, bytes) else "U"):
         array = np.asarray(leaf)
-        # A fixed width holds no zeros at the end.
+        # Arrays of fixed-width strings lose zeros at the end.
         if array.dtype.itemsize <= spec.dtype.itemsize and spec.shape == () and array.item() == leaf:
             return array.astype(spec.dtype)
     raise ElementError(spec.describe(), describe(leaf), record=row)
@@ -165,7 +165,7 @@ def _conform_string_array(spec: LeafSpec, leaf: np.ndarray[Any, Any], row: int) 
 
 
 def _holds(dtype: np.dtype[Any], value: complex) -> bool:
-    """Whether a Python number can stand in an array of this dtype: integers exactly, others rounded but in range."""
+    """Return whether a dtype holds a Python number: an integer exactly, any other number rounded but in range."""
     kind = dtypes.number_kind(dtype)
     if isinstance(value, bool):
         return kind == "b"
@@ -187,7 +187,7 @@ def _holds(dtype: np.dtype[Any], value: complex) -> bool:
 
 
 def _widens(dtype: np.dtype[Any], into: np.dtype[Any]) -> bool:
-    """Fixed-width strings fit into wider ones."""
+    """Return whether both dtypes are fixed-width strings of one kind, and ``into`` is wide enough."""
     return dtype.kind in "SU" and dtype.kind == into.kind and dtype.itemsize <= into.itemsize
 
 

@@ -1,6 +1,6 @@
-"""Names of dtypes in a manifest, and which dtypes a leaf may have.
+"""The dtypes that a leaf may have, and their names in a manifest.
 
-A leaf's dtype is a ``numpy.dtype`` or one of the two Python types ``bytes`` and ``str``, for strings of any length.
+The dtype of a leaf is a ``numpy.dtype``, or the Python type ``bytes`` or ``str`` for strings of any length.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from cachelayer.errors import FormatError, InvalidTypeError
 
 DType = np.dtype[Any] | type[bytes] | type[str]
 
-# 80-bit extended floats are the only dtype whose bytes depend on the machine: they get a name of their own,
-# so that a machine with another long double refuses them instead of misreading them.
+# The bytes of long doubles depend on the machine. 80-bit ones get a name of their own, so that a machine with other
+# long doubles refuses them instead of misreading them.
 _EXTENDED = {"float80": np.dtype(np.longdouble), "complex160": np.dtype(np.clongdouble)}
 _IS_X87 = np.finfo(np.longdouble).nmant == 63 and _EXTENDED["float80"].itemsize == 16
 _NAMED_KINDS = frozenset("biufc")
-# What numpy is asked for: it understands much else, such as "i4,f8" and names that warn.
+# Only these names are passed to numpy: it accepts many others, such as "i4,f8" and names that warn.
 _KNOWN = re.compile(
     r"bool|u?int(8|16|32|64)|float(16|32|64|96|128)|complex(64|128|192|256)|[|<][SU][0-9]{1,10}|<[Mm]8(\[[0-9]*[A-Za-z]+\])?",
     re.ASCII,
@@ -49,20 +49,20 @@ _ML_DTYPES = [
 
 
 def is_string(dtype: DType) -> bool:
-    """Whether elements of this dtype are strings of any length."""
+    """Return whether values of this dtype are strings of any length."""
     return dtype is bytes or dtype is str
 
 
 def is_extended(dtype: np.dtype[Any]) -> bool:
-    """Whether this is the 80-bit float of x86 or its complex form, which carry padding bytes."""
+    """Return whether this is the 80-bit float of x86 or its complex form, which have padding bytes."""
     return dtype in (_EXTENDED["float80"], _EXTENDED["complex160"]) and _IS_X87
 
 
 def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype as it is stored: little-endian.
+    """Return a dtype as it is stored: little-endian.
 
     Raises:
-        InvalidTypeError: for object, structured, void and other dtypes that have no fixed, typed bytes.
+        InvalidTypeError: if it is an object, structured or void dtype, or another one without fixed, typed bytes.
     """
     dtype = dtype.newbyteorder("<")
     if dtype.name in _ML_DTYPES and dtype.kind in "VWfiu":
@@ -78,21 +78,21 @@ def check(dtype: np.dtype[Any]) -> np.dtype[Any]:
             "instead of a structured dtype"
         )
     if dtype.itemsize == 0:
-        raise InvalidTypeError(f"dtype {dtype} has no bytes")
+        raise InvalidTypeError(f"dtype {dtype} has a size of 0 bytes: use one with a size")
     if dtype in _EXTENDED.values() and dtype.itemsize > 8 * (1 + (dtype.kind == "c")) and not _IS_X87:
-        raise InvalidTypeError(f"dtype {dtype} of this machine has no portable bytes: convert to float64")
+        raise InvalidTypeError(f"dtype {dtype} of this machine is not portable: convert to float64")
     return dtype
 
 
 def number_kind(dtype: np.dtype[Any]) -> str:
-    """The kind as numpy names it, such as ``i`` or ``f``, for dtypes of ml_dtypes too."""
+    """Return the kind of a dtype as numpy names it, such as ``i`` or ``f``, also for dtypes of ml_dtypes."""
     if dtype.name not in _ML_DTYPES:
         return dtype.kind
     return next(kind for kind in ("float", "complex", "uint", "int") if kind in dtype.name)[0]
 
 
 def to_name(dtype: DType) -> str:
-    """The name of a dtype in a manifest, such as ``uint8``, ``bfloat16``, ``<M8[ns]`` or ``bytes``."""
+    """Return the name of a dtype in a manifest, such as ``uint8``, ``bfloat16``, ``<M8[ns]`` or ``bytes``."""
     if dtype is bytes:
         return "bytes"
     if dtype is str:
@@ -106,10 +106,10 @@ def to_name(dtype: DType) -> str:
 
 
 def from_name(name: str) -> DType:
-    """The dtype of a name that ``to_name`` gave.
+    """Return the dtype that a manifest names; the inverse of ``to_name``.
 
     Raises:
-        FormatError: where this machine or release has no such dtype.
+        FormatError: if this machine or release has no such dtype.
     """
     if name == "bytes":
         return bytes
@@ -133,7 +133,7 @@ def from_name(name: str) -> DType:
 
 
 def canonical_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """The array, contiguous and little-endian, with undefined padding bytes cleared."""
+    """Return the array, contiguous and little-endian, with padding bytes set to zero."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     if is_extended(array.dtype):
         array = array.copy()

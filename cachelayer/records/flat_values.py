@@ -1,4 +1,4 @@
-"""Flat values of a leaf: numbers as they are, strings as lengths and bytes."""
+"""Encode and decode the flat values of a leaf: numbers unchanged, strings as lengths and bytes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _LONG_STRING = 512
 
 
 def encode_strings(strings: Sequence[Any]) -> Flat:
-    """The bytes of ``bytes`` or ``str`` rows, one after another; str as UTF-8, lone surrogates kept."""
+    """Return ``bytes`` or ``str`` as rows of bytes; str as UTF-8, with lone surrogates kept."""
     raw = [item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item for item in strings]
     values = np.frombuffer(b"".join(raw), np.uint8)
     return Flat(values, splits_of(np.fromiter(map(len, raw), np.int64, len(raw))))
 
 
 def decode_strings(flat: Flat, dtype: DType) -> list[Any]:
-    """The rows that ``encode_strings`` took."""
+    """Return the strings of rows of bytes; the inverse of ``encode_strings``."""
     splits = flat.splits.tolist()
-    # Slicing bytes is quicker for short strings; for long ones one copy less counts for more.
+    # For short strings, slicing bytes is quicker; for long ones, saving a copy is.
     if flat.values.size > _LONG_STRING * len(splits):
         memory = memoryview(np.ascontiguousarray(flat.values).data)
         pieces = [bytes(memory[start:stop]) for start, stop in pairwise(splits)]
@@ -39,7 +39,7 @@ def decode_strings(flat: Flat, dtype: DType) -> list[Any]:
 
 
 class Values:
-    """The parts that hold values of one dtype, any number of them in a record."""
+    """Translates values of one dtype, any number in a record, to and from the variable parts that store them."""
 
     def __init__(self, dtype: DType) -> None:
         self._dtype = dtype
@@ -48,7 +48,7 @@ class Values:
         self.parts: tuple[np.dtype[Any], ...] = (_U32, _U8) if self._is_string else (self.array_dtype,)
 
     def zeros(self, shape: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
-        """An array of zeros, or of empty strings."""
+        """Return an array of zeros, or of empty strings."""
         if self._is_string:
             return np.full(shape, b"" if self._dtype is bytes else "", object)
         return np.zeros(shape, self.array_dtype)

@@ -1,4 +1,4 @@
-"""Element specs from elements, and from what users write for one."""
+"""Infer element specs from elements, and read those that users write."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree, children, describe, leaf_values, map_structure
 from cachelayer.records.values import NoArray, Ragged, Sparse
 
-# By name: to know these types is no reason to import their modules.
+# Types are looked up by name, so that their modules need not be imported.
 _REMEDIES = {
-    **dict.fromkeys(("bytearray", "memoryview"), "bytes() makes bytes of it"),
-    **dict.fromkeys(("set", "frozenset"), "np.array(sorted(...)) makes an array of it"),
-    **dict.fromkeys(("range", "array", "list", "deque"), "np.array() makes an array of it"),
-    **dict.fromkeys(("date", "timedelta"), "np.datetime64() or np.timedelta64() makes a number of it, str() a str"),
-    "Nullable": "pass unbatch=True for the rows of a batch, or elements instead of batches",
-    "Decimal": "float() makes a number of it, str() a str",
+    **dict.fromkeys(("bytearray", "memoryview"), "bytes() converts it to bytes"),
+    **dict.fromkeys(("set", "frozenset"), "np.array(sorted(...)) converts it to an array"),
+    **dict.fromkeys(("range", "array", "list", "deque"), "np.array() converts it to an array"),
+    **dict.fromkeys(
+        ("date", "timedelta"), "np.datetime64() or np.timedelta64() converts it, str() converts it to a str"
+    ),
+    "Nullable": "pass unbatch=True to store the rows of a batch, or pass elements instead of batches",
+    "Decimal": "float() converts it to a number, str() to a str",
     "Enum": "store its .value or its .name",
-    "PurePath": "str() makes a str of it, read_bytes() gives what the file holds",
+    "PurePath": "str() converts it to a str, read_bytes() reads the file",
 }
 
 
 def declared(spec: Tree) -> Tree:
-    """The element spec that a user wrote.
+    """Return the element spec that a user wrote.
 
     Args:
-        spec: the structure of an element with leaf specs, dtypes (or their names, or Python types), or anything
-            that has ``shape`` and ``dtype`` (``tf.TensorSpec``, ``jax.ShapeDtypeStruct``) as leaves, and None for
-            what is always None.
+        spec: the structure of an element. Its leaves are leaf specs; dtypes, their names, or Python types; anything
+            that has ``shape`` and ``dtype``, such as ``tf.TensorSpec`` or ``jax.ShapeDtypeStruct``; or None for a
+            value that is always None.
+
+    Raises:
+        InvalidArgumentError: if a leaf is none of these.
     """
     return map_structure(spec, _declared_leaf)
 
@@ -49,19 +54,19 @@ def _declared_leaf(path: str, value: Any) -> LeafSpec | None:
 
 
 def from_element(element: Any) -> Tree:
-    """The element spec of one element, with None where it holds None.
+    """Return the element spec of one element, with None where it holds None.
 
     Raises:
-        ElementError: for a leaf that cannot be stored, with its path.
+        ElementError: if a leaf cannot be stored; it has the path of the leaf.
     """
     return map_structure(element, _leaf_of)
 
 
 def from_elements(elements: Iterable[Any]) -> Tree:
-    """The element spec of the first element; what is None there is taken from the first that has it.
+    """Return the element spec of the first element; a leaf that is None there comes from the first element that has it.
 
     Raises:
-        ElementError: where a leaf is None in all of them.
+        ElementError: if a leaf is None in all elements.
     """
     spec: Tree = None
     unresolved = True
@@ -84,12 +89,12 @@ def from_elements(elements: Iterable[Any]) -> Tree:
 
 
 def null_paths(spec: Tree) -> list[str]:
-    """The paths at which a spec holds None."""
+    """Return the paths at which a spec holds None."""
     return [path for path, leaf in leaf_values(spec) if leaf is None]
 
 
 def _fill(spec: Tree, element: Any, path: str = "") -> Tree:
-    """The spec with leaves of this element in place of None; structures that differ are left to the encoder."""
+    """Fill in leaves of this element where the spec holds None. If structures differ, the encoder raises later."""
     if spec is None:
         return map_structure(element, _leaf_of, path)
     if isinstance(spec, dict) and isinstance(element, Mapping):
@@ -108,17 +113,17 @@ def _leaf_of(path: str, value: Any) -> LeafSpec | None:
 
 
 def leaf_spec(value: Any) -> LeafSpec | None:
-    """The spec of one leaf; None for None.
+    """Return the spec of one leaf; None for None.
 
     Raises:
-        InvalidTypeError: for what cannot be stored.
+        InvalidTypeError: if it cannot be stored.
     """
     if value is None:
         return None
     if isinstance(value, Ragged):
         flat, splits = value.flat_values, value.nested_row_splits
         if flat.ndim == 0:
-            raise InvalidTypeError("the values of a Ragged have one dimension at least")
+            raise InvalidTypeError("the values of a Ragged are a scalar: pass an array of at least one dimension")
         shape = (None, *[None] * len(splits), *flat.shape[1:])
         return RaggedSpec(_array_dtype(flat), shape, ragged_rank=len(splits), splits_dtype=splits[0].dtype)
     if isinstance(value, Sparse):
@@ -132,15 +137,15 @@ def leaf_spec(value: Any) -> LeafSpec | None:
 
 
 def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
-    """A dense leaf as a numpy array, bytes or str.
+    """Return a dense leaf as a numpy array, bytes or str.
 
     Raises:
-        InvalidTypeError: for what is neither, nor can be made an array without guessing.
+        InvalidTypeError: if it is none of these and cannot be converted to an array without guessing.
     """
     if isinstance(value, np.ndarray):
         if isinstance(value, np.ma.MaskedArray):
             raise InvalidTypeError("a masked array would lose its mask: use filled(), or None, or a second array")
-        # Its strings lie elsewhere.
+        # Arrays of dtype StringDType keep their strings outside of the array.
         return value.astype(object) if value.dtype.kind == "T" else value
     if isinstance(value, bytes):
         return bytes(value)
@@ -149,7 +154,7 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
     if isinstance(value, (bool, int, float, complex, np.generic)):
         array = np.asarray(value)
         if array.dtype == object:
-            raise InvalidTypeError(f"{value} does not fit 64 bits")
+            raise InvalidTypeError(f"{value} does not fit into 64 bits")
         return array
     if hasattr(value, "__array__") and not isinstance(value, NoArray):
         try:
@@ -160,19 +165,19 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
             return as_leaf(array.item())
         return array
     raise InvalidTypeError(
-        f"a {type(value).__name__} is no array, number, bytes, str or None: convert it{_remedy(value)}"
+        f"a {type(value).__name__} is not an array, number, bytes, str or None: convert it{_remedy(value)}"
     )
 
 
 def _remedy(value: Any) -> str:
-    """What makes a value something that can be stored."""
+    """Return how to convert a value to one that can be stored, for an error message."""
     for kind in type(value).__mro__:
         if kind.__name__ in _REMEDIES:
             return f": {_REMEDIES[kind.__name__]}"
     if hasattr(value, "__dataclass_fields__"):
-        return ": dataclasses.asdict() makes a dict of it"
+        return ": dataclasses.asdict() converts it to a dict"
     if hasattr(value, "__array_interface__"):
-        return ": np.asarray() makes an array of it; an image can also stay the bytes of its file, with ImageSpec"
+        return ": np.asarray() converts it to an array; the file of an image can be stored as bytes, with ImageSpec"
     return ""
 
 

@@ -1,13 +1,13 @@
-"""Where each part of an element lies in its record: arithmetic alone.
+"""The layout of a record: the offset of each part of an element, by arithmetic alone.
 
-A record is a fixed section and, if the element has variable parts, those after it::
+A record is a fixed section, followed by the variable parts if the element has any::
 
     | fixed parts, largest alignment first | u32 byte length of each variable part | null bits | pad |
     | variable part 0 | pad | variable part 1 | pad | ...
 
-Every section and every variable part begins at a multiple of 8 and is padded with zeros up to one. The alignment of
-a part is the largest power of two that divides its item size, at most 8; parts of one alignment keep their order, and
-the lengths take part in it with alignment 4. One null bit a leaf, little bit order, 1 for null.
+Every section and every variable part begins at a multiple of 8 and is padded with zeros to the next one. The alignment
+of a part is the largest power of two that divides its item size, at most 8. Parts of one alignment keep their order;
+the lengths are sorted in with alignment 4. There is one null bit for each leaf, in little bit order, 1 for null.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cachelayer.records.leaf_codecs import FixedPart, LeafCodec, fixed_nbytes
-
-_U32 = np.dtype("<u4")
+from cachelayer.records.leaf_codecs import LeafCodec
+from cachelayer.records.leaf_parts import U32, FixedPart, fixed_nbytes
 
 
 def padded(nbytes: int) -> int:
-    """``nbytes`` rounded up to a multiple of 8."""
+    """Round a number of bytes up to a multiple of 8."""
     return -(-nbytes // 8) * 8
 
 
 def alignment(itemsize: int) -> int:
-    """The largest power of two, at most 8, that divides an item size."""
+    """Return the largest power of two, at most 8, that divides an item size."""
     return min(8, itemsize & -itemsize) if itemsize else 1
 
 
@@ -37,13 +36,13 @@ class Layout:
     """Offsets, in bytes from the beginning of a record.
 
     Args:
-        fixed: for each leaf the offset of each of its fixed parts.
-        variable: for each leaf the number, counted over the record, of its first variable part.
-        variable_count: number of variable parts.
-        lengths: offset of the lengths of the variable parts.
-        nulls: offset of the null bits.
-        null_nbytes: number of bytes of null bits.
-        fixed_nbytes: bytes of the fixed section with its padding.
+        fixed: for each leaf, the offset of each of its fixed parts.
+        variable: for each leaf, the number of its first variable part among all of the record.
+        variable_count: the number of variable parts.
+        lengths: the offset of the lengths of the variable parts.
+        nulls: the offset of the null bits.
+        null_nbytes: the bytes of the null bits.
+        fixed_nbytes: the bytes of the fixed section, with padding.
     """
 
     fixed: tuple[tuple[int, ...], ...]
@@ -56,11 +55,11 @@ class Layout:
 
 
 def layout_of(leaves: Sequence[LeafCodec]) -> Layout:
-    """The layout of a record with these leaves."""
+    """Return the layout of a record with these leaves."""
     variable_count = sum(len(leaf.variable) for leaf in leaves)
     null_nbytes = -(-len(leaves) // 8)
     parts: list[FixedPart] = [part for leaf in leaves for part in leaf.fixed]
-    parts.append((_U32, (variable_count,)))
+    parts.append((U32, (variable_count,)))
     parts.append((np.dtype(np.uint8), (null_nbytes,)))
     offsets = [0] * len(parts)
     end = 0

@@ -1,4 +1,4 @@
-"""Images and sounds that are kept as their files' bytes, decoded when they are read."""
+"""Decode images and sounds, which records store as the bytes of their files, when they are read."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def decoded_spec(spec: Tree) -> Tree:
-    """The spec of elements as they are handed out."""
+    """Return the spec of elements as readers get them."""
     return tree.map_structure(spec, lambda _, leaf: leaf.decoded if isinstance(leaf, EncodedSpec) else leaf)
 
 
 def decoding(codec: Codec) -> Codec:
-    """The codec as readers see it: with encoded leaves decoded. The same where there are none."""
+    """Return a codec that also decodes encoded leaves; the codec itself if there are none."""
     encoded = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(codec.spec))
     return DecodingCodec(codec) if encoded else codec
 
 
 class DecodingCodec:
-    """Gives the elements and batches of another codec with their encoded leaves decoded.
+    """Wraps a codec; its elements and batches have their encoded leaves decoded.
 
-    Errors of a file that does not decode carry its index among the records.
+    If a file does not decode, the record of the error is its index among the records.
 
     Args:
-        codec: what the records were encoded by.
+        codec: the codec of the records.
     """
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._shown = codec_for(decoded_spec(codec.spec))
+        decoded = codec_for(decoded_spec(codec.spec))
         self._leaves = tree.leaves(codec.spec)
         self.name = codec.name
-        self.spec = self._shown.spec
+        self.spec = decoded.spec
         self.columns = codec.columns
         self.batch_columns = codec.batch_columns
         self.encode = codec.encode
-        self.elements = self._shown.elements
-        self.batch = self._shown.batch
+        self.elements = decoded.elements
+        self.batch = decoded.batch
 
     def decode(
         self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
     ) -> list[Column | None]:
-        """The columns of records, decoded; None for leaves that are not among the ``chosen`` ones."""
+        """Return the columns of records, decoded, with None for each leaf that is not in ``chosen``."""
         columns = self._codec.decode(records, chosen, apart=apart)
         return [
             _decoded(path, leaf, column) if isinstance(leaf, EncodedSpec) and column is not None else column
@@ -64,15 +64,15 @@ class DecodingCodec:
         ]
 
     def element(self, record: bytearray) -> Any:
-        """The element of one record."""
+        """Return the element of one record."""
         return self.elements(self.decode(RecordBuffer.of([bytes(record)])), 1)[0]
 
 
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
-    """Whether every image and sound of columns decodes.
+    """Raise unless every image and sound in the columns decodes.
 
     Raises:
-        ElementError: where one does not, with its row as its record.
+        ElementError: if one does not; its record is the row.
     """
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec):
@@ -80,7 +80,7 @@ def check_files(spec: Tree, columns: Sequence[Column]) -> None:
 
 
 def _decoded(path: str, spec: EncodedSpec, column: Column) -> Column:
-    """The column of what the files of a column hold."""
+    """Return the column of decoded files of a column of files."""
     decode = _decoder(spec)
     leaf = leaf_codec(spec.decoded)
     nulls = np.zeros(len(column.variable[0].splits) - 1, np.bool_) if column.nulls is None else column.nulls
@@ -99,10 +99,10 @@ def _decoded(path: str, spec: EncodedSpec, column: Column) -> Column:
                 hint="ref.raw() gives the bytes.",
             ) from error
     try:
-        made = leaf.from_rows(rows)
+        decoded = leaf.from_rows(rows)
     except ElementError as error:
         raise error.at(path=path) from error.__cause__
-    return Column(made.fixed, made.variable, column.nulls)
+    return Column(decoded.fixed, decoded.variable, column.nulls)
 
 
 def _decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
@@ -110,7 +110,7 @@ def _decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
         return _image_decoder(spec)
     if isinstance(spec, AudioSpec):
         return _audio_decoder(spec)
-    raise InvalidTypeError(f"nothing decodes {spec!r}")
+    raise InvalidTypeError(f"no decoder for {spec!r}: use ImageSpec or AudioSpec")
 
 
 def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
@@ -123,7 +123,7 @@ def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
         image: Image.Image = Image.open(io.BytesIO(data))
         image.load()
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-            # Cameras store how they were held; whoever shows an image turns it accordingly.
+            # Cameras store an image as the sensor saw it, with the rotation that makes it upright.
             image = ImageOps.exif_transpose(image)
         if image.mode != spec.mode:
             if image.mode in _WIDE_MODES and spec.mode not in _WIDE_MODES:
@@ -158,7 +158,7 @@ def _resampled(samples: NDArray[Any], rate: int, wanted: int) -> NDArray[Any]:
         import soxr
     except ImportError as error:
         raise MissingDependencyError(
-            f"a sound of {rate} Hz becomes one of {wanted} Hz with soxr: pip install 'cachelayer[audio]'"
+            f"resampling a sound from {rate} to {wanted} Hz needs soxr: pip install 'cachelayer[audio]'"
         ) from error
     resampled: NDArray[Any] = soxr.resample(samples, rate, wanted)
     return resampled

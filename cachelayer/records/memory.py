@@ -1,4 +1,4 @@
-"""Moving many byte ranges at once, in a handful of numpy calls."""
+"""Move many byte ranges at once, with a few numpy calls."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-# Above this, one slice assignment a range is as quick as a vectorised move, and needs no temporary copy.
+# From this size on, assigning slice by slice is as quick as a vectorised move, and needs no temporary copy.
 _LONG = 1 << 14
-# numpy has no item of 2 GiB; far below that, one copy a row costs nothing beside the bytes.
+# numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
-# What an element that somebody keeps may keep of others. Less would take a call for every one of them.
+# How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
 _KEPT_BESIDE = 1 << 16
 _LARGEST_BLOCK = (32 << 20) - (64 << 10)
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Have the memory of batches that were dropped used again by later ones.
+    """Make later batches reuse the memory of freed ones.
 
-    glibc hands freed memory back to the kernel beyond twice the size of the largest block that it ever mapped by itself
-    and freed, 32 MiB at most. Until a process frees such a block, every batch may fault its pages in anew, which takes
-    longer than reading them. The block here is never touched, so it takes no memory. Source: mallopt(3),
-    M_MMAP_THRESHOLD.
+    glibc returns freed memory to the kernel above a threshold, so that every batch may fault its pages in anew, which
+    takes longer than reading them. When a process frees a block that has its own mapping, at most 32 MiB, glibc raises
+    the threshold to twice its size. The block that is freed here is never touched, so it takes no memory. Source:
+    mallopt(3), M_MMAP_THRESHOLD.
     """
     np.empty(_LARGEST_BLOCK, np.uint8)
 
 
 def windows(buffer: Bytes, nbytes: int) -> NDArray[Any]:
-    """Every range of ``nbytes`` of a one-dimensional buffer, by the place where it begins, without a copy.
+    """Return an array whose item i is the range of ``nbytes`` that begins at byte i of a one-dimensional buffer.
 
-    Indexing it with an array of places gathers those ranges at memory speed, and assigning to it scatters them.
+    Nothing is copied. Indexing the result with an array gathers ranges at memory speed; assigning to it scatters them.
     """
     return np.ndarray((len(buffer) - nbytes + 1,), f"V{nbytes}", buffer, 0, (1,))
 
 
 def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
-    """Ranges of one length, as rows: uint8 of shape ``[len(starts), nbytes]``."""
+    """Return a copy of ranges of one length, as rows: uint8 of shape ``[len(starts), nbytes]``."""
     if nbytes == 0 or len(starts) == 0:
         return np.empty((len(starts), nbytes), np.uint8)
     if nbytes > _LONG_ROW:
@@ -54,7 +54,7 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
 
 
 def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
-    """Put row i, of one length for all, at ``starts[i]``. The ranges do not overlap."""
+    """Copy row i to ``starts[i]``. All rows have one length, and the ranges must not overlap."""
     nbytes = rows.shape[1]
     if nbytes > _LONG_ROW:
         for row, start in enumerate(starts.tolist()):
@@ -66,8 +66,8 @@ def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
 def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
     """Copy range i of ``lengths[i]`` bytes from one buffer to the other.
 
-    A range of between w and 2w bytes is moved as two ranges of w bytes, one from each end, which may overlap: so
-    ranges of any lengths need one gather and one scatter for each power of two.
+    A range of w to 2w bytes is moved as two ranges of w bytes, one from each end, which may overlap. So ranges of any
+    lengths need only two gathers and two scatters for each power of two.
     """
     if len(lengths) == 0:
         return
@@ -93,12 +93,12 @@ def _move_each(
 
 
 def rows_together(nbytes: int) -> int:
-    """Return how many rows of so many bytes may share memory, for one of them keeps that of all."""
+    """Return how many rows of ``nbytes`` bytes may share memory, given that keeping one keeps all of them alive."""
     return max(1, _KEPT_BESIDE // max(1, nbytes))
 
 
 def rows_apart(array: NDArray[Any]) -> list[Any]:
-    """Return the rows of an array, of which each keeps itself and little of the others in memory."""
+    """Return the rows of an array, such that keeping one keeps little memory of others alive."""
     together = rows_together(array.nbytes // max(1, len(array)))
     if array.ndim == 1 or len(array) <= together:
         return list(array)
@@ -107,7 +107,7 @@ def rows_apart(array: NDArray[Any]) -> list[Any]:
 
 
 def splits_of(lengths: NDArray[Any]) -> Ints:
-    """Where rows of these lengths begin when laid one after another, and the end: int64 of shape ``[rows + 1]``."""
+    """Return where rows of these lengths begin, one after another, and the end: int64 of shape ``[rows + 1]``."""
     splits = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])
     return splits

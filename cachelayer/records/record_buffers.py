@@ -1,4 +1,4 @@
-"""Records in memory, for writing and for reading."""
+"""Records in memory: encoded to be written, or stored records to be decoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from cachelayer.records.memory import Bytes, Ints, gather_rows, move_ranges, scatter_rows, splits_of
 
 PREFIX = 8
-"""Bytes of the length that stands before each record in :class:`Frames`."""
+"""The bytes of the length before each record in :class:`Frames`."""
 _MAX_ITEM_NBYTES = 2**31
 
 
@@ -21,10 +21,10 @@ def _memory(buffer: Any) -> memoryview:
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Encoded records, each after its length as a little-endian uint64: the form in which they are hashed.
+    """Encoded records, each preceded by its length as a little-endian uint64: the form in which they are hashed.
 
     Args:
-        buffer: uint8, the frames one after another.
+        buffer: uint8, all frames one after another.
         starts: where each record begins, after its length.
         lengths: bytes of each record.
     """
@@ -38,7 +38,7 @@ class Frames:
 
     @classmethod
     def allocate(cls, lengths: Ints) -> Frames:
-        """Room for records of these lengths, zeroed, with their lengths written."""
+        """Return frames for records of these lengths: the lengths are written, the records are zeros."""
         ends = splits_of(lengths + PREFIX)
         buffer = np.zeros(int(ends[-1]), np.uint8)
         frames = cls(buffer, ends[:-1] + PREFIX, lengths)
@@ -52,7 +52,7 @@ class Frames:
 
     @property
     def uniform_nbytes(self) -> int | None:
-        """The length of all records, where they have the same."""
+        """The length of every record if all are equal, else None."""
         if len(self.lengths) and (self.lengths == self.lengths[0]).all():
             return int(self.lengths[0])
         return None
@@ -66,11 +66,11 @@ class Frames:
         return Frames(self.buffer[first:last], self.starts[start:stop] - first, self.lengths[start:stop])
 
     def memory(self) -> memoryview:
-        """The buffer, for whoever takes bytes."""
+        """Return the buffer as a memoryview."""
         return _memory(self.buffer)
 
     def to_list(self) -> list[bytes]:
-        """The records, without their lengths."""
+        """Return the records, without their lengths."""
         uniform = self.uniform_nbytes
         if uniform and uniform < _MAX_ITEM_NBYTES:
             rows = self.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:]
@@ -82,36 +82,37 @@ class Frames:
 
 
 class Records(Protocol):
-    """Stored records from which a codec takes the bytes that it needs."""
+    """Stored records, from which a codec reads the bytes that it needs."""
 
     def __len__(self) -> int: ...
 
     @property
     def lengths(self) -> Ints:
-        """Bytes of each record."""
+        """The bytes of each record."""
 
     @property
     def uniform_nbytes(self) -> int | None:
-        """Bytes of every record, where they are known to have the same number."""
+        """The bytes of every record if all are known to be equal, else None."""
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
-        """The same range of each record: a new uint8 array of shape ``[rows, nbytes]``."""
+        """Return the same range of each record: a new uint8 array of shape ``[rows, nbytes]``."""
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
-        """What :meth:`slab` gives, as arrays of so many rows."""
+        """Return the result of :meth:`slab` as arrays of ``rows`` rows each."""
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        """A range of each record, from ``starts`` bytes after its first one on: a new uint8 array of all."""
+        """Return a range of each record, all in one new uint8 array; ``starts`` counts from the record's first byte."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordBuffer:
-    """Records that lie in one buffer.
+    """Records in one buffer.
 
     Args:
         buffer: uint8.
         starts: where each record begins.
         lengths: bytes of each record.
+        uniform_nbytes: the bytes of every record if all are known to be equal.
     """
 
     buffer: Bytes
@@ -123,7 +124,7 @@ class RecordBuffer:
         return len(self.starts)
 
     def memory(self) -> memoryview:
-        """The buffer, for whoever takes bytes."""
+        """Return the buffer as a memoryview."""
         return _memory(self.buffer)
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
@@ -140,18 +141,18 @@ class RecordBuffer:
         return out
 
     def to_list(self) -> list[bytes]:
-        """The records."""
+        """Return the records."""
         memory = self.memory()
         ends = self.starts + self.lengths
         return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
 
     @classmethod
     def of(cls, records: list[bytes]) -> RecordBuffer:
-        """Records given one by one."""
+        """Return a buffer of these records."""
         lengths = np.fromiter(map(len, records), np.int64, len(records))
         return cls.packed(np.frombuffer(b"".join(records), np.uint8), lengths)
 
     @classmethod
     def packed(cls, buffer: Bytes, lengths: Ints) -> RecordBuffer:
-        """Records of these lengths that lie one after another."""
+        """Return records of these lengths that follow one another in a buffer."""
         return cls(buffer, splits_of(lengths)[:-1], lengths)

@@ -1,4 +1,4 @@
-"""Which records of a base a view shows: arithmetic alone."""
+"""Selections: which records of its base a view has, by arithmetic alone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.bit_sets import Marks
-from cachelayer.records.record_numbers import numbers_or_mask, record_number, record_numbers, sliced
+from cachelayer.records.user_indices import numbers_or_mask, record_number, record_numbers, sliced
 
 Numbers = NDArray[np.int64]
 
-# Of numbers that are gone through from first to last.
+# How many numbers are computed at a time when all are needed.
 _PIECE = 1 << 16
 
 
 class Rows(Protocol):
-    """Some rows of a selection, ascending. Picklable."""
+    """A set of rows of a selection, in ascending order. Picklable."""
 
     def __len__(self) -> int: ...
 
@@ -35,12 +35,12 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Picked(Sequence[int]):
-    """Numbers that are worked out when they are asked for, so that a view of them weighs next to nothing.
+    """Numbers that are computed when they are asked for, so that a view of them takes almost no memory.
 
     Args:
-        numbers: those that they are picked from.
-        rows: which of them.
-        places: which of these rows, in order.
+        numbers: the numbers to pick from.
+        rows: which of them are picked.
+        places: which of the picked rows, in order.
     """
 
     numbers: range | Numbers | Picked
@@ -66,17 +66,17 @@ class Picked(Sequence[int]):
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Records of a base, in order; a record may stand in it more than once.
+    """Records of a base, in order; a record may be in it more than once.
 
     Args:
-        numbers: a range, or int64 record numbers of the base, or such as are worked out when they are asked for.
+        numbers: the record numbers of the base: a range, int64, or computed when they are asked for.
     """
 
     numbers: range | Numbers | Picked
 
     @classmethod
     def all(cls, records: int) -> Selection:
-        """Every record of a base."""
+        """Return the selection of every record of a base."""
         return cls(range(records))
 
     def __len__(self) -> int:
@@ -84,41 +84,41 @@ class Selection:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether indices are the base's own numbers."""
+        """True if indices are the base's own numbers."""
         numbers = self.numbers
         return isinstance(numbers, range) and numbers.start == 0 and numbers.step == 1
 
     def slice(self, rows: slice) -> Selection:
-        """A part of the selection.
+        """Return a slice of the selection.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: where Python refuses such a slice.
+            InvalidArgumentError, InvalidTypeError: if Python refuses such a slice.
         """
         return Selection(sliced(self.numbers, rows))
 
     def select(self, indices: Any) -> Selection:
-        """The records of these indices, in their order; or those that a mask, or a slice, tells.
+        """Return the records of these indices, in their order; or those of a mask or a slice.
 
         Raises:
-            RecordIndexError, InvalidArgumentError, InvalidTypeError: as :func:`record_numbers` does.
+            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :func:`record_numbers`.
         """
         if isinstance(indices, slice):
             return self.slice(indices)
         wanted = numbers_or_mask(indices, len(self))
         if wanted.dtype == np.bool_:
             return self.picked(Marks.of_mask(wanted))
-        # What follows the caller's array would change with it.
+        # A copy, so that later changes to the caller's array do not change the selection.
         numbers = wanted.copy() if self._is_whole else _taken(self.numbers, wanted)
         numbers.setflags(write=False)
         return Selection(numbers)
 
     def picked(self, rows: Rows) -> Selection:
-        """The records at these rows."""
+        """Return the records at these rows."""
         return Selection(Picked(self.numbers, rows, range(len(rows))))
 
     @property
     def has_repeats(self) -> bool:
-        """Whether a record stands in it more than once."""
+        """True if a record is in it more than once."""
         numbers = self.numbers
         while isinstance(numbers, Picked):
             numbers = numbers.numbers
@@ -128,7 +128,11 @@ class Selection:
         return len(np.unique(own)) < len(own)
 
     def segments(self, sizes: Sequence[int]) -> list[range | Numbers]:
-        """The rows that lie in each of the base's segments, which follow one another and hold so many records."""
+        """Return the rows that lie in each segment of the base.
+
+        Args:
+            sizes: the number of records of each segment; together they are the whole base.
+        """
         if len(sizes) == 1:
             return [range(len(self))]
         ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
@@ -138,7 +142,11 @@ class Selection:
         return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
 
     def _runs(self, ends: Sequence[int]) -> list[range | Numbers]:
-        """The rows below each of these numbers and not below the one before, where numbers only grow or only fall."""
+        """Return the rows that lie in each segment, for numbers that only grow or only fall.
+
+        Args:
+            ends: the number after the last record of each segment.
+        """
         records = len(self)
         falls = records > 1 and self.numbers[0] > self.numbers[-1]
         growing: Any = self.numbers[::-1] if falls else self.numbers
@@ -147,36 +155,36 @@ class Selection:
         return [range(records - stop, records - start) if falls else range(start, stop) for start, stop in runs]
 
     def take(self, indices: Any) -> Numbers:
-        """The base's record numbers of these indices, or of what a mask or a slice tells.
+        """Return the base's record numbers of these indices, or of a mask or a slice.
 
         Raises:
-            RecordIndexError, InvalidArgumentError, InvalidTypeError: as :func:`record_numbers` does.
+            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :func:`record_numbers`.
         """
         wanted = record_numbers(indices, len(self))
         return wanted if self._is_whole or len(wanted) == 0 else _taken(self.numbers, wanted)
 
     def number(self, index: Any) -> int:
-        """The base's record number of one index.
+        """Return the base's record number of one index.
 
         Raises:
-            RecordIndexError, InvalidTypeError: as :func:`record_number` does.
+            RecordIndexError, InvalidTypeError: see :func:`record_number`.
         """
         numbers = self.numbers
-        # The most common case by far.
+        # A shortcut for the most common case.
         if type(index) is int and type(numbers) is range and 0 <= index < len(numbers):
             return numbers[index]
         return int(numbers[record_number(index, len(self))])
 
     def pieces(self) -> Iterator[Numbers]:
-        """The base's record numbers from the first to the last, some at a time; one piece at least."""
+        """Yield the base's record numbers, some at a time; at least one piece, which may be empty."""
         for start in range(0, max(1, len(self)), _PIECE):
             yield _taken(self.numbers, np.arange(start, min(start + _PIECE, len(self))))
 
     def digest(self, base_digest: str, base_records: int) -> str:
-        """The digest of the view: the base's where it shows the whole base in order.
+        """Return the digest of the view, which is that of the base if the view is the whole base in order.
 
-        SHA-256 over the base's digest (32 bytes) and the selection: ``range`` and start, step and count where the
-        numbers form an arithmetic progression, else ``list`` and the numbers; all as little-endian int64.
+        Otherwise it is SHA-256 over the base's digest (32 bytes) and the selection: ``range``, start, step and count if
+        the numbers form an arithmetic progression, else ``list`` and the numbers; numbers as little-endian int64.
         """
         progression = self.progression()
         if progression == (0, 1, base_records) or (base_records == len(self) == 0):
@@ -191,7 +199,7 @@ class Selection:
         return state.hexdigest()
 
     def progression(self) -> tuple[int, int, int] | None:
-        """First number, step and count, where the numbers form an arithmetic progression."""
+        """Return first number, step and count if the numbers form an arithmetic progression, else None."""
         count = len(self)
         if count == 0:
             return 0, 0, 0
@@ -220,7 +228,7 @@ def _of_range(numbers: range, places: Numbers) -> Numbers:
 
 
 def _is_monotone(numbers: range | Numbers | Picked) -> bool:
-    """Whether numbers only grow, or only fall, by what they are made of."""
+    """Return whether numbers are known, without computing them, to only grow or only fall."""
     while isinstance(numbers, Picked):
         numbers = numbers.numbers
     return isinstance(numbers, range)

@@ -1,4 +1,4 @@
-"""Leaf specs: what is known of one leaf of every element."""
+"""Leaf specs, which describe one leaf of every element."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
     "I;16": ("uint16", ()),
     "F": ("float32", ()),
 }
-"""The dtype and the channels of each mode of Pillow that images are handed out in."""
+"""The dtype and the channels of each of Pillow's modes that images can be decoded to."""
 
 
 def _dtype(dtype: DTypeLike | type) -> DType:
@@ -61,12 +61,12 @@ def _shape(shape: Iterable[Any]) -> Shape:
 
 @dataclass(frozen=True, repr=False)
 class LeafSpec:
-    """What is known of one leaf of every element.
+    """The description of one leaf of every element.
 
     Args:
         dtype: a numpy dtype or its name, or ``bytes`` / ``str`` for strings of any length.
-        shape: dimensions; None where they differ from element to element.
-        nullable: whether the leaf is None in some elements.
+        shape: the dimensions; None for one that differs from element to element.
+        nullable: whether the leaf may be None.
     """
 
     dtype: DType
@@ -79,15 +79,15 @@ class LeafSpec:
 
     @property
     def is_static(self) -> bool:
-        """Whether every element has the same number of bytes here."""
+        """True if the leaf has the same number of bytes in every element."""
         return False
 
     def as_nullable(self) -> Self:
-        """The same spec of a leaf that is None in some elements."""
+        """Return this spec for a leaf that may be None."""
         return replace(self, nullable=True)
 
     def describe(self) -> str:
-        """The spec in the words of an error message, such as ``uint8[32, 32, 3]``."""
+        """Return the spec as text for an error message, such as ``uint8[32, 32, 3]``."""
         dims = ", ".join("None" if dim is None else str(dim) for dim in self.shape)
         return f"{dtypes.to_name(self.dtype)}[{dims}]" if self.shape else dtypes.to_name(self.dtype)
 
@@ -100,7 +100,7 @@ class LeafSpec:
 
 @dataclass(frozen=True, repr=False)
 class ArraySpec(LeafSpec):
-    """A dense array, a scalar or a string: shape ``()`` is a scalar."""
+    """The spec of a dense array, a scalar or a string; a scalar or a string has the shape ``()``."""
 
     @property
     def is_static(self) -> bool:
@@ -109,12 +109,12 @@ class ArraySpec(LeafSpec):
 
 @dataclass(frozen=True, repr=False)
 class RaggedSpec(LeafSpec):
-    """A ragged array, handed out as :class:`cachelayer.Ragged`.
+    """The spec of a ragged array, which readers get as :class:`cachelayer.Ragged`.
 
     Args:
-        shape: None for every dimension that is ragged, and for those that are not known.
-        ragged_rank: number of levels of row splits.
-        splits_dtype: dtype of the row splits, int32 or int64.
+        shape: the dimensions; None for one that is ragged or unknown.
+        ragged_rank: the number of levels of row splits.
+        splits_dtype: the dtype of the row splits, int32 or int64.
     """
 
     ragged_rank: int = 1
@@ -125,7 +125,8 @@ class RaggedSpec(LeafSpec):
         object.__setattr__(self, "splits_dtype", _dtype(self.splits_dtype))
         if not 1 <= self.ragged_rank < len(self.shape):
             raise InvalidArgumentError(
-                f"ragged_rank {self.ragged_rank} of shape {self.shape}: it is 1 at least and less than the dimensions"
+                f"ragged_rank {self.ragged_rank} of shape {self.shape}: it is at least 1, and less than the number of "
+                "dimensions"
             )
         if self.splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
             raise InvalidTypeError(f"row splits are int32 or int64, not {dtypes.to_name(self.splits_dtype)}")
@@ -136,12 +137,12 @@ class RaggedSpec(LeafSpec):
 
 @dataclass(frozen=True, repr=False)
 class SparseSpec(LeafSpec):
-    """A sparse array, handed out as :class:`cachelayer.Sparse`."""
+    """The spec of a sparse array, which readers get as :class:`cachelayer.Sparse`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.shape:
-            raise InvalidArgumentError("a sparse array has one dimension at least")
+            raise InvalidArgumentError("the shape of a SparseSpec is (): it must have at least one dimension")
 
     def describe(self) -> str:
         return f"sparse {super().describe()}"
@@ -149,7 +150,7 @@ class SparseSpec(LeafSpec):
 
 @dataclass(frozen=True, repr=False)
 class EncodedSpec(LeafSpec, ABC):
-    """A file kept as its bytes and handed out decoded."""
+    """The spec of a file that is stored as its bytes, and decoded when it is read."""
 
     dtype: DType = field(default=bytes, init=False)
     shape: Shape = field(default=(), init=False)
@@ -158,17 +159,17 @@ class EncodedSpec(LeafSpec, ABC):
     @property
     @abstractmethod
     def decoded(self) -> ArraySpec:
-        """The spec of what is handed out."""
+        """The spec of the decoded leaf."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is said of the decoding, by name."""
+        """The options of the decoding, by name."""
         own = [item.name for item in fields(self) if item.name not in ("dtype", "shape", "nullable")]
         return {name: getattr(self, name) for name in own}
 
     def __repr__(self) -> str:
-        said = [f"{name}={value!r}" for name, value in self.options.items() if value is not None]
-        return f"{type(self).__name__}({', '.join(said + ['nullable=True'] * self.nullable)})"
+        options = [f"{name}={value!r}" for name, value in self.options.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(options + ['nullable=True'] * self.nullable)})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,8 +177,8 @@ class ImageSpec(EncodedSpec):
     """The bytes of an image file, decoded when they are read.
 
     Args:
-        mode: the mode of Pillow that pixels are converted to: ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"``
-            uint8 ``[height, width]``, ``"I;16"`` uint16 ``[height, width]``.
+        mode: Pillow's mode that pixels are converted to: ``"RGB"`` gives uint8 ``[height, width, 3]``, ``"L"`` gives
+            uint8 ``[height, width]``, ``"I;16"`` gives uint16 ``[height, width]``.
     """
 
     mode: str = "RGB"
@@ -201,9 +202,9 @@ class AudioSpec(EncodedSpec):
     """The bytes of a sound file, decoded to float32 between -1 and 1 when they are read.
 
     Args:
-        sampling_rate: in Hz; files of another rate are resampled. None keeps each file's own.
-        channels: 1 gives float32 ``[frames]``, the mean of a file's channels. Another number, which files must have,
-            gives ``[frames, channels]``; None ``[frames, <those of the file>]``.
+        sampling_rate: in Hz; files with another rate are resampled. None keeps the rate of each file.
+        channels: 1 gives float32 ``[frames]``, the mean of a file's channels. A larger number gives
+            ``[frames, channels]``, and every file must have that many. None gives ``[frames, <channels of the file>]``.
     """
 
     sampling_rate: int | None = None
@@ -213,7 +214,7 @@ class AudioSpec(EncodedSpec):
         super().__post_init__()
         for name, value in self.options.items():
             if value is not None and (type(value) is not int or value < 1):
-                raise InvalidArgumentError(f"{name} {value!r} of a sound: a positive integer, or None")
+                raise InvalidArgumentError(f"{name} {value!r} of a sound: pass a positive integer, or None")
 
     @property
     def decoded(self) -> ArraySpec:

@@ -1,6 +1,6 @@
-"""Element specs as JSON, as they stand in a manifest.
+"""Element specs as JSON, the form in which a manifest holds them.
 
-Dicts are lists of pairs, since the order of keys is part of a spec and JSON objects have none.
+A dict is a list of pairs, because the order of its keys is part of a spec, and JSON objects have no order.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _KEYS = {
 _LEAF_KINDS: dict[str, type[LeafSpec]] = {"array": ArraySpec, "ragged": RaggedSpec, "sparse": SparseSpec}
 _ENCODED_KINDS: dict[str, type[EncodedSpec]] = {"image": ImageSpec, "audio": AudioSpec}
 _DEEPEST = 100
-"""Levels of structure: all that reads a spec is recursive."""
+"""The most levels of structure, because the functions that read specs are recursive."""
 _MOST_DIMENSIONS = 64
 _MOST_DIMENSION = 2**63 - 1
 _MOST_NBYTES = 2**32
-"""Records are shorter, and so is a leaf that has the same bytes in each of them."""
+"""The size that a static leaf must stay below, because every record does."""
 _MALFORMED = (CacheLayerError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 def to_json(spec: Tree) -> Any:
-    """The spec as JSON values.
+    """Return a spec as JSON values.
 
     Raises:
-        InvalidArgumentError: if it is nested too deep to be read again.
+        InvalidArgumentError: if it is nested too deeply to be read again.
     """
     return _to_json(spec, 0)
 
@@ -71,10 +71,10 @@ def _to_json(spec: Tree, depth: int) -> Any:
 
 
 def from_json(node: Any) -> Tree:
-    """The spec of JSON values.
+    """Return the spec of JSON values.
 
     Raises:
-        FormatError: where they are not a spec of this format.
+        FormatError: if they are not a spec in this format.
     """
     try:
         return _from_json(node, 0)
@@ -88,7 +88,7 @@ def _from_json(node: Any, depth: int) -> Tree:
     if depth > _DEEPEST:
         raise FormatError(f"an element spec is nested deeper than {_DEEPEST} levels")
     if not isinstance(node, dict):
-        raise FormatError(f"not an element spec: a {type(node).__name__} in the place of an object")
+        raise FormatError(f"not an element spec: expected an object, got a {type(node).__name__}")
     kind = node["kind"]
     unknown = node.keys() - _KEYS.get(kind, node.keys())
     if unknown:
@@ -101,8 +101,8 @@ def _from_json(node: Any, depth: int) -> Tree:
             options |= {"ragged_rank": _count(node["ragged_rank"]), "splits_dtype": _text(node["splits_dtype"])}
         return _checked(_LEAF_KINDS[kind](**options, nullable=_flag(node.get("nullable", False))))
     if kind in _ENCODED_KINDS:
-        said = {key: node[key] for key in _KEYS[kind] - {"kind", "nullable"}}
-        return _ENCODED_KINDS[kind](**said, nullable=_flag(node.get("nullable", False)))
+        decoding = {key: node[key] for key in _KEYS[kind] - {"kind", "nullable"}}
+        return _ENCODED_KINDS[kind](**decoding, nullable=_flag(node.get("nullable", False)))
     if kind == "dict":
         children = {_text(key): _from_json(child, depth + 1) for key, child in _pairs(node["items"])}
         if len(children) != len(node["items"]):
@@ -119,43 +119,47 @@ def _from_json(node: Any, depth: int) -> Tree:
 
 
 def _checked(leaf: LeafSpec) -> LeafSpec:
-    """Return the leaf, if a record can hold it."""
+    """Return the leaf; raise if no record can hold it."""
     if leaf.is_static and isinstance(leaf.dtype, np.dtype):
         nbytes = leaf.dtype.itemsize * math.prod(dim for dim in leaf.shape if dim is not None)
         if nbytes >= _MOST_NBYTES:
-            raise FormatError(f"a leaf of {nbytes} bytes in an element spec: no record holds {_MOST_NBYTES}")
+            raise FormatError(
+                f"a leaf of {nbytes} bytes in an element spec: a record has less than {_MOST_NBYTES} bytes"
+            )
     return leaf
 
 
 def _shape(dims: Any) -> tuple[int | None, ...]:
     shape = tuple(None if dim is None else _count(dim) for dim in _list(dims))
     if len(shape) > _MOST_DIMENSIONS:
-        raise FormatError(f"a leaf of {len(shape)} dimensions in an element spec: {_MOST_DIMENSIONS} are the most")
+        raise FormatError(
+            f"a leaf of {len(shape)} dimensions in an element spec: at most {_MOST_DIMENSIONS} are allowed"
+        )
     return shape
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MOST_DIMENSION:
-        raise FormatError(f"{str(value)[:80]} in an element spec is no dimension")
+        raise FormatError(f"{str(value)[:80]} in an element spec is not a dimension")
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise FormatError(f"a {type(value).__name__} in an element spec, in the place of a list")
+        raise FormatError(f"expected a list in an element spec, got a {type(value).__name__}")
     return value
 
 
 def _pairs(value: Any) -> list[tuple[Any, Any]]:
     pairs = [tuple(_list(pair)) for pair in _list(value)]
     if any(len(pair) != 2 for pair in pairs):
-        raise FormatError("items of an element spec that are no pairs")
+        raise FormatError("expected pairs as items in an element spec, got lists of other lengths")
     return [(key, child) for key, child in pairs]
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise FormatError(f"a {type(value).__name__} in an element spec, in the place of a text")
+        raise FormatError(f"expected a string in an element spec, got a {type(value).__name__}")
     return value
 
 

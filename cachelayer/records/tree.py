@@ -1,6 +1,7 @@
-"""Nested structures of dicts, tuples, lists and namedtuples: one tree gives the structure, others follow it.
+"""Nested structures of dicts, tuples, lists and namedtuples, and how to take them apart and build them.
 
-Leaves of an element spec are :class:`cachelayer.records.spec.LeafSpec`; None in it is a value that is always None.
+An element spec is such a tree. Its leaves are :class:`cachelayer.records.spec.LeafSpec`; a None in it stands for a
+value that is always None.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ Tree = Any
 
 
 def is_namedtuple(value: Any) -> bool:
-    """Whether a value is of a class that ``collections.namedtuple`` or ``typing.NamedTuple`` made."""
+    """Return whether the class of a value was made by ``collections.namedtuple`` or ``typing.NamedTuple``."""
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 @cache
 def namedtuple_class(name: str, fields: tuple[str, ...]) -> type:
-    """A picklable namedtuple class of this name and these fields; the same class for the same arguments."""
+    """Return a picklable namedtuple class; the same class for the same arguments."""
     try:
         base = namedtuple(name, fields)  # type: ignore[misc]
     except ValueError as error:
-        raise InvalidArgumentError(f"{name!r} with fields {list(fields)} is no namedtuple: {error}") from error
+        raise InvalidArgumentError(f"{name!r} with fields {list(fields)} is not a valid namedtuple: {error}") from error
 
     def reduce(self: Any) -> tuple[Any, ...]:
         return _rebuild_namedtuple, (name, fields, tuple(self))
@@ -40,22 +41,22 @@ def _rebuild_namedtuple(name: str, fields: tuple[str, ...], values: tuple[Any, .
 
 
 def leaves(spec: Tree) -> list[tuple[str, LeafSpec]]:
-    """The leaves of an element spec with their paths, in order."""
-    found: list[tuple[str, LeafSpec]] = []
-    _walk(spec, "", found)
-    return found
+    """Return the leaves of an element spec with their paths, in order."""
+    pairs: list[tuple[str, LeafSpec]] = []
+    _walk(spec, "", pairs)
+    return pairs
 
 
-def _walk(spec: Tree, path: str, found: list[tuple[str, LeafSpec]]) -> None:
+def _walk(spec: Tree, path: str, pairs: list[tuple[str, LeafSpec]]) -> None:
     if isinstance(spec, LeafSpec):
-        found.append((path, spec))
+        pairs.append((path, spec))
     else:
         for step, child in children(spec):
-            _walk(child, path + step, found)
+            _walk(child, path + step, pairs)
 
 
 def children(node: Tree) -> Iterator[tuple[str, Any]]:
-    """The children of a node, each after its step in a path, such as ``['image']``."""
+    """Yield the children of a node, each after its step in a path, such as ``['image']``."""
     if node is None:
         return
     if isinstance(node, Mapping):
@@ -72,9 +73,10 @@ def children(node: Tree) -> Iterator[tuple[str, Any]]:
 
 
 def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -> Tree:
-    """The same structure with ``leaf(path, value)`` in place of each leaf; None is a leaf here.
+    """Return the structure with ``leaf(path, value)`` in place of each leaf.
 
-    Whatever is no dict, tuple, list or namedtuple is a leaf. Namedtuples become picklable ones of the same name.
+    Everything but a dict, tuple, list or namedtuple is a leaf, also None. Namedtuples become picklable ones of the same
+    name.
     """
     if isinstance(tree, Mapping):
         for key in tree:
@@ -91,17 +93,17 @@ def map_structure(tree: Tree, leaf: Callable[[str, Any], Any], path: str = "") -
 
 
 def leaf_values(value: Tree) -> list[tuple[str, Any]]:
-    """The leaves of any nested value with their paths, None included."""
-    found: list[tuple[str, Any]] = []
-    map_structure(value, lambda path, leaf: found.append((path, leaf)))
-    return found
+    """Return the leaves of any nested value with their paths, None included."""
+    pairs: list[tuple[str, Any]] = []
+    map_structure(value, lambda path, leaf: pairs.append((path, leaf)))
+    return pairs
 
 
 def flatten_like(spec: Tree, value: Any) -> list[Any]:
-    """The leaves of a value of this structure, in the order of ``leaves(spec)``.
+    """Return the leaves of a value of this structure, in the order of ``leaves(spec)``.
 
     Raises:
-        ElementError: where the structure differs, with the path of the difference.
+        ElementError: if the structure differs; it has the path of the difference.
     """
     out: list[Any] = []
     _flatten(spec, value, out)
@@ -109,10 +111,10 @@ def flatten_like(spec: Tree, value: Any) -> list[Any]:
 
 
 def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
-    """The values of each leaf in all of these values, in the order of ``leaves(spec)``.
+    """Return a list of values for each leaf, one value for each row, in the order of ``leaves(spec)``.
 
     Raises:
-        ElementError: where the structure of one differs, with its row as the record.
+        ElementError: if the structure of a row differs; its record is the row.
     """
     columns: list[list[Any]] = []
     if _split_rows(spec, list(rows), columns):
@@ -127,7 +129,7 @@ def flatten_rows(spec: Tree, rows: Sequence[Any]) -> list[list[Any]]:
 
 
 def _split_rows(spec: Tree, rows: list[Any], columns: list[list[Any]]) -> bool:
-    """Append the columns of rows that are all of the very types of the spec; False where some are not."""
+    """Append the columns of rows if all rows have exactly the types of the spec; return whether they have."""
     if isinstance(spec, LeafSpec):
         columns.append(rows)
         return True
@@ -156,7 +158,7 @@ def _flatten(spec: Tree, value: Any, out: list[Any]) -> None:
         if not isinstance(value, Mapping) or value.keys() != spec.keys():
             raise _structure_error(spec, value)
         for key, child in spec.items():
-            # Paths are put together while an error travels upward, so that elements that fit pay nothing for them.
+            # The path is built only while an error propagates, so that elements that fit cost nothing extra.
             try:
                 _flatten(child, value[key], out)
             except ElementError as error:
@@ -186,7 +188,7 @@ def _structure_error(spec: Tree, value: Any) -> ElementError:
 
 
 def describe(value: Any) -> str:
-    """A value's structure in the words of an error message."""
+    """Return the structure of a value as text for an error message."""
     if isinstance(value, LeafSpec):
         return value.describe()
     if isinstance(value, Mapping):
@@ -207,7 +209,7 @@ def _listed(names: Any) -> str:
 
 
 def packer(spec: Tree) -> Callable[[Iterator[Any]], Any]:
-    """A function that takes leaves in order from an iterator and gives the structure of the spec."""
+    """Return a function that builds the structure of a spec from an iterator over its leaves."""
     if isinstance(spec, LeafSpec):
         return next
     if spec is None:
@@ -227,7 +229,7 @@ def packer(spec: Tree) -> Callable[[Iterator[Any]], Any]:
 
 
 def row_packer(spec: Tree) -> Callable[[list[list[Any]], int], list[Any]]:
-    """A function that takes one list of values per leaf, and the number of rows, and gives the rows' elements."""
+    """Return a function that builds elements from one list of values for each leaf, and the number of rows."""
     if isinstance(spec, LeafSpec):
         return lambda columns, _: columns[0]
     if isinstance(spec, dict) and spec and all(isinstance(child, LeafSpec) for child in spec.values()):

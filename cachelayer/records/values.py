@@ -1,4 +1,4 @@
-"""Values that numpy has no type for: ragged, sparse and nullable arrays."""
+"""Values for which numpy has no type: ragged, sparse and nullable arrays."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from cachelayer.records import dtypes
 
 
 def _make_arrays(value: Any, *names: str) -> None:
-    """Turn attributes of a frozen object into arrays where they are none."""
+    """Convert attributes of a frozen object to arrays, unless they are arrays."""
     for name in names:
         if not isinstance(getattr(value, name), np.ndarray):
             object.__setattr__(value, name, np.asarray(getattr(value, name)))
 
 
 class NoArray:
-    """A value that numpy would make an array of objects of, and no error."""
+    """A value that numpy must not convert: it would make an array of objects without an error."""
 
     _ADVICE = ""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        """Raise: whether it could be one array depends on what it holds.
+        """Raise, because whether the value fits into one array depends on its content.
 
         Raises:
-            InvalidTypeError: with what to do.
+            InvalidTypeError: always; it says what to do instead.
         """
-        raise InvalidTypeError(f"a {type(self).__name__} is no array: {self._ADVICE}")
+        raise InvalidTypeError(f"a {type(self).__name__} is not an array: {self._ADVICE}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,15 +42,15 @@ class Ragged(NoArray):
     Args:
         values: the rows one after another: an array of shape ``[total, ...]``, or a Ragged if rows are ragged too.
         row_splits: integers of shape ``[rows + 1]``: row i is ``values[row_splits[i]:row_splits[i + 1]]``.
-        row_shapes: if each row is one array of several dimensions that vary, such as an image, these dimensions:
-            integers of shape ``[rows, levels]``.
+        row_shapes: the dimensions of each row if rows are arrays in which several dimensions vary, such as images:
+            integers of shape ``[rows, levels]``; else None.
     """
 
     values: NDArray[Any] | Ragged
     row_splits: NDArray[Any]
     row_shapes: NDArray[Any] | None = None
 
-    _ADVICE = "call to_dense() to fill its rows up to one length, or take values, row_splits, or a row by its number"
+    _ADVICE = "call to_dense() to pad its rows to one length, or use values, row_splits, or a row by its number"
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, Ragged):
@@ -65,7 +65,7 @@ class Ragged(NoArray):
 
         Raises:
             RecordIndexError: if there is no such row; it is an IndexError.
-            InvalidTypeError: if it is no integer.
+            InvalidTypeError: if ``row`` is not an integer.
         """
         rows = len(self)
         row = integer("row", row)
@@ -73,10 +73,10 @@ class Ragged(NoArray):
             raise RecordIndexError(f"row {row} of a Ragged with {rows} rows")
         row %= rows
         start, stop = int(self.row_splits[row]), int(self.row_splits[row + 1])
-        found = _rows(self.values, start, stop)
-        if self.row_shapes is None or not isinstance(found, Ragged):
-            return found
-        flat = found.flat_values
+        values = _rows(self.values, start, stop)
+        if self.row_shapes is None or not isinstance(values, Ragged):
+            return values
+        flat = values.flat_values
         return flat.reshape(*self.row_shapes[row].tolist(), *flat.shape[1:])
 
     def __iter__(self) -> Iterator[Any]:
@@ -95,47 +95,50 @@ class Ragged(NoArray):
 
     @classmethod
     def from_nested(cls, flat_values: NDArray[Any], nested_row_splits: tuple[NDArray[Any], ...]) -> Ragged:
-        """A Ragged from its innermost values and the row splits of every level, outermost first."""
+        """Return a Ragged from its innermost values and the row splits of every level, outermost first."""
         values: NDArray[Any] | Ragged = flat_values
         for row_splits in reversed(nested_row_splits):
             values = cls(values, row_splits)
         if not isinstance(values, Ragged):
-            raise InvalidTypeError("a Ragged needs the row splits of one level at least")
+            raise InvalidTypeError("nested_row_splits is empty: a Ragged needs the row splits of at least one level")
         return values
 
     def to_list(self) -> list[Any]:
-        """The rows as nested lists."""
+        """Return the rows as nested lists."""
         return [row.to_list() if isinstance(row, Ragged) else row.tolist() for row in self]
 
     def to_dense(
         self, length: int | Sequence[int | None] | None = None, value: Any = 0, *, truncate: bool = False
     ) -> NDArray[Any]:
-        """Return the rows as one array, filled up behind their ends.
+        """Return the rows as one array, padded at their ends.
 
         Args:
-            length: that of all rows; for rows of several levels one a level. None for that of the longest.
-            value: what they are filled up with; 0 is the empty string for strings.
-            truncate: cut off what is longer than ``length``, which is refused otherwise.
+            length: the length of all rows; a sequence with one length for each level if there are several. None for
+                the length of the longest row.
+            value: the value to pad with; for strings, 0 stands for the empty string.
+            truncate: cut rows that are longer than ``length`` instead of raising.
 
         Returns:
-            The dtype of the values, shape ``[rows, length, ...]``.
+            An array of shape ``[rows, length, ...]`` with the dtype of the values.
 
         Raises:
-            InvalidArgumentError: if a row is longer, or the dtype cannot hold the value.
-            InvalidTypeError: if a length is no integer.
+            InvalidArgumentError: if a row is longer and ``truncate`` is False, or the dtype cannot hold the value.
+            InvalidTypeError: if a length is not an integer.
         """
         levels = len(self.nested_row_splits)
         lengths: list[Any] = list(length) if isinstance(length, (tuple, list)) else [length]
         if len(lengths) > levels:
-            raise InvalidArgumentError(f"length {length!r} of a Ragged of {levels} levels: pass one a level at most")
-        lengths = [None if given is None else integer("length", given, 0) for given in lengths]
+            raise InvalidArgumentError(
+                f"length {length!r} of a Ragged of {levels} levels: pass at most one for each level"
+            )
+        lengths = [None if wanted is None else integer("length", wanted, 0) for wanted in lengths]
         filler = _filler(self.flat_values, value)
-        return self._filled([*lengths, *[None] * (levels - len(lengths))], filler, truncate=truncate)
+        return self._padded([*lengths, *[None] * (levels - len(lengths))], filler, truncate=truncate)
 
-    def _filled(self, lengths: Sequence[int | None], filler: NDArray[Any], *, truncate: bool) -> NDArray[Any]:
+    def _padded(self, lengths: Sequence[int | None], filler: NDArray[Any], *, truncate: bool) -> NDArray[Any]:
         values: NDArray[Any]
         if isinstance(self.values, Ragged):
-            values = self.values._filled(lengths[1:], filler, truncate=truncate)
+            values = self.values._padded(lengths[1:], filler, truncate=truncate)
         else:
             values = self.values
         splits = np.asarray(self.row_splits, np.int64)
@@ -162,7 +165,7 @@ class Ragged(NoArray):
 
 
 def _filler(values: NDArray[Any], value: Any) -> NDArray[Any]:
-    """Return a value as an array of the dtype of others and no dimensions."""
+    """Return a padding value as an array without dimensions, in the dtype of the values."""
     dtype = values.dtype
     is_text = dtype.kind == "O"
     text = type(values.flat[0]) if is_text and values.size else bytes
@@ -170,12 +173,12 @@ def _filler(values: NDArray[Any], value: Any) -> NDArray[Any]:
         return np.array(text(), object) if is_text else np.zeros((), dtype)
     try:
         filler = np.array(value, dtype)
-        held = filler.shape == () and (dtypes.number_kind(dtype) in "fc" or filler.item() == value)
+        fits = filler.shape == () and (dtypes.number_kind(dtype) in "fc" or filler.item() == value)
     except (TypeError, ValueError, OverflowError):
-        held = False
-    if not held or (is_text and not isinstance(value, text)):
+        fits = False
+    if not fits or (is_text and not isinstance(value, text)):
         kind = text.__name__ if is_text else dtype
-        raise InvalidArgumentError(f"value {value!r}: values of dtype {kind} do not hold it")
+        raise InvalidArgumentError(f"value {value!r} does not fit dtype {kind} of the values")
     return filler
 
 
@@ -192,7 +195,7 @@ class Sparse(NoArray):
 
     Args:
         indices: int64 of shape ``[nnz, rank]``, the place of each value.
-        values: shape ``[nnz]``.
+        values: an array of shape ``[nnz]``.
         dense_shape: int64 of shape ``[rank]``.
     """
 
@@ -200,13 +203,13 @@ class Sparse(NoArray):
     values: NDArray[Any]
     dense_shape: NDArray[np.int64]
 
-    _ADVICE = "call to_dense(), or take indices and values"
+    _ADVICE = "call to_dense(), or use indices and values"
 
     def __post_init__(self) -> None:
         _make_arrays(self, "indices", "values", "dense_shape")
 
     def to_dense(self) -> NDArray[Any]:
-        """The array with every value in its place and zeros (``b""`` or ``""`` for strings) elsewhere."""
+        """Return a dense array with zeros (``b""`` or ``""`` for strings) where there is no value."""
         shape = tuple(int(n) for n in self.dense_shape)
         if self.values.dtype == object:
             dense = np.full(shape, type(self.values[0])() if len(self.values) else b"", dtype=object)
@@ -231,7 +234,7 @@ class Nullable(NoArray):
     values: Any
     valid: NDArray[np.bool_]
 
-    _ADVICE = "take values, with a filler in each row that is null, and valid, which is False there"
+    _ADVICE = "use values, which has a filler in each row that is null, and valid, which is False there"
 
     def __len__(self) -> int:
         return len(self.valid)

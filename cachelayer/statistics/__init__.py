@@ -1,4 +1,4 @@
-"""What the records of a version hold: ranges, lengths, nulls and histograms of every leaf, in one pass."""
+"""Statistics of the records of a version, in one pass: ranges, lengths, nulls and histograms of every leaf."""
 
 from cachelayer.statistics.survey import LeafStats, LengthStats, Statistics, survey
 

@@ -1,4 +1,4 @@
-"""Histograms of numbers whose range is not known beforehand."""
+"""Histograms of numbers whose range is unknown until the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BINS = 32
-# Of a float's significand: a bin is not narrower than the step between the largest floats.
+# Bits of a float's significand: no bin is narrower than the step between the largest floats.
 _BITS = 53
 _NARROWEST = -1074
 
@@ -20,11 +20,11 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many numbers lie in each of some ranges of one width.
+    """The counts of numbers in ranges of one width.
 
     Args:
-        edges: where ranges begin, and the last one ends: range i is ``edges[i] <= x < edges[i + 1]``.
-        counts: how many numbers lie in each.
+        edges: where each range begins, and where the last one ends: range i is ``edges[i] <= x < edges[i + 1]``.
+        counts: how many numbers lie in each range.
     """
 
     edges: tuple[Number, ...]
@@ -32,13 +32,13 @@ class Histogram:
 
 
 class GrowingHistogram:
-    """Counts finite numbers in one pass; what comes out does not depend on their order.
+    """Counts finite numbers in one pass; the result does not depend on their order.
 
-    Bins are ``2**k`` wide and begin at multiples of it. Numbers outside make them twice as wide, which puts whole bins
-    together, until no more than ``BINS`` cover all: at least half of these, where there are so many different numbers.
+    Bins are ``2**k`` wide and begin at multiples of that. If numbers lie outside of them, whole bins are merged, two at
+    a time, until at most ``BINS`` cover all numbers. With enough different numbers, at least half of ``BINS`` remain.
 
     Args:
-        whole: the numbers are integers: bins are at least 1 wide.
+        whole: whether the numbers are integers, so that bins are at least 1 wide.
     """
 
     def __init__(self, *, whole: bool) -> None:
@@ -48,7 +48,7 @@ class GrowingHistogram:
         self._counts = np.zeros(0, np.int64)
 
     def add(self, values: NDArray[Any], weights: NDArray[np.int64] | None = None) -> None:
-        """Take in integers or float64, of shape ``[n]``, each as often as its weight says."""
+        """Count integers or float64, of shape ``[n]``, each as often as its weight says; once by default."""
         if len(values) == 0:
             return
         low, high = values.min().item(), values.max().item()
@@ -57,7 +57,7 @@ class GrowingHistogram:
             places = (values >> self._k) - (low >> self._k)
         else:
             places = np.floor(np.ldexp(values, -self._k))
-            # What is too small to be scaled is less than zero still.
+            # A negative number that is too small to be scaled still belongs below zero.
             places[(places == 0) & (values < 0)] = -1
             places -= self._place(low)
         counts = np.bincount(places.astype(np.int64), weights)
@@ -65,14 +65,14 @@ class GrowingHistogram:
         self._counts[start : start + len(counts)] += counts.astype(np.int64)
 
     def result(self) -> Histogram | None:
-        """The histogram; None where nothing was counted."""
+        """Return the histogram; None if nothing was counted."""
         if len(self._counts) == 0:
             return None
         edges = tuple(self._edge(self._first + place) for place in range(len(self._counts) + 1))
         return Histogram(edges, tuple(self._counts.tolist()))
 
     def _place(self, value: Number) -> int:
-        """The bin of a number, counted from that which begins at zero."""
+        """Return the bin of a number; bin 0 begins at zero."""
         if self._whole:
             return int(value) >> self._k
         place = math.floor(math.ldexp(value, -self._k))
@@ -87,7 +87,7 @@ class GrowingHistogram:
             return math.copysign(sys.float_info.max, place)
 
     def _cover(self, low: Number, high: Number) -> None:
-        """Have bins from one number to another, and those that there are."""
+        """Extend the bins so that they cover the range from ``low`` to ``high`` too."""
         most = max(abs(low), abs(high))
         if not self._whole and most > 0:
             self._widen(max(self._k, math.frexp(most)[1] - _BITS))

@@ -1,4 +1,4 @@
-"""What is told of encoded images, of which nothing but the headers is looked at."""
+"""Statistics of encoded images, from their headers alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from cachelayer.statistics.numbers import NumberStats, NumberSummary
 
 @dataclass(frozen=True)
 class ImageStats:
-    """Encoded images of a leaf.
+    """The statistics of a leaf of encoded images.
 
     Args:
-        formats, modes: how many there are of each, such as ``JPEG``, and ``RGB``; the most common first.
+        formats, modes: each format, such as ``JPEG``, and each mode, such as ``RGB``, with its count; the most common
+            first.
         width, height: in pixels, as stored.
-        unreadable: how many are no image that Pillow knows.
+        unreadable: how many are not images that Pillow can read.
     """
 
     formats: tuple[tuple[str, int], ...]
@@ -31,7 +32,7 @@ class ImageStats:
 
 
 class ImageSummary:
-    """Encoded images, batch by batch. Tells nothing where Pillow is not installed."""
+    """Collects statistics of encoded images, batch by batch. Has no result if Pillow is not installed."""
 
     def __init__(self) -> None:
         self._formats: Counter[str] = Counter()
@@ -41,7 +42,7 @@ class ImageSummary:
         self._is_known = True
 
     def add(self, files: Iterable[bytes]) -> None:
-        """Take in the bytes of image files."""
+        """Add the bytes of image files."""
         try:
             from PIL import Image
         except ImportError:
@@ -49,7 +50,7 @@ class ImageSummary:
             return
         sizes = []
         with warnings.catch_warnings():
-            # It warns of what decoding would take.
+            # Pillow warns of images that are large when decoded, but nothing is decoded here.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             for data in files:
                 try:
@@ -64,7 +65,7 @@ class ImageSummary:
         self._height.add(dimensions[:, 1])
 
     def result(self) -> ImageStats | None:
-        """What was found."""
+        """Return the statistics; None if Pillow is not installed."""
         if not self._is_known:
             return None
         formats, modes = tuple(self._formats.most_common()), tuple(self._modes.most_common())

@@ -1,4 +1,4 @@
-"""Mean and standard deviation in one pass, at any magnitude."""
+"""Mean and standard deviation in one pass, for numbers of any magnitude."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Floats = NDArray[np.float64]
 
 
 class Moments:
-    """Mean and standard deviation of all values that were added.
+    """The mean and standard deviation of all values that were added.
 
-    Each batch is scaled to [-1, 1] and centred, and batches are put together in exact arithmetic: nothing overflows,
-    and nothing cancels out where the mean is large beside the deviation.
+    Each batch is scaled to [-1, 1] and centred, and batches are combined in exact arithmetic. So nothing overflows, and
+    no precision is lost if the mean is much larger than the deviation.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Moments:
         self._within = Fraction(0)
 
     def add(self, values: NDArray[Any], weights: NDArray[np.int64] | None = None) -> None:
-        """Take in finite numbers, float64 ``[n]``, each as often as its weight says."""
+        """Add finite numbers, float64 ``[n]``, each as often as its weight says; once by default."""
         count = len(values) if weights is None else int(weights.sum())
         if count == 0:
             return
@@ -44,12 +44,12 @@ class Moments:
 
     @property
     def mean(self) -> float | None:
-        """The mean; None where there is no value."""
+        """The mean; None if there are no values."""
         return float(self._sum / self._count) if self._count else None
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of the population; None where there is no value."""
+        """The standard deviation of the population; None if there are no values."""
         if not self._count:
             return None
         between = self._means_squared - self._sum**2 / self._count
@@ -57,7 +57,7 @@ class Moments:
 
 
 def _root(number: Fraction) -> float:
-    """The square root of a number that may lie outside of the floats."""
+    """Return the square root of a number that may be out of range for a float."""
     if number <= 0:
         return 0.0
     half = (number.numerator.bit_length() - number.denominator.bit_length()) // 2

@@ -1,4 +1,4 @@
-"""What is told of numbers: range, mean, deviation, NaNs, and how they are distributed."""
+"""Statistics of numbers: range, mean, deviation, NaNs and distribution."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from cachelayer.statistics.histogram import GrowingHistogram, Histogram, Number
 from cachelayer.statistics.moments import Moments
 
 VALUES = 32
-# Integers that lie so close together are counted in a table.
+# Integers whose range is smaller than this are counted in a table.
 _CLOSE = 1 << 16
 
 
 @dataclass(frozen=True)
 class NumberStats:
-    """Numbers of a leaf. NaN, NaT and the infinities are counted, and left out of all else.
+    """The statistics of a leaf of numbers. NaN, NaT and infinities count only in the first three.
 
     Args:
-        count: how many numbers there are, all told.
-        nans, infinities: how many of these are NaN (or NaT), and infinite.
-        minimum, maximum: the range; None where there is no number. Dates and durations as text.
-        mean, std: mean and standard deviation of the population; None for dates and durations.
-        values: each integer or bool with how often it came, in ascending order, where there are few different ones.
-        histogram: None for dates and durations, and where there is no number.
+        count: how many numbers there are.
+        nans, infinities: how many of these are NaN or NaT, and how many are infinite.
+        minimum, maximum: the range, as text for dates and durations; None if there are no numbers.
+        mean, std: the mean and the standard deviation of the population; None for dates and durations.
+        values: each integer or bool with its count, in ascending order, if at most 32 differ; else None.
+        histogram: None for dates and durations, and if there are no numbers.
     """
 
     count: int
@@ -43,15 +43,15 @@ class NumberStats:
 
 
 def are_numbers(dtype: dtypes.DType) -> bool:
-    """Whether values of a dtype have an order and a range: complex numbers and strings have none."""
+    """Return whether values of a dtype have an order and a range, unlike complex numbers and strings."""
     return isinstance(dtype, np.dtype) and dtypes.number_kind(dtype) in "biufMm"
 
 
 class NumberSummary:
-    """Numbers of one dtype, batch by batch.
+    """Collects statistics of numbers of one dtype, batch by batch.
 
     Args:
-        dtype: any for which :func:`are_numbers` is true. Floats of more than 64 bits are taken as float64.
+        dtype: one for which :func:`are_numbers` is True. Floats of more than 64 bits are rounded to float64.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -66,7 +66,7 @@ class NumberSummary:
         self._histogram = GrowingHistogram(whole=self._kind != "f")
 
     def add(self, values: NDArray[Any]) -> None:
-        """Take in an array of shape ``[n]``."""
+        """Add an array of shape ``[n]``."""
         self._count += len(values)
         if self._is_small:
             self._table += np.bincount(_small(values, self._kind).view(np.uint8), minlength=256)
@@ -107,7 +107,7 @@ class NumberSummary:
             self._range = min(low, known[0]), max(high, known[1])
 
     def result(self) -> NumberStats:
-        """What was found. Nothing can be added after it."""
+        """Return the statistics. Nothing may be added afterwards."""
         if self._is_small:
             seen = np.flatnonzero(self._table)
             signed = seen.astype(np.uint8).view(np.int8 if self._kind == "i" else np.uint8)
@@ -140,12 +140,12 @@ class NumberSummary:
 
 
 def _small(values: NDArray[Any], kind: str) -> NDArray[Any]:
-    """Integers of 8 bits or less, and bools, as bytes of their own."""
+    """Return bools, or integers of at most 8 bits, as integers of one byte each."""
     return np.ascontiguousarray(values.astype(np.int8 if kind == "i" else np.uint8))
 
 
 def _counted(values: NDArray[Any], weights: NDArray[np.int64] | None) -> dict[int, int]:
-    """How often each integer came, or some of them where they are more than ``VALUES``."""
+    """Return the count of each integer, or of ``VALUES + 1`` of them if more differ."""
     if weights is not None:
         return dict(zip(values.tolist(), weights.tolist(), strict=True))
     low, high = values.min().item(), values.max().item()
@@ -153,5 +153,5 @@ def _counted(values: NDArray[Any], weights: NDArray[np.int64] | None) -> dict[in
         table = np.bincount((values - low).astype(np.int64))
         seen = np.flatnonzero(table)[: VALUES + 1]
         return {low + place: count for place, count in zip(seen.tolist(), table[seen].tolist(), strict=True)}
-    found, counts = np.unique(values, return_counts=True)
-    return dict(zip(found[: VALUES + 1].tolist(), counts[: VALUES + 1].tolist(), strict=True))
+    different, counts = np.unique(values, return_counts=True)
+    return dict(zip(different[: VALUES + 1].tolist(), counts[: VALUES + 1].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""One pass over the records of a version, or over a sample of them."""
+"""Collect the statistics of a version, in one pass over its records or a sample of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cachelayer.progress.meter import Progress
 from cachelayer.protocols import records_of
 from cachelayer.records import dtypes, tree
 from cachelayer.records.spec import ImageSpec, LeafSpec
-from cachelayer.statistics.columns import Unpacked, unpack
 from cachelayer.statistics.images import ImageStats, ImageSummary
 from cachelayer.statistics.numbers import NumberStats, NumberSummary, are_numbers
 from cachelayer.statistics.text import StringStats, StringSummary
+from cachelayer.statistics.unpack_leaf import Unpacked, unpack
 from cachelayer.streams.order import Order
 
 _BATCH_NBYTES = 8 << 20
@@ -28,13 +28,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LengthStats:
-    """Lengths of what differs in length.
+    """The statistics of lengths.
 
     Args:
-        of: what has these lengths: ``bytes`` or ``characters`` of strings, ``axis 0`` and so on of arrays, ``values``
-            of sparse arrays.
-        numbers: the lengths.
-        longest: number of the first record that has the largest; None where a record has several lengths.
+        of: what has these lengths: ``bytes`` or ``characters`` of strings; ``axis 0``, ``axis 1`` and so on of arrays;
+            ``values`` of sparse arrays.
+        numbers: the statistics of the lengths.
+        longest: the number of the first record with the largest length; None if a record has several lengths.
     """
 
     of: str
@@ -44,16 +44,16 @@ class LengthStats:
 
 @dataclass(frozen=True)
 class LeafStats:
-    """One leaf of all records that were read.
+    """The statistics of one leaf, over all records that were read.
 
     Args:
-        path: where it is in an element, such as ``['image']``; empty where it is the element.
+        path: where it is in an element, such as ``['image']``; empty if it is the whole element.
         spec: its dtype and shape, such as ``uint8[32, 32, 3]``.
-        nulls: how many records have None here.
-        lengths: of strings, ragged and sparse arrays, and along dimensions that are not known.
-        numbers: None for what has no range: strings and complex numbers.
+        nulls: in how many records it is None.
+        lengths: those of strings, of ragged and sparse arrays, and along unknown dimensions.
+        numbers: None for strings and complex numbers, which have no range.
         strings: None for numbers and encoded images.
-        images: None for what is none, and where Pillow is not installed.
+        images: None for all but encoded images, and if Pillow is not installed.
     """
 
     path: str
@@ -67,13 +67,13 @@ class LeafStats:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the records of a version hold.
+    """The statistics of the records of a version.
 
     Args:
         reference: the version.
-        records: number of its records.
-        records_read: how many of these were read: a sample where it is less.
-        record_nbytes: stored bytes of a record.
+        records: the number of its records.
+        records_read: how many of these were read; fewer than ``records`` for a sample.
+        record_nbytes: the stored bytes of records.
         leaves: each leaf, in the order of the element.
     """
 
@@ -84,21 +84,21 @@ class Statistics:
     leaves: tuple[LeafStats, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The same of dicts, lists, numbers and text alone."""
+        """Return the statistics as dicts, lists, numbers and text."""
         return asdict(self)
 
 
 def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | None = None) -> Statistics:
-    """Read all records once, in order, and tell what they hold. Encoded images and sounds are not decoded.
+    """Read all records once, in order, and return their statistics. Encoded images and sounds are not decoded.
 
     Args:
         ref: the records.
-        records: read no more than these, drawn at random, always the same ones; None for all.
+        records: read only this many records, drawn at random but always the same ones; None for all.
         progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
             so from the start; False shows nothing.
 
     Raises:
-        InvalidArgumentError: where ``records`` is less than 1.
+        InvalidArgumentError: if ``records`` is less than 1.
     """
     chosen, numbers = _chosen(ref, records)
     leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(chosen.element_spec)]
@@ -109,19 +109,18 @@ def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | No
     with Progress(f"stats {name}", len(chosen), progress) as shown:
         for batch in chosen.stream(batch_size):
             rows = np.arange(start, min(start + batch_size, len(chosen)))
-            of = rows if numbers is None else numbers[rows]
+            read = rows if numbers is None else numbers[rows]
             nbytes = chosen.stored_nbytes(rows)
-            sizes.add(nbytes, of)
+            sizes.add(nbytes, read)
             for leaf, values in zip(leaves, tree.flatten_like(chosen.element_spec, batch), strict=True):
-                leaf.add(values, of)
+                leaf.add(values, read)
             shown.update(len(rows), int(nbytes.sum()))
             start += len(rows)
-    found = tuple(leaf.result() for leaf in leaves)
-    return Statistics(ref.reference, len(ref), len(chosen), sizes.result(), found)
+    return Statistics(ref.reference, len(ref), len(chosen), sizes.result(), tuple(leaf.result() for leaf in leaves))
 
 
 def _chosen(ref: DataRef[Any], records: int | None) -> tuple[DataRef[Any], Ints | None]:
-    """The records that are read, and their numbers; None for all."""
+    """Return the records to read, and their numbers; the numbers are None for all records."""
     raw = ref.raw()
     if records is None or integer("records", records, 1) >= len(ref):
         return raw, None
@@ -130,19 +129,19 @@ def _chosen(ref: DataRef[Any], records: int | None) -> tuple[DataRef[Any], Ints 
 
 
 class _LengthSummary:
-    """Lengths, batch by batch."""
+    """Collects statistics of lengths, batch by batch."""
 
     def __init__(self, of: str) -> None:
         self._of = of
         self._numbers = NumberSummary(_INT64)
-        self._most = -1
+        self._largest = -1
         self._longest: int | None = None
 
     def add(self, lengths: Ints, records: Ints) -> None:
-        """Take in lengths; where there is one of each record, with the numbers of these."""
+        """Add lengths, and the numbers of their records if each record has one length."""
         self._numbers.add(lengths)
-        if len(lengths) and len(lengths) == len(records) and lengths.max() > self._most:
-            self._most = int(lengths.max())
+        if len(lengths) and len(lengths) == len(records) and lengths.max() > self._largest:
+            self._largest = int(lengths.max())
             self._longest = int(records[lengths.argmax()])
 
     def result(self) -> LengthStats:
@@ -150,7 +149,7 @@ class _LengthSummary:
 
 
 class _LeafSummary:
-    """One leaf, batch by batch."""
+    """Collects statistics of one leaf, batch by batch."""
 
     def __init__(self, path: str, spec: LeafSpec) -> None:
         self._path, self._spec = path, spec
@@ -163,20 +162,20 @@ class _LeafSummary:
         self._strings = StringSummary() if is_text and self._images is None else None
 
     def add(self, batch: Any, records: Ints) -> None:
-        found = unpack(self._spec, batch, len(records))
-        self._nulls += found.nulls
-        for of, lengths in found.lengths.items():
+        unpacked = unpack(self._spec, batch, len(records))
+        self._nulls += unpacked.nulls
+        for of, lengths in unpacked.lengths.items():
             one_each = of in ("axis 0", "values")
-            self._length(of).add(lengths, records[found.rows] if one_each else records[:0])
+            self._length(of).add(lengths, records[unpacked.rows] if one_each else records[:0])
         if self._numbers is not None:
-            self._numbers.add(found.values)
+            self._numbers.add(unpacked.values)
         if self._unit:
-            self._add_strings(found, records)
+            self._add_strings(unpacked, records)
 
-    def _add_strings(self, found: Unpacked, records: Ints) -> None:
-        strings = found.values.tolist()
+    def _add_strings(self, unpacked: Unpacked, records: Ints) -> None:
+        strings = unpacked.values.tolist()
         lengths = np.fromiter(map(len, strings), np.int64, len(strings))
-        self._length(self._unit).add(lengths, records[:0] if self._spec.shape else records[found.rows])
+        self._length(self._unit).add(lengths, records[:0] if self._spec.shape else records[unpacked.rows])
         if self._strings is not None:
             self._strings.add(strings, int(lengths.max(initial=0)))
         if self._images is not None:

@@ -1,4 +1,4 @@
-"""What is told of strings: their lengths, and which there are where they are few."""
+"""Statistics of strings: which there are, if few differ."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LONGEST = 256
 
 @dataclass(frozen=True)
 class StringStats:
-    """Strings of a leaf.
+    """The statistics of a leaf of strings.
 
     Args:
-        distinct: how many different ones there are; None where they are more than 1,000, or longer than 256.
-        common: the ten that came most often, with how often, where ``distinct`` is known.
+        distinct: how many strings differ; None if more than 1,000 do, or one is longer than 256.
+        common: the ten most common strings with their counts; empty if ``distinct`` is None.
     """
 
     distinct: int | None
@@ -25,13 +25,13 @@ class StringStats:
 
 
 class StringSummary:
-    """Strings, batch by batch, in bounded memory."""
+    """Collects statistics of strings, batch by batch, in bounded memory."""
 
     def __init__(self) -> None:
         self._seen: Counter[str | bytes] | None = Counter()
 
     def add(self, strings: Sequence[str | bytes], longest: int) -> None:
-        """Take in strings, and the length of the longest."""
+        """Add strings; ``longest`` is the length of the longest."""
         if self._seen is None:
             return
         if longest <= _LONGEST:
@@ -40,7 +40,7 @@ class StringSummary:
             self._seen = None
 
     def result(self) -> StringStats:
-        """What was found; bytes as the text of a literal."""
+        """Return the statistics. Strings that are bytes are shown as the text of a literal."""
         if self._seen is None:
             return StringStats(None, ())
         ranked = sorted(self._seen.items(), key=lambda item: (-item[1], item[0]))
@@ -49,5 +49,5 @@ class StringSummary:
 
 
 def _shown(string: str | bytes) -> str:
-    # Half a surrogate pair cannot be printed.
+    # A lone surrogate cannot be printed.
     return string.encode("utf-8", "backslashreplace").decode() if isinstance(string, str) else repr(string)

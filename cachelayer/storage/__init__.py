@@ -1,4 +1,4 @@
-"""What users call: Storage, its catalog, cacheable and open.
+"""What users call: ``Storage`` and its catalog, ``cacheable`` and ``open``.
 
-It joins builds and access, and does the work of neither.
+These modules join ``builds``, ``access`` and ``versions``, which do the work.
 """

@@ -1,4 +1,4 @@
-"""Functions whose results are versions."""
+"""The decorator of ``Storage.cacheable``: a decorated function returns a version."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cachelayer.user_warnings import warn
 
 P = ParamSpec("P")
 Cache = Callable[[Callable[[], Any], str, Origin], DataRef[Any]]
-"""Gives the version of a function that makes its source, a name, and what is known of the call."""
+"""Returns a version, given a function that makes its source, its name, and what is recorded of the call."""
 
-_DECIDE = ("element_spec", "max_records", "unbatch", "on_error")
-"""The submit options that decide which records a version has."""
+_OPTIONS_IN_NAMES = ("element_spec", "max_records", "unbatch", "on_error")
+"""The submit options that decide which records a version has: ``"auto"`` names depend on them."""
 
 
 class Cacheable(Protocol):
-    """A decorator that keeps the parameters of a function, and makes what it returns a version."""
+    """The type of the decorator: it keeps the parameters of a function and changes its result to a DataRef."""
 
     @overload
     def __call__(self, function: Callable[P, Mapping[Any, Any]], /) -> Callable[P, DataRef[Any]]: ...
@@ -39,17 +39,17 @@ class Cacheable(Protocol):
 def cacheable(
     cache: Cache, version: str | Callable[..., str], options: Mapping[str, Any], record: frozenset[str]
 ) -> Cacheable:
-    """The decorator; see :meth:`cachelayer.Storage.cacheable`."""
+    """Return the decorator; see :meth:`cachelayer.Storage.cacheable`."""
     check_naming(version)
-    decides = {
+    named_options = {
         name: spec_json.to_json(declared(value)) if name == "element_spec" and value is not None else value
         for name, value in options.items()
-        if name in _DECIDE
+        if name in _OPTIONS_IN_NAMES
     }
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DataRef[Any]]:
         keep_source(function)
-        version_of = naming(version, function, decides)
+        version_of = naming(version, function, named_options)
         check_parameters(record, function)
 
         @functools.wraps(function)
@@ -72,6 +72,6 @@ def cacheable(
 
 def _warn_unrecorded(call: Call) -> None:
     warn(
-        f"{name_of(call.function)}: JSON cannot hold argument {', '.join(call.unrecorded)}: "
-        "not compared with what the version was built with"
+        f"{name_of(call.function)}: JSON cannot hold argument {', '.join(call.unrecorded)}, "
+        "so it is not compared with the argument that built the version"
     )

@@ -1,4 +1,4 @@
-"""The versions of the datasets in a store: found, named, compared, checked, deleted."""
+"""Find, open, tag, compare, verify and delete the versions of the datasets in a store."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import VerifyReport, check
 
-_AT_ONCE = 16
+_THREADS = 16
 
 
 class Catalog:
     """The versions of the datasets in a store.
 
     Args:
-        store: where they are kept.
-        copies: keeps local copies of shards that are not on this host; None for no copies.
-        verify: what is checked when records are read.
+        store: the store that holds them.
+        copies: the local cache for shards of remote stores; None to make no local copies.
+        verify: what to check when records are read.
     """
 
     def __init__(self, store: ObjectStore, copies: CacheFolder | None, verify: Verify) -> None:
@@ -49,7 +49,7 @@ class Catalog:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the store."""
         return self._store.url
 
     def __repr__(self) -> str:
@@ -59,14 +59,14 @@ class Catalog:
         """Open a published version.
 
         Args:
-            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. So it is in
-                every call that takes both: arguments that follow the version are passed by keyword then.
-            version: a version, a tag, ``"latest"`` (the newest published, the default) or
+            dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every call
+                that takes both accepts such a text; pass the arguments that follow the version by keyword then.
+            version: a version, a tag, ``"latest"`` (the newest published version, the default) or
                 ``"sha256:<digest prefix>"``.
 
         Raises:
             DatasetNotFoundError, VersionNotFoundError: if there is none; the message names what exists.
-            CorruptionError: if a pinned digest is not the version's.
+            CorruptionError: if the version has another digest than the one in the reference.
         """
         return self._fetch(Reference.parse(dataset_id, version))
 
@@ -78,59 +78,59 @@ class Catalog:
         return self._ref(StoredVersion(self._store, dataset_id, info))
 
     def _ref(self, version: StoredVersion) -> DataRef[Any]:
-        """Return the ref of a version."""
+        """Return the DataRef of a version."""
         with version.told_of_deletion():
-            # Reading the manifest now finds a damaged version here, not in the first batch.
+            # Read the manifest now, so that a damaged version raises here and not in the first batch.
             return DataRef(VersionRecords(version, self._verify, self._copies), version.kept)
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
-        """The newest snapshot of a dataset that exists."""
+        """Return the newest snapshot of a dataset; raise if there is no such dataset."""
         snapshot = Log(self._store, dataset_id).head()
         if snapshot.sequence == 0:
             known = self.datasets()
             near = get_close_matches(dataset_id, known, 3)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-            shown = f"there are {', '.join(known[:10])}" if known else "it holds no dataset"
+            shown = f"there are {', '.join(known[:10])}" if known else "it has no datasets"
             raise DatasetNotFoundError(f"no dataset {dataset_id!r} in {self.url}: {hint}{shown}")
         return snapshot
 
     def datasets(self) -> list[str]:
-        """The ids of the datasets that have a version, sorted."""
+        """Return the ids of the datasets that have a version, sorted."""
         names = datasets(self._store)
-        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-datasets") as threads:
+        with ThreadPoolExecutor(_THREADS, "cachelayer-datasets") as threads:
             return [name for name, is_one in zip(names, threads.map(self._has_versions, names), strict=True) if is_one]
 
     def _has_versions(self, dataset_id: str) -> bool:
         try:
             return bool(Log(self._store, dataset_id).head().versions)
         except (CorruptionError, FormatError):
-            # It says what is wrong when it is opened.
+            # List a damaged dataset: opening it says what is wrong.
             return True
 
     def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
-        """The versions of a dataset by name, in the order in which they were published.
+        """Return the versions of a dataset by name, in the order of their publication.
 
         Raises:
-            DatasetNotFoundError: where there is no such dataset.
+            DatasetNotFoundError: if there is no such dataset.
         """
         paths.check_name("dataset id", dataset_id)
         return dict(self._snapshot(dataset_id).versions)
 
     def history(self, dataset_id: str) -> list[LogEvent]:
-        """Who published, tagged, deleted or copied what, and when: an event for each change, the oldest first.
+        """Return who published, tagged, deleted or copied what, and when: an event for each change, the oldest first.
 
         Raises:
-            DatasetNotFoundError: where there is no such dataset.
-            CorruptionError: where an entry of its log is missing or damaged.
+            DatasetNotFoundError: if there is no such dataset.
+            CorruptionError: if an entry of its log is missing or damaged.
         """
         paths.check_name("dataset id", dataset_id)
         return history(self._store, dataset_id, self._snapshot(dataset_id).sequence)
 
     def tags(self, dataset_id: str) -> dict[str, str]:
-        """The version that each tag of a dataset names.
+        """Return the version that each tag of a dataset names.
 
         Raises:
-            DatasetNotFoundError: where there is no such dataset.
+            DatasetNotFoundError: if there is no such dataset.
         """
         paths.check_name("dataset id", dataset_id)
         return dict(self._snapshot(dataset_id).tags)
@@ -140,10 +140,10 @@ class Catalog:
     @overload
     def tag(self, dataset_id: str, version: None = None, *, tag: str) -> None: ...
     def tag(self, dataset_id: str, version: str | None = None, tag: str | None = None) -> None:
-        """Let a tag name a version; a tag that named another before is moved.
+        """Tag a version. A tag that named another version is moved.
 
         Args:
-            dataset_id, version: what is tagged, such as ``"cifar10@v2"``, not by another tag.
+            dataset_id, version: the version, such as ``"cifar10@v2"``; another tag is not accepted.
             tag: the tag.
 
         Raises:
@@ -160,7 +160,7 @@ class Catalog:
                 break
 
     def untag(self, dataset_id: str, tag: str | None = None) -> None:
-        """Remove a tag; the version that it names stays.
+        """Remove a tag. The version that it names stays.
 
         Args:
             dataset_id, tag: the tag, such as ``"cifar10@best"``.
@@ -177,26 +177,26 @@ class Catalog:
     def delete(
         self, dataset_id: str, version: str | None = None, *, force: bool = False, grace: float = gc.GRACE_SECONDS
     ) -> None:
-        """Delete a version. Nobody can open it from then on; those who read it already go on for the grace.
+        """Delete a version: it cannot be opened any more, but programs that have it open can read on for the grace.
 
-        The disk space is freed by :meth:`gc` once the grace is over; with ``grace=0`` it is freed at once, also that of
-        a version that was deleted before. Files that another version needs stay.
+        :meth:`gc` frees the disk space after the grace. With ``grace=0`` this call frees it at once, also for a version
+        that was deleted before. Files that another version needs stay.
 
         Args:
-            dataset_id, version: what is deleted, such as ``"cifar10@v2"``; a tag does not do.
-            force: delete the version's tags too.
-            grace: seconds for which the files stay, for those who read them; a day by default.
+            dataset_id, version: the version, such as ``"cifar10@v2"``; a tag is not accepted.
+            force: delete the tags of the version too.
+            grace: for how many seconds the files stay, for programs that read them; a day by default.
 
         Raises:
-            VersionNotFoundError: if there is no such version, and none that was deleted and has a longer grace.
-            InvalidArgumentError: if a tag names it, without ``force``, or the grace is no number of seconds.
+            VersionNotFoundError: if there is no such version, and no deleted one of this name that has a longer grace.
+            InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
         """
         dataset_id, name = plain(dataset_id, version)
         grace = gc.checked_grace(grace)
         log = self._log_of(dataset_id)
         for head in log.heads():
-            waiting = (each for each in head.deleted if each.info.version == name)
-            if name not in head.versions and not any(each.grace > grace for each in waiting):
+            deleted = (each for each in head.deleted if each.info.version == name)
+            if name not in head.versions and not any(each.grace > grace for each in deleted):
                 raise _no_version(dataset_id, name, head)
             change = event("delete", version=name)
             if log.append(head.without_version(name, change, force=force, grace=grace)):
@@ -205,19 +205,19 @@ class Catalog:
             gc.collect_deleted(self._store, dataset_id)
 
     def _log_of(self, dataset_id: str) -> Log:
-        """Return the log of a dataset that exists."""
+        """Return the log of a dataset; raise if there is no such dataset."""
         self._snapshot(dataset_id)
         return Log(self._store, dataset_id)
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
-        """Read every record of a version and compare with every checksum.
+        """Read every record of a version and check it against every checksum.
 
         Args:
             dataset_id, version: as in :meth:`fetch`.
             progress: as in :meth:`submit`.
 
         Returns:
-            A report that is true if all is well, and names each problem with its file.
+            A report that is true if there is no problem, and names each problem with its file.
 
         Raises:
             NotFoundError: if there is no such version.
@@ -231,11 +231,11 @@ class Catalog:
     @overload
     def diff(self, dataset_id: str, version: str | None = None, *, other: str) -> Diff: ...
     def diff(self, dataset_id: str, version: str | None = None, other: str | None = None) -> Diff:
-        """Tell how two versions differ; :meth:`DataRef.diff` compares versions of two storages.
+        """Return how two versions differ. :meth:`DataRef.diff` compares versions of two storages.
 
         Args:
             dataset_id, version: as in :meth:`fetch`.
-            other: a version of the same dataset, or the version of any dataset as ``"<dataset id>@<version>"``.
+            other: a version of the same dataset, or of another dataset as ``"<dataset id>@<version>"``.
 
         Raises:
             NotFoundError: if there is no such version.
@@ -244,26 +244,27 @@ class Catalog:
         return self._fetch(one).diff(self._fetch(one.beside(given("other", other))))
 
     def gc(self, grace: float = gc.GRACE_SECONDS, *, progress: bool | None = None) -> list[str]:
-        """Delete what failed or killed builds left behind, and what deleted versions had to themselves.
+        """Delete what failed or killed builds left behind, and the files that only deleted versions need.
 
-        The files of a deleted version stay for the grace that :meth:`delete` was given, whatever the grace here:
-        others may be reading them. To free them before, delete the version again with ``grace=0``.
+        The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here:
+        programs may be reading them. To free them sooner, delete the version again with ``grace=0``.
 
         Args:
-            grace: seconds since the last change of a build attempt before it is touched. A running build never is.
-            progress: see :meth:`cachelayer.Storage.submit`.
+            grace: delete a build attempt only if it has not changed for this many seconds. The attempt of a running
+                build is never deleted.
+            progress: as in :meth:`submit`.
 
         Returns:
-            The attempts that were deleted, as ``<dataset id>/<attempt>``.
+            The deleted attempts, as ``<dataset id>/<attempt>``.
         """
         return gc.collect_all(self._store, grace=gc.checked_grace(grace), progress=progress)
 
 
 def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:
-    """Return the error of a name that is no version.
+    """Return the error for a tag where a version is needed.
 
     Raises:
-        VersionNotFoundError: if it is no tag either, with the names that there are.
+        VersionNotFoundError: if there is no such tag either; the message names what exists.
     """
     Reference(dataset_id, version).resolve(head)
     return VersionNotFoundError(f"{dataset_id}: {version!r} is a tag: name the version itself")

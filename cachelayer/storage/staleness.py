@@ -1,4 +1,4 @@
-"""Versions that are there already, though they were built from something else than what is passed now."""
+"""Compare an existing version with the source that is passed now: it may have been built from another one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.source_facts import Passed, option_changes
+from cachelayer.builds.source_facts import SourceFacts, option_changes
 from cachelayer.builds.source_identity import local_identity
 from cachelayer.errors import (
     ArgumentsMismatchError,
@@ -21,39 +21,39 @@ from cachelayer.locks import ProcessLock
 from cachelayer.provenance.origin import Origin
 from cachelayer.provenance.secrecy import hidden_values
 from cachelayer.user_warnings import warn
-from cachelayer.versions.plan import differences
+from cachelayer.versions.build_plan import differences
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
 
 _lock = ProcessLock()
-_said: set[tuple[str, str]] = set()
-"""What was said in this process, of which version."""
+_warned: set[tuple[str, str]] = set()
+"""The warnings of this process: the reference of the version, and the text."""
 
 
 def checked_on_change(on_change: Any) -> OnChange:
-    """Return what a user wants to happen when a version is there that was built from something else.
+    """Return the argument if it is valid.
 
     Raises:
-        InvalidArgumentError: if it is nothing that can happen.
+        InvalidArgumentError: if it is not "warn", "error" or "ignore".
     """
     if on_change not in ON_CHANGE:
-        raise InvalidArgumentError(f"on_change {on_change!r}: it is one of {', '.join(map(repr, ON_CHANGE))}")
+        raise InvalidArgumentError(f"on_change {on_change!r}: it must be one of {', '.join(map(repr, ON_CHANGE))}")
     return on_change  # type: ignore[no-any-return]
 
 
 def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_change: OnChange) -> None:
-    """Compare a version with the source that it would be built from now, as far as both are known at little cost.
+    """Compare an existing version with the source that it would be built from now.
 
-    No function is called, and nothing is iterated. What an earlier release did not record is not compared, nor is a
-    version that was made of another one.
+    This compares only what is cheap to know: it calls no function and iterates nothing. It skips what an earlier
+    release did not record, and versions that were made from another version.
 
     Raises:
-        ArgumentsMismatchError: if a function was called with other arguments than those that built it.
-        StaleVersionError: if something else is different, and it is to be an error.
+        ArgumentsMismatchError: if the arguments of the function differ from those that built the version.
+        StaleVersionError: if something else differs, and ``on_change`` is "error".
 
     Warns:
-        StaleVersionWarning: once in a process, if something else is different.
+        StaleVersionWarning: once in a process, if something else differs and ``on_change`` is "warn".
     """
     built = ref.provenance
     if "base" in built:
@@ -62,41 +62,43 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
     arguments = origin.argument_changes(built)
     if arguments:
         raise ArgumentsMismatchError(
-            f"{name} was built with other arguments: {'; '.join(arguments)}. Give other arguments another version"
+            f"{name} was built with other arguments: {'; '.join(arguments)}. "
+            "Choose another version name for other arguments"
         )
     if on_change == "ignore":
         return
-    found = [
+    groups = [
         ("by other code", origin.code_changes(built)),
         ("with other options", option_changes(built, options)),
         ("from another source", [*origin.value_changes(built), *_source_changes(ref, origin, options)]),
     ]
-    if not any(changes for _, changes in found):
+    if not any(changes for _, changes in groups):
         return
-    what = ", ".join(f"{how}: {'; '.join(changes)}" for how, changes in found if changes)
+    what = ", ".join(f"{how}: {'; '.join(changes)}" for how, changes in groups if changes)
     if on_change == "error":
         raise StaleVersionError(f"{name} was built {what}. {_REMEDY}")
-    _once(ref, f"{name} was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
+    _warn_once(ref, f"{name} was built {what}. It is used as it is. {_REMEDY}", StaleVersionWarning)
 
 
 _REMEDY = (
-    'Give what is made now another version, such as one that cacheable(..., "auto") names, or pass on_change="ignore" '
-    "if it is meant"
+    'Choose another version name for the new records, for example by cacheable(..., "auto"), or pass '
+    'on_change="ignore" to use this version'
 )
 
 
 def _source_changes(ref: DataRef[Any], origin: Origin, options: BuildOptions) -> list[str]:
     built = ref.provenance
     try:
-        passed = Passed.of(origin.source, options)
+        facts = SourceFacts.of(origin.source, options)
         return [
             *_identity_changes(built, origin),
-            *passed.changes(built, ref._base.version.manifest.element_spec, options),
+            *facts.changes(built, ref._base.version.manifest.element_spec, options),
         ]
     except CacheLayerError as error:
-        _once(
+        _warn_once(
             ref,
-            f"{ref.dataset_id}@{ref.dataset_version} is used without comparing all of its source, which fails: {error}",
+            f"{ref.dataset_id}@{ref.dataset_version} is used without comparing all of its source, "
+            f"because that failed: {error}",
             CacheLayerWarning,
         )
         return []
@@ -107,15 +109,15 @@ def _identity_changes(built: dict[str, Any], origin: Origin) -> list[str]:
     if not isinstance(before, dict) or not now:
         return []
     if built.get("host") != socket.gethostname():
-        # A copy of the files there has other times.
+        # Copies of the same files on another host have other modification times.
         now.pop("files_modified", None)
-    known = {name: value for name, value in now.items() if name in before}
-    return differences({name: before[name] for name in known}, hidden_values(known, built.get("salt")))
+    common = {name: value for name, value in now.items() if name in before}
+    return differences({name: before[name] for name in common}, hidden_values(common, built.get("salt")))
 
 
-def _once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning]) -> None:
+def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning]) -> None:
     with _lock:
-        is_new = (ref.reference, text) not in _said
-        _said.add((ref.reference, text))
+        is_new = (ref.reference, text) not in _warned
+        _warned.add((ref.reference, text))
     if is_new:
         warn(text, category)

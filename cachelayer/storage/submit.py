@@ -1,4 +1,4 @@
-"""What makes new versions: of a source, of another version and a source, or of records of another version."""
+"""Make new versions: from a source (submit), a version and a source (append), or records of a version (derive)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Unpack, cast, overload
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, given
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, SubmitOptions
+from cachelayer.builds.build_version import ALLOW_EMPTY, Publisher
 from cachelayer.builds.encode import OnError
-from cachelayer.builds.publish import ALLOW_EMPTY, Publisher
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import splits_of
 from cachelayer.engines import Engine
@@ -27,8 +27,8 @@ from cachelayer.versions.reference import Reference, needed
 from cachelayer.versions.stored_version import StoredVersion
 
 
-class Submitting(Catalog):
-    """The versions of the datasets in a store, and new ones."""
+class BuildingCatalog(Catalog):
+    """A catalog that also makes new versions."""
 
     def submit(
         self,
@@ -51,49 +51,49 @@ class Submitting(Catalog):
         metadata: Mapping[str, Any] | None = None,
         record: Iterable[str] = (),
     ) -> DataRef[Any]:
-        """Build a version and publish it whole, or not at all.
+        """Build a version from a source and publish it, completely or not at all.
 
         Args:
-            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, an array, or a dict or
-                tuple of arrays, whose rows are the elements.
-            dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; also one text,
+            source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, or an array, or a dict
+                or tuple of arrays: their rows are the elements.
+            dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; or both in one text,
                 ``"cifar10@v2"``.
-            element_spec: the structure of an element with leaf specs, dtypes or objects with shape and dtype; by
-                default the source's own schema, else that of the first element.
-            compression: None, ``"zstd"`` or ``"zstd:<level>"``, of each record by itself.
-            shard_bytes: about the size of a shard file, in bytes.
-            max_records: take no more than these.
-            unbatch: each element of the source is a batch: take it apart along the leading axis.
-            on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that
-                does not decode: a warning and ``ref.provenance["left_out"]`` say how many, and which came first.
-            allow_empty: publish a version without records if the source gives none, instead of an error.
-            workers: processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or can begin at any
-                record; of another source one process makes the elements, and a second one writes them. The shards
-                are the same for any number of them.
-            engine: what runs them: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``, or any
-                object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided into
-                ranges of about a shard.
-            resume: go on with the shards that an attempt at the same version finished before it was interrupted, and
-                leave them if this one is. If the source can begin at any record it begins there, after some records of
-                each of those shards, and all of the last one, were made again and compared; otherwise it is run
-                through, and all of them are. If the code, the files or the options are others, it begins anew, with a
-                warning.
-            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
-                so from the start; False shows nothing.
-            description: a text that is kept with the version.
-            metadata: a dict that JSON can hold, kept with the version.
-            record: the names of arguments of a function that are stored with the version as they are. Numbers, bools
-                and None are anyway; of any other value a salted hash tells later whether it changed.
+            element_spec: the structure of an element, with leaf specs, dtypes or objects with shape and dtype; by
+                default the schema of the source, or else the spec of the first element.
+            compression: None, ``"zstd"`` or ``"zstd:<level>"``; each record is compressed separately.
+            shard_bytes: the approximate size of a shard file, in bytes.
+            max_records: take at most this many records.
+            unbatch: each element of the source is a batch: split it along the leading axis.
+            on_error: ``"skip"`` leaves out elements that do not fit the spec, and elements with images or audio that
+                cannot be decoded. A warning and ``ref.provenance["left_out"]`` say how many, and which was the first.
+            allow_empty: if the source has no elements, publish a version without records instead of raising.
+            workers: the number of processes that build, if the source comes in parts (:func:`cachelayer.sharded`) or
+                can begin at any record. For other sources, one process makes the elements and a second one writes
+                them. The shards are the same for any number of workers.
+            engine: what runs the workers: None or ``"processes"`` for processes of this host, ``"ray"``, ``"beam"``,
+                or any object with the method of :class:`cachelayer.engines.Engine`. A source without parts is divided
+                into ranges of about a shard.
+            resume: continue with the shards that an interrupted build of the same version finished, and keep the
+                shards of this build if it is interrupted. If the source can begin at any record, the build makes some
+                records of each finished shard and all records of the last one again, compares them, and continues
+                after them. Otherwise it makes and compares all records of the finished shards. If the code, the files
+                or the options have changed, it starts from the beginning, with a warning.
+            progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
+                from the start; False shows nothing.
+            description: a text that is stored with the version.
+            metadata: a dict that JSON can hold; it is stored with the version.
+            record: the names of the function's arguments whose values are stored with the version. Numbers, bools and
+                None always are. For any other value a salted hash is stored, which shows later whether it changed.
 
         Returns:
-            The version; of a ``datasets.DatasetDict`` a dict of versions, with ids ``<dataset id>.<split>``.
+            The version. For a ``datasets.DatasetDict``, a dict of versions with the ids ``<dataset id>.<split>``.
 
         Raises:
-            AlreadyExistsError: if the version is there; versions never change.
-            ElementError: for an element that does not fit, with its record number and the path of the leaf.
-            SourceError: if the source fails, with the record number, does not have as many elements as its length says,
-                or gives none.
-            InvalidTypeError: if it is no source.
+            AlreadyExistsError: if the version exists; versions never change.
+            ElementError: if an element does not fit; names its record number and the path of the leaf.
+            SourceError: if the source fails (the message has the record number), has more or fewer elements than its
+                length says, or has none.
+            InvalidTypeError: if the object is not a source.
             StorageError: if the disk is full or fails.
         """
         dataset_id, name = new_name(dataset_id, version)
@@ -119,8 +119,8 @@ class Submitting(Catalog):
             return self._submit(source, dataset_id, name, record, options)
         return of_splits(
             {
-                split: self._submit(part, f"{dataset_id}.{split}", name, record, options)
-                for split, part in splits.items()
+                split: self._submit(each, f"{dataset_id}.{split}", name, record, options)
+                for split, each in splits.items()
             }
         )
 
@@ -170,18 +170,19 @@ class Submitting(Catalog):
         record: Iterable[str] = (),
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
-        """Publish a version that has the records of another, and those of a source behind them.
+        """Publish a version with the records of an existing version, followed by those of a source.
 
-        The shards of the base are shared, not copied. They stay until the last version that names them is deleted.
+        The versions share the shards of the base; they are not copied. They stay until the last version that needs them
+        is deleted.
 
         Args:
-            dataset_id, base_version: the version to begin with, such as ``"cifar10@v2"``; a tag or ``latest`` will do.
-            new_version: the name of the new one.
-            source, record, options: as in :meth:`submit`; elements have the element spec of the base.
+            dataset_id, base_version: the existing version, such as ``"cifar10@v2"``; a tag or ``latest`` is accepted.
+            new_version: the name of the new version.
+            source, record, options: as in :meth:`submit`. The elements must have the element spec of the base.
 
         Raises:
-            AlreadyExistsError: if the new version is there, as after losing a race against another.
-            InvalidArgumentError: if the source has another element spec, with each leaf that differs.
+            AlreadyExistsError: if the new version exists, for example because another process made it meanwhile.
+            InvalidArgumentError: if the source has another element spec; names each leaf that differs.
             NotFoundError: if there is no such base.
             CacheLayerError: as in :meth:`submit`.
         """
@@ -192,13 +193,13 @@ class Submitting(Catalog):
         splits = splits_of(given("source", source))
         check_splits(reference.dataset_id, splits or ())
 
-        def append(part: Any, part_id: str) -> DataRef[Any]:
-            base = self._fetch(replace(reference, dataset_id=part_id))._base.version
-            return self._submit(part, part_id, name, record, checked, base)
+        def append(split: Any, split_id: str) -> DataRef[Any]:
+            base = self._fetch(replace(reference, dataset_id=split_id))._base.version
+            return self._submit(split, split_id, name, record, checked, base)
 
         if splits is None:
             return append(source, reference.dataset_id)
-        return of_splits({split: append(part, f"{reference.dataset_id}.{split}") for split, part in splits.items()})
+        return of_splits({split: append(each, f"{reference.dataset_id}.{split}") for split, each in splits.items()})
 
     def derive(
         self,
@@ -211,55 +212,55 @@ class Submitting(Catalog):
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> DataRef[Any]:
-        """Publish a version of some of the records of another. No record is copied.
+        """Publish a version with some of the records of another version. This copies no records.
 
         Args:
-            dataset_id, base_version: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` will
-                do.
-            new_version: the name of the new one.
+            dataset_id, base_version: the version to choose from, such as ``"cifar10@v2"``; a tag or ``latest`` is
+                accepted.
+            new_version: the name of the new version.
             keep: the records in their new order: integers, a slice, or one bool for each record of the base.
-            allow_empty: publish a version without records if ``keep`` keeps none, instead of an error.
-            description, metadata: as in :meth:`submit`; metadata goes over that of the base.
+            allow_empty: if ``keep`` keeps no records, publish a version without records instead of raising.
+            description, metadata: as in :meth:`submit`. The metadata is added to that of the base, and replaces equal
+                keys.
 
         Returns:
             The version; its digest is that of ``fetch(dataset_id, base_version).select(keep)``.
 
         Raises:
-            AlreadyExistsError: if the new version is there.
+            AlreadyExistsError: if the new version exists.
             NotFoundError: if there is no such base.
             RecordIndexError: if the base has no such record.
-            InvalidArgumentError: if ``keep`` keeps no record.
-            InvalidTypeError: if ``keep`` is nothing of that.
+            InvalidArgumentError: if ``keep`` keeps no records and ``allow_empty`` is False.
+            InvalidTypeError: if ``keep`` is of another type.
         """
         reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
         name = check_version(given("new_version", new_version, InvalidNameError))
         base = self._fetch(reference)
-        kept = base._selection.select(keep)
-        if not len(kept) and not boolean("allow_empty", allow_empty):
+        selection = base._selection.select(keep)
+        if not len(selection) and not boolean("allow_empty", allow_empty):
             raise InvalidArgumentError(
                 f"{base.dataset_id}@{name}: keep= keeps none of the {len(base)} records of {base.dataset_version}; "
                 f"{ALLOW_EMPTY}"
             )
-        stored = checked_metadata(metadata)
-        derived = derive(base._base.version, name, kept, description=description, metadata=stored)
-        return self._ref(derived)
+        checked = checked_metadata(metadata)
+        return self._ref(derive(base._base.version, name, selection, description=description, metadata=checked))
 
 
 def check_splits(dataset_id: str, splits: Iterable[str]) -> None:
-    """Raise if a dataset cannot have the name of one of its splits.
+    """Raise if the name of a split makes an invalid dataset id.
 
     Raises:
-        InvalidNameError: with the name and what it may be.
+        InvalidNameError: names the id and what is allowed.
     """
     for split in splits:
         paths.check_name("dataset id", f"{dataset_id}.{split}")
 
 
 def of_splits(refs: dict[str, DataRef[Any]]) -> DataRef[Any]:
-    """Return the refs of splits by name. No type says which mappings are splits, so it is declared as one ref."""
+    """Return the DataRefs by split name. They are typed as one DataRef: no type tells which mappings are splits."""
     return cast(DataRef[Any], refs)
 
 
 def origin_of(source: Any, record: Iterable[str]) -> Origin:
-    """Return what is known of where a source comes from."""
+    """Return the origin of a source: the code, arguments and files that it comes from, as far as they are known."""
     return Origin.of(source.function if isinstance(source, Sharded) else source, record)

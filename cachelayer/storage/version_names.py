@@ -1,4 +1,4 @@
-"""What a version that a function makes is called: a name, a format string, a function of the arguments, or ``auto``."""
+"""The names of new versions: a name, a format string, a function of the arguments, or ``auto``."""
 
 from __future__ import annotations
 
@@ -22,56 +22,61 @@ Naming = Callable[[Call, Fingerprint | None], str]
 
 
 def check_version(name: object) -> str:
-    """The name of a version that is built, if it can be one.
+    """Return the name of a new version if it is valid.
 
     Raises:
-        InvalidNameError: where it cannot.
+        InvalidNameError: if it is invalid.
     """
-    if name == AUTO:
-        raise InvalidNameError(
-            f"version {AUTO!r} is made from the code and the arguments of a function: decorate the function that "
-            f'returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
-        )
+    _refuse_auto(name)
     return paths.check_name("version", name)
 
 
+def _refuse_auto(name: object) -> None:
+    if name == AUTO:
+        raise InvalidNameError(
+            f"version {AUTO!r} stands for a name made from the code and the arguments of a function: decorate the "
+            f'function that returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
+        )
+
+
 def new_name(dataset_id: str, version: str | None) -> tuple[str, str]:
-    """Return the dataset and the name of a version that is built, from a pair or from ``"id@version"``.
+    """Return the dataset and the name of a new version, from a pair or from ``"id@version"``.
 
     Raises:
         InvalidNameError: if one of them is invalid, or no version is named.
         InvalidArgumentError: if two versions are named.
     """
     dataset_id, name = plain(dataset_id, version)
-    return dataset_id, check_version(name)
+    _refuse_auto(name)
+    return dataset_id, name
 
 
 def check_naming(version: object) -> None:
-    """Whether it can be how versions are named, as far as that shows without a function.
+    """Raise if this can never name a version. :func:`naming` checks the rest, once the function is known.
 
     Raises:
-        InvalidNameError: where it is no name, no format string and no function.
+        InvalidNameError: if it is not a name, a format string or a function.
     """
     if version != AUTO and not _is_format(version) and not callable(version):
         check_version(version)
 
 
-def naming(version: str | Callable[..., str], function: Callable[..., Any], decides: Mapping[str, Any]) -> Naming:
-    """How the versions that a function makes are named.
+def naming(version: str | Callable[..., str], function: Callable[..., Any], options: Mapping[str, Any]) -> Naming:
+    """Return a function that names the versions of a decorated function.
 
     Args:
         version: a name; a format string with the function's parameters as fields; a function of the same arguments;
             or ``"auto"``.
-        function: the function.
-        decides: what, beside code and arguments, decides which records there are; as JSON.
+        function: the decorated function.
+        options: the submit options that decide which records a version has, as JSON; ``"auto"`` names depend on them.
 
     Raises:
-        InvalidArgumentError: where it is a format string for other parameters.
+        InvalidArgumentError: if it is a format string with fields that are not parameters of the function.
     """
     if callable(version):
         return lambda call, _: _computed(version, call)
     if version == AUTO:
-        return lambda call, code: _automatic(call, code, decides)
+        return lambda call, code: _automatic(call, code, options)
     if _is_format(version):
         _check_fields(version, function)
         return lambda call, _: _formatted(version, call)
@@ -82,33 +87,35 @@ def _is_format(version: object) -> bool:
     return isinstance(version, str) and ("{" in version or "}" in version)
 
 
-def _automatic(call: Call, code: Fingerprint | None, decides: Mapping[str, Any]) -> str:
+def _automatic(call: Call, code: Fingerprint | None, options: Mapping[str, Any]) -> str:
     function = name_of(call.function)
     if code is None:
         raise InvalidArgumentError(
-            f'version="{AUTO}": the source of {function} is not known, so neither is when it changes: '
+            f'version="{AUTO}": the source code of {function} is not available, so changes to it would go unnoticed: '
             "define it in a file, or name the version"
         )
     if call.unrecorded:
         raise InvalidArgumentError(
-            f'version="{AUTO}": of {function}, argument {", ".join(call.unrecorded)} cannot be told from '
-            "others: pass what JSON can hold, or name the version"
+            f'version="{AUTO}": JSON cannot hold argument {", ".join(call.unrecorded)} of {function}, so other values '
+            "would get the same name: pass a value that JSON can hold, or name the version"
         )
-    # The hash of all of it together is no help in guessing one of the values.
+    # One hash over everything does not help anyone to guess a single value.
     arguments = {name: without_secrets(name, value) for name, value in call.recorded.items()}
-    made = {"code": code.digest, "arguments": arguments, **decides}
+    made = {"code": code.digest, "arguments": arguments, **options}
     return f"{AUTO}-{hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
 def _computed(version: Callable[..., str], call: Call) -> str:
-    return _checked(version(*call.args, **call.kwargs), f"that {name_of(version)} gives")
+    return _checked(version(*call.args, **call.kwargs), f"that {name_of(version)} returns")
 
 
 def _formatted(text: str, call: Call) -> str:
     values = _fields_of(call)
     for field in _fields(text):
         if is_secret(field) and isinstance(values.get(field), str):
-            raise InvalidArgumentError(f"version {text!r}: {field!r} is named like a secret, versions are not")
+            raise InvalidArgumentError(
+                f"version {text!r}: {field!r} is named like a secret, and version names are public: leave it out"
+            )
     try:
         name = Formatter().vformat(text, (), values)
     except (KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
@@ -125,7 +132,7 @@ def _checked(name: object, origin: str) -> str:
 
 
 def _fields_of(call: Call) -> dict[str, Any]:
-    """The values that a format string can have."""
+    """Return the values that a format string can use."""
     others = _keywords(call.function)
     return {**call.values, **(call.values.get(others, {}) if others else {})}
 
@@ -134,7 +141,7 @@ def _check_fields(text: str, function: Callable[..., Any]) -> None:
     try:
         fields = list(_fields(text))
     except ValueError as error:
-        raise InvalidArgumentError(f"version {text!r} is no format string: {error}") from error
+        raise InvalidArgumentError(f"version {text!r} is not a valid format string: {error}") from error
     known = list(inspect.signature(function).parameters)
     unknown = [field for field in fields if field not in known]
     if unknown and _keywords(function) is None:
@@ -145,13 +152,13 @@ def _check_fields(text: str, function: Callable[..., Any]) -> None:
 
 
 def _keywords(function: Callable[..., Any]) -> str | None:
-    """The name of the parameter that takes all other keywords."""
+    """Return the name of the ``**kwargs`` parameter; None if there is none."""
     kinds = inspect.signature(function).parameters.values()
     return next((parameter.name for parameter in kinds if parameter.kind is parameter.VAR_KEYWORD), None)
 
 
 def _fields(text: str) -> Iterator[str]:
-    """The first name of each field of a format string, and of those within format specs."""
+    """Yield the first name of each field of a format string, including the fields within format specs."""
     for _, field, spec, _ in Formatter().parse(text):
         if field is not None:
             yield re.split(r"[.\[]", field, maxsplit=1)[0]

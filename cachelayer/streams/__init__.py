@@ -1,4 +1,4 @@
-"""In which order records come, for which shard, from which position.
+"""Streams of records: order, steps, shards, the user's functions, reading ahead, and state.
 
-Streams see records only through the protocols of the ground floor.
+Streams see records only through ``protocols.py``: nothing here knows files or storages.
 """

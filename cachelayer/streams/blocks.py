@@ -1,23 +1,23 @@
-"""What a stream reads next from a position, and how many steps of it at once."""
+"""Choose what a stream reads next, and how many steps at once."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from cachelayer.streams.block_plan import Plan
 from cachelayer.streams.pace import BLOCK_NBYTES, Pace
 from cachelayer.streams.prefetch import Prefetcher
-from cachelayer.streams.reads import Plan
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import Step
 
-# Elements that functions are applied to are read in so many at once at most.
+# The most elements that are read at once if functions are applied to them.
 _MAPPED_RECORDS = 128
 
 
 def prefetcher(reader: StepReader) -> Prefetcher[Any]:
-    """Return what reads a stream in blocks.
+    """Return a prefetcher that reads a stream in blocks.
 
-    A block is a batch, or an element. It becomes several if they are known to be small and quick, or turn out to be.
+    A block is one batch or one element, or several if they are known, or turn out, to be small and quick.
     """
     options, records = reader.options, reader.records
     share = max(1, reader.share) if options.batched else 1
@@ -31,7 +31,7 @@ def prefetcher(reader: StepReader) -> Prefetcher[Any]:
 
 
 def plan(reader: StepReader, position: int, most: int) -> Plan[Any] | None:
-    """Return what is read next from a position: so many batches, or elements, at most; None at the end."""
+    """Return the plan of the next block from a position, of at most ``most`` batches or elements; None at the end."""
     steps = reader.options.steps
     if not reader.options.batched:
         return _plan_of_elements(reader, position, most)

@@ -1,4 +1,4 @@
-"""States beside a model: what Orbax calls a stateful checkpointable, by its form alone."""
+"""Save and load states beside a model, with the methods that Orbax expects of a stateful checkpointable."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StateError, StorageError
 
 FILE = "state.json"
-# Orbax awaits what saving and loading return, and then what comes of that.
+# Orbax awaits what saving and loading return, and then awaits the result of that.
 Awaited = Awaitable[Awaitable[None]]
 
 
 class _Done:
-    """What is left of something that was done: it can be awaited as often as one likes."""
+    """An awaitable of work that is done already; it can be awaited any number of times."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from ()
@@ -25,16 +25,16 @@ class _Done:
 
 
 def save_state(state: Mapping[str, Any], directory: Any, *, writes: bool = True) -> Awaited:
-    """Save a state, as it is now: to a path at once, to what Orbax passes when what is returned was awaited twice.
+    """Save a state as it is now: to a path at once, to the object that Orbax passes once the result was awaited twice.
 
     Args:
         state: the state.
-        directory: a path, which is made if it does not exist; or what Orbax passes, which exists only later.
-        writes: whether this process writes it; the state is the same in all.
+        directory: a path, which is made if it does not exist; or what Orbax passes for a path that it makes later.
+        writes: whether this process writes the state, which is the same in all processes.
 
     Raises:
         StorageError: if it cannot be written.
-        InvalidTypeError, InvalidArgumentError: if the directory is no path of this machine, and no object for another.
+        InvalidTypeError, InvalidArgumentError: if the directory is neither a local path nor an object like one.
     """
     text = json.dumps(state)
     if hasattr(directory, "await_creation"):
@@ -55,11 +55,11 @@ async def _written_later(text: str, directory: Any, *, writes: bool) -> Awaitabl
 
 
 def write_state(text: str, directory: Any) -> None:
-    """Put a state into a directory, whole or not at all: processes that write the same one do not disturb each other.
+    """Write a state into a directory, whole or not at all; several processes may write the same one at once.
 
     Args:
         text: the JSON of the state.
-        directory: a path, or an object of the same form for a remote place.
+        directory: a path, or an object with the same methods for a remote place.
 
     Raises:
         StorageError: if it cannot be written.
@@ -82,35 +82,35 @@ def read_state(directory: Any) -> dict[str, Any]:
     """Return the state in a directory.
 
     Raises:
-        StateError: if there is none.
-        InvalidTypeError, InvalidArgumentError: if the directory is no path of this machine, and no object for another.
+        StateError: if there is no state in it.
+        InvalidTypeError, InvalidArgumentError: if the directory is neither a local path nor an object like one.
     """
     path = _folder(directory) / FILE
     try:
         state = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{path}: no sampler state: {error}") from error
+        raise StateError(f"{path}: cannot read a sampler state: {error}") from error
     if not isinstance(state, dict):
         raise StateError(f"{path}: not a sampler state")
     return state
 
 
 def load_state(directory: Any, take: Callable[[dict[str, Any]], None]) -> Awaited:
-    """Load a state, at once; what is returned need not be awaited.
+    """Load a state at once; the result need not be awaited.
 
     Args:
         directory: a path.
-        take: what becomes of the state.
+        take: called with the state.
 
     Raises:
-        StateError: if there is none, or ``take`` refuses it.
+        StateError: if there is no state, or ``take`` refuses it.
     """
     take(read_state(directory))
     return _Done()
 
 
 def _folder(directory: Any) -> Any:
-    """The directory as an object with the methods of a path."""
+    """Return the directory as an object with the methods of a path."""
     if hasattr(directory, "write_text") and hasattr(directory, "replace"):
         return directory
     if not isinstance(directory, (str, os.PathLike)):

@@ -1,4 +1,4 @@
-"""Elements of one structure as a batch: leaves stacked on a leading axis."""
+"""Stack elements of one structure to a batch: each leaf gets a leading axis."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ Stack = Callable[[str, Sequence[Any], int | None], Any]
 
 
 def collate(elements: Sequence[Any], stack: Stack | None = None, rows: int | None = None) -> Any:
-    """A batch of elements: dicts, lists, tuples and namedtuples as they are, with stacked leaves.
+    """Return the batch of some elements: the same dicts, lists, tuples and namedtuples, with stacked leaves.
 
     Args:
         elements: one or more, of one structure; str and bytes become object arrays of shape ``[len(elements)]``.
-        stack: asked first for the batch of a leaf, from its path, its values and ``rows``; it may decline with
-            NotImplemented.
-        rows: how many of the first elements the batch is of; None for all. All of them show what it looks like.
+        stack: called first for each leaf, with its path, its values and ``rows``; it returns the batch of the leaf, or
+            NotImplemented to decline.
+        rows: how many elements the batch has, counted from the first; None for all. Structure and shapes are checked on
+            all elements.
 
     Raises:
-        ElementError: where structures, shapes or dtypes differ; it names the leaf.
+        ElementError: if structures, shapes or dtypes differ; it names the leaf.
     """
     return _collated(elements, "", stack, rows)
 
@@ -73,12 +74,12 @@ def _stacked(elements: Sequence[Any], path: str) -> np.ndarray[Any, Any]:
         arrays = [np.asarray(element) for element in elements]
     except (TypeError, ValueError, RuntimeError) as error:
         kinds = sorted({f"a {type(element).__name__}" for element in elements})
-        raise _differs(path, [f"{' and '.join(kinds)}, of which numpy makes no arrays ({error})"]) from error
+        raise _differs(path, [f"{' and '.join(kinds)}, which numpy cannot turn into arrays ({error})"]) from error
     kinds_of_arrays = {(array.shape, array.dtype) for array in arrays}
     if len(kinds_of_arrays) > 1:
         raise _differs(path, sorted(f"{dtype}{list(shape)}" for shape, dtype in kinds_of_arrays))
     if arrays[0].dtype == object:
-        raise _differs(path, [f"a {type(elements[0]).__name__}, which is no array, number, str or bytes"])
+        raise _differs(path, [f"a {type(elements[0]).__name__}, which is not an array, number, str or bytes"])
     return np.stack(arrays)
 
 

@@ -1,4 +1,4 @@
-"""One epoch after the other: iterators over each, and which epochs the next iteration of a dataset has."""
+"""Iterate over a stream epoch by epoch, and choose the epochs of each iteration of a dataset."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Iterations:
-    """What each iteration of a dataset that is made of a stream hands out.
+    """The epochs that each iteration of a dataset has, if the dataset is made from a stream.
 
-    The first is the stream. Each further one has as many epochs, those that follow: of a stream of one epoch, iteration
-    k has epoch k. If all epochs have one order, or there is no end, every iteration is the stream.
+    The first iteration is the stream. Each further one has as many epochs, and begins where the one before ends: if the
+    stream has one epoch, iteration k is epoch k. If all epochs have the same order, or the stream has no end, every
+    iteration is the stream.
 
     Args:
-        options: those of the stream.
+        options: the options of the stream.
     """
 
     options: StreamOptions
@@ -45,14 +46,14 @@ class Iterations:
         return (self.options.steps.num_epochs or 0) - self._first if self.options.steps.records else 0
 
     def options_of(self, number: int) -> StreamOptions:
-        """The options of an iteration."""
+        """Return the options of an iteration."""
         if number == 0 or not self.differ:
             return self.options
         begin = self._first + number * self._epochs
         return _epochs_of(self.options, begin, begin + self._epochs)
 
     def number_at(self, position: int) -> int:
-        """The iteration that a position lies in; at the end of one it is the next."""
+        """Return the number of the iteration that a position lies in; at the end of one, that of the next."""
         if not self.differ:
             return 0
         return max(0, position // self.options.steps.records - self._first) // self._epochs
@@ -66,7 +67,7 @@ def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
     """
     if (epoch + 1) * options.steps.records > MOST_POSITIONS:
         raise InvalidArgumentError(
-            f"epoch {epoch} of {options.steps.records} records ends past position 2**62: there are no further ones"
+            f"epoch {epoch} of {options.steps.records} records ends past 2**62, the largest position"
         )
     return _epochs_of(options, epoch, epoch + 1)
 
@@ -76,9 +77,9 @@ def _epochs_of(options: StreamOptions, first: int, end: int) -> StreamOptions:
 
 
 class Epochs(Iterator[StreamIterator[T]], Generic[T]):
-    """Iterators over one epoch after the other; made by :meth:`Stream.epochs`. For one thread at a time.
+    """Gives an iterator over each epoch in turn; made by :meth:`Stream.epochs`. For one thread at a time.
 
-    An epoch that is left before its end is not come back to: the next one follows.
+    If an epoch is left before its end, the next one follows.
     """
 
     def __init__(self, stream: Stream[T]) -> None:
@@ -86,7 +87,7 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
         self._stream = stream
         self._identity = stream._reader.identity
         self._records = options.steps.records
-        # One epoch is what a stream has if nobody says how many: it is no end of them.
+        # Streams have one epoch by default, so 1 does not limit the epochs here.
         self._end = None if options.steps.num_epochs == 1 else options.steps.num_epochs
         self._turn = self._turn_at(options.start)
 
@@ -108,7 +109,7 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
 
         @property
         def __next__(self) -> Callable[[], StreamIterator[T]]:
-            """What hands out the next epoch; as in :class:`StreamIterator`, ``next()`` calls it in C."""
+            """The function that returns the next epoch; ``next()`` calls it in C, as in :class:`StreamIterator`."""
             turn = self._turn
             following = turn.epoch if turn.waiting else turn.epoch + 1
             if self._records == 0 or (self._end is not None and following >= self._end):
@@ -118,14 +119,14 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
             return self._turn.waiting.popleft
 
     def get_state(self) -> dict[str, Any]:
-        """The state of the epoch that was handed out last: that of any iterator of the stream."""
+        """Return the state of the epoch that was handed out last; every iterator of the stream accepts it."""
         return self._turn.iterator.get_state()
 
     def set_state(self, state: Any) -> None:
-        """Hand out next what is left of the epoch in which a state lies; at its end, the one that follows.
+        """Continue with the rest of the epoch in which a state lies; at the end of one, with the next.
 
         Raises:
-            StateError: if it belongs to other records or another order, or lies past the end.
+            StateError: if the state belongs to other records or another order, or lies past the end.
         """
         position = self._identity.position(state)
         if self._end is not None and position > self._end * self._records:
@@ -137,7 +138,7 @@ class Epochs(Iterator[StreamIterator[T]], Generic[T]):
 
 
 class _Turn(Generic[T]):
-    """The iterator of an epoch, which waits until it is handed out."""
+    """The iterator of an epoch, kept here until it is handed out."""
 
     def __init__(self, epoch: int, iterator: StreamIterator[T]) -> None:
         self.epoch = epoch

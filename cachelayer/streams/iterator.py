@@ -1,4 +1,4 @@
-"""Handing a stream out, so that position and items never come apart."""
+"""Hand out a stream so that its position and its items always agree."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cachelayer.errors import StateError
 from cachelayer.protocols import T
+from cachelayer.streams.block_plan import Block
 from cachelayer.streams.blocks import prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
-from cachelayer.streams.reads import Block
 
 if TYPE_CHECKING:
     from cachelayer.streams.stream import Stream
 
-# Called, it says that there is no more.
+# Raises StopIteration.
 END: Callable[[], Any] = iter(()).__next__
 
 
 class Blocks(Protocol[T]):
-    """Where an iterator takes its blocks from."""
+    """Gives an iterator its blocks."""
 
     def block(self, position: int) -> Block[T] | None:
-        """The block at a position, the same one if it is asked for again; None at the end."""
+        """Return the block at a position, the same one on every call; None at the end."""
 
     def forget(self) -> None:
         """Drop what was read."""
 
 
 class StreamIterator(Iterator[T]):
-    """Hands out a stream, and knows where it is. For one thread at a time.
+    """Hands out the items of a stream, and knows its position. For one thread at a time.
 
-    Position and items cannot come apart: if ``next()`` raises, whatever and whenever, nothing was handed out, and the
-    next call hands out what comes after the last item that was. A signal handler may raise at any moment.
+    Position and items always agree, although a signal handler may raise at any moment: if ``next()`` raises, it has
+    handed out nothing, and the next call continues after the last item.
     """
 
     def __init__(self, stream: Stream[Any], blocks: Blocks[Any] | None = None) -> None:
@@ -43,7 +43,7 @@ class StreamIterator(Iterator[T]):
         self._writes = reader.options.shard_index == 0
         self._blocks: Blocks[Any] = prefetcher(reader) if blocks is None else blocks
         self._from_start = True
-        # All that changes: replaced as a whole, by one assignment.
+        # The only state that changes. One assignment replaces it as a whole.
         self._block: Block[T] = Block(self._steps.next_start(reader.options.start))
 
     def __iter__(self) -> StreamIterator[T]:
@@ -57,10 +57,10 @@ class StreamIterator(Iterator[T]):
 
         @property
         def __next__(self) -> Callable[[], T]:
-            """What hands out the next item.
+            """The function that returns the next item.
 
-            ``next()`` calls it in C: no bytecode comes between the moment when the item leaves its block and the
-            caller, and so no signal handler.
+            ``next()`` calls it in C: no bytecode, and so no signal handler, runs between the moment when the item
+            leaves its block and the moment when the caller has it.
             """
             while not self._block.items:
                 if self._block.failure is not None:
@@ -69,10 +69,10 @@ class StreamIterator(Iterator[T]):
                     return END
             return self._block.items.popleft
 
-    # Apart from __next__, whose frame is in the traceback of the error and must not hold it.
+    # Not in __next__: its frame is in the traceback of the error, and must not refer to the error.
     def _follow(self, block: Block[T]) -> bool:
-        """Get the block after an exhausted one ready; False at the end."""
-        # A shard that has no element in the last step of an epoch passes it over here.
+        """Go from an exhausted block to the one after it; return False at the end."""
+        # A shard without an element in the last step of an epoch skips that step here.
         found = self._blocks.block(block.end)
         following = Block[T](block.end) if found is None else self._shown(found)
         # Unless another thread was quicker.
@@ -83,11 +83,11 @@ class StreamIterator(Iterator[T]):
         return found is not None
 
     def _shown(self, block: Block[Any]) -> Block[T]:
-        """A block as it is handed out."""
+        """Return a block with the items to hand out."""
         return block
 
     def _taken_failure(self) -> BaseException:
-        """The error that ended a block early; what it concerns is read again on the next call."""
+        """Return the error that ended a block early; the next call reads the failed items again."""
         failure = cast(BaseException, self._block.failure)
         self._go_to(self._block.position)
         return failure
@@ -101,21 +101,21 @@ class StreamIterator(Iterator[T]):
 
     @property
     def position(self) -> int:
-        """The global position after what was handed out: ``stream(start=position)`` goes on there."""
+        """The global position after the last item: ``stream(start=position)`` continues there."""
         return self._block.position
 
     def get_state(self) -> dict[str, Any]:
-        """The state after what was handed out: small, JSON, the same on every shard after the same number of steps."""
+        """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""
         return self._identity.state(self.position)
 
     def set_state(self, state: Any) -> None:
-        """Go on where an iterator of the same records in the same order was, on any number of shards.
+        """Continue where an iterator of the same records in the same order was, on any number of shards.
 
         Args:
-            state: what ``get_state`` gave, or its JSON.
+            state: what ``get_state`` returned, or its JSON.
 
         Raises:
-            StateError: where it belongs to other records or another order, or lies past the end.
+            StateError: if it belongs to other records or another order, or lies past the end.
         """
         position = self._identity.position(state)
         end = self._steps.end
@@ -127,11 +127,11 @@ class StreamIterator(Iterator[T]):
         self._from_start = False
 
     def save(self, directory: Any) -> Awaited:
-        """Save the state beside a model, as ``state.json``; the first shard writes it.
+        """Save the state beside a model, as ``state.json``; only the first shard writes it.
 
         Args:
-            directory: a path: the state is written when this returns, and nothing has to be awaited. Orbax passes one
-                that it is about to make, and awaits what is returned.
+            directory: a path: the state is written when this returns, and nothing has to be awaited. Orbax passes an
+                object for a directory that it is about to make, and awaits the result.
 
         Raises:
             StorageError: if it cannot be written.
@@ -139,10 +139,10 @@ class StreamIterator(Iterator[T]):
         return save_state(self.get_state(), directory, writes=self._writes)
 
     def load(self, directory: Any) -> Awaited:
-        """Go on from a state that :meth:`save` wrote, on any number of shards, at once; Orbax calls this too.
+        """Continue from a state that :meth:`save` wrote, on any number of shards, at once; Orbax calls this too.
 
         Raises:
-            StateError: if there is none, it is damaged, or it belongs to other records or another order.
+            StateError: if there is no state, or it is damaged or belongs to other records or another order.
         """
         return load_state(directory, self.set_state)
 
@@ -155,7 +155,7 @@ class StatesIterator(StreamIterator[Any]):
 
 
 def _restored(cls: type[StreamIterator[T]], stream: Stream[T], state: dict[str, Any]) -> StreamIterator[T]:
-    """A copy of an iterator, which reads ahead by itself."""
+    """Return a copy of an iterator, which reads ahead independently."""
     iterator = cls(stream)
     iterator.set_state(state)
     return iterator

@@ -1,4 +1,4 @@
-"""Functions of elements and batches, and the random numbers that augmentation takes."""
+"""Call the user's functions of elements and batches, with random numbers for augmentation."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Stacking
-from cachelayer.streams.outcome import Flag
-from cachelayer.streams.reads import Dropped, Reading
+from cachelayer.streams.block_plan import Dropped, Reading
+from cachelayer.streams.interruptible_future import Flag
 
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ElementMap:
-    """A function of one element.
+    """A user's function of one element.
 
     Args:
-        fn: the function; with ``rng`` it takes a :class:`numpy.random.Generator` besides.
-        rng: whether it does.
+        fn: the function; with ``rng`` its second argument is a :class:`numpy.random.Generator`.
+        rng: whether it takes random numbers.
         threads: number of threads that call it at once; 0 calls it in one at a time.
-        number: its place among the functions of a stream that take random numbers: no two draw the same ones.
-        declared: what it returns, if that was declared.
+        number: its index among the functions of a stream that take random numbers: no two draw the same ones.
+        declared: makes batches of what it returns, if the user declared an element spec.
     """
 
     fn: Callable[..., Any]
@@ -41,10 +41,10 @@ class ElementMap:
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
     def __call__(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
-        """Return what the function makes of elements at global positions.
+        """Return what the function makes of the elements at these global positions.
 
         Raises:
-            Exception: what the function raises, with a note that says where.
+            Exception: what the function raises, with a note that names the position.
         """
         run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
         return reading.timed(run, elements, positions, seed, reading)
@@ -52,19 +52,19 @@ class ElementMap:
     def _in_threads(
         self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading
     ) -> list[Any]:
-        """Give every thread a part of its own, in order, with a generator of its own."""
+        """Split the elements among threads, in order; each thread has its own generator."""
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
         parts = [slice(start, stop) for start, stop in pairwise(splits) if start < stop]
-        # They end as soon as one of them has failed, or the caller was interrupted.
+        # All threads end as soon as one has failed, or the caller was interrupted.
         ended = Flag()
         together = Reading(ended, *reading.stops)
-        found: list[list[Any] | BaseException] = [Dropped()] * len(parts)
+        results: list[list[Any] | BaseException] = [Dropped()] * len(parts)
 
         def work(number: int, part: slice) -> None:
             try:
-                found[number] = self._run(elements[part], positions[part], seed, together)
+                results[number] = self._run(elements[part], positions[part], seed, together)
             except BaseException as error:  # noqa: BLE001 - raised below
-                found[number] = error
+                results[number] = error
                 ended.set()
 
         threads = [
@@ -81,17 +81,21 @@ class ElementMap:
                 if thread.ident is not None:
                     thread.join()
         try:
-            _raise_first(found)
-            return [item for part in found for item in cast(list[Any], part)]
+            _raise_first(results)
+            return [item for part in results for item in cast(list[Any], part)]
         finally:
-            # The traceback of an error holds this frame.
-            found.clear()
+            # The traceback of an error holds this frame, which must not hold the error.
+            results.clear()
 
     def conform(self, elements: Sequence[Any], numbers: Indices, positions: Indices) -> Sequence[Any]:
-        """What the function made of records of these numbers at global positions, as it was declared.
+        """Return what the function made, converted to the element spec that was declared.
+
+        Args:
+            elements: what the function made.
+            numbers, positions: the record number and the global position of each.
 
         Raises:
-            ElementError: for an element that is otherwise; it says where.
+            ElementError: if an element does not fit; it names the record and the position.
         """
         if self.declared is None:
             return elements
@@ -124,21 +128,21 @@ class ElementMap:
         return out
 
 
-def _raise_first(found: Sequence[Any]) -> None:
-    """Raise the first error of some parts; those of parts that ended because of another do not count."""
-    for part in found:
+def _raise_first(results: Sequence[Any]) -> None:
+    """Raise the first error of some parts; parts that only stopped because another failed come last."""
+    for part in results:
         if isinstance(part, BaseException) and not isinstance(part, Dropped):
             raise part
-    for part in found:
+    for part in results:
         if isinstance(part, BaseException):
             raise part
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of the user's returns.
+    """Return what a user's function returns.
 
     Raises:
-        RuntimeError: where it raises StopIteration, which would end the stream.
+        RuntimeError: if it raises StopIteration, which would end the stream.
     """
     try:
         return function(*arguments)
@@ -151,11 +155,11 @@ def _ended(error: StopIteration) -> RuntimeError:
 
 
 def keyed_generators(seed: int, positions: NDArray[np.int64], number: int) -> Iterator[np.random.Generator]:
-    """For each position one and the same generator, set to the numbers of (seed, position).
+    """Yield the same generator for each position, reset to the random numbers of (seed, position).
 
-    They are those of ``Generator(Philox(key=[seed, position], counter=[0, 0, 0, number]))``: a counter-based generator
-    is set anew by writing its key, which costs a sixth of making one. Source: Salmon et al.: Parallel random numbers:
-    as easy as 1, 2, 3, 2011.
+    They are those of ``Generator(Philox(key=[seed, position], counter=[0, 0, 0, number]))``. Writing its key resets a
+    counter-based generator, which costs a sixth of making a new one. Source: Salmon et al.: Parallel random numbers: as
+    easy as 1, 2, 3, 2011.
     """
     philox = np.random.Philox(key=0)
     generator = np.random.Generator(philox)

@@ -1,7 +1,7 @@
-"""The order of a mixture: which part has each position, and which of its records comes there. Arithmetic alone.
+"""The order of a mixture: the part that each position belongs to, and the record of the part there. Arithmetic only.
 
-The parts take turns in a pattern that repeats for ever. Of ``W`` positions in a row, ``W`` the sum of the weights, each
-part has exactly as many as its weight. With weights 3 and 1::
+The parts take turns in a pattern that repeats for ever. Its length is the sum of the weights, and each part has exactly
+as many positions in it as its weight. With weights 3 and 1::
 
     position    0 1 2 3   4 5 6 7   8 ...
     part        0 0 1 0   0 0 1 0   0 ...
@@ -22,7 +22,7 @@ from cachelayer.streams.order import Order, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
-# A mixture never ends: all of its positions lie in one epoch that nobody comes to the end of.
+# A mixture never ends: all its positions lie in one epoch, whose end nobody reaches.
 ENDLESS = MOST_POSITIONS
 
 Indices = NDArray[np.int64]
@@ -30,56 +30,56 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which part has each position.
+    """The part that each position belongs to.
 
     Args:
-        weights: positions of each part in a round; 1 at least, at most :data:`MOST_TURNS` together.
+        weights: number of positions of each part in a round; at least 1 each, at most :data:`MOST_TURNS` together.
     """
 
     weights: tuple[int, ...]
 
     @property
     def turns(self) -> int:
-        """Positions of a round."""
+        """Number of positions in a round."""
         return sum(self.weights)
 
     @cached_property
     def part_of(self) -> Indices:
-        """The part that has each position of a round.
+        """The part that each position of a round belongs to.
 
-        Turn k of a part with weight w stands at ``(2 * k + 1) / w``, as a whole number of 2**-32; who stands first has
-        the first position, the first part where two stand together.
+        Turn k of a part with weight w has the rank ``(2 * k + 1) / w``, rounded down to a multiple of 2**-32. The turns
+        are sorted by rank; if two ranks are equal, the first part comes first.
         """
         weights = np.array(self.weights, np.int64)
         parts = np.repeat(np.arange(len(weights)), weights)
         turns = np.concatenate([np.arange(weight) for weight in self.weights])
-        stands = (2 * turns + 1 << 32) // weights[parts]
-        order: Indices = parts[np.argsort(stands, kind="stable")]
+        ranks = (2 * turns + 1 << 32) // weights[parts]
+        order: Indices = parts[np.argsort(ranks, kind="stable")]
         return order
 
     @cached_property
     def _places(self) -> Sequence[Indices]:
-        """The places of each part in a round."""
+        """The positions of each part in a round."""
         return np.split(np.argsort(self.part_of, kind="stable"), np.cumsum(self.weights)[:-1])
 
     def turns_of(self, part: int, position: int) -> int:
-        """The turns that a part has before a position."""
+        """Return the number of turns that a part has before a position."""
         rounds, place = divmod(position, self.turns)
         return rounds * self.weights[part] + int(self._places[part].searchsorted(place))
 
 
 @dataclass(frozen=True)
 class MixedOrder:
-    """The record at each position of a mixture, numbered through the parts one after another.
+    """The record at each position of a mixture; records are numbered through all parts, one part after another.
 
-    A part's turns go through its own order, epoch after epoch. The seed of part i is the first key of
+    The turns of a part go through its own order, epoch after epoch. The seed of part i is the first key of
     (seed, 2**62 + i).
 
     Args:
-        pattern: which part has each position.
-        sizes: number of records of each part, 1 at least.
+        pattern: the part that each position belongs to.
+        sizes: number of records of each part, at least 1.
         shuffle: whether the parts are shuffled.
-        seed: key of their orders; None only where nothing is shuffled.
+        seed: key of their orders; None only if nothing is shuffled.
         reshuffle: whether each epoch of a part has an order of its own.
     """
 
@@ -107,7 +107,7 @@ class MixedOrder:
         ]
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:  # noqa: ARG002
-        """The numbers of the records at positions ``start`` to ``stop`` of the only epoch, 0."""
+        """Return the record numbers at positions ``start`` to ``stop`` of the only epoch, 0."""
         part_of = self.pattern.part_of[np.arange(start, stop) % self.pattern.turns]
         out = np.empty(stop - start, np.int64)
         for part in np.unique(part_of).tolist():
@@ -116,7 +116,7 @@ class MixedOrder:
         return out
 
     def _turns(self, part: int, start: int, stop: int) -> Indices:
-        """The records of a part's turns, which may lie in several epochs of it."""
+        """Return the records at turns ``start`` to ``stop`` of a part; they may lie in several of its epochs."""
         order, size = self._orders[part], self.sizes[part]
         pieces = [np.empty(0, np.int64)]
         while start < stop:

@@ -1,4 +1,4 @@
-"""In which order records come: a permutation for each epoch, computed at any place without the rest.
+"""The order of records: a permutation for each epoch; any place of it can be computed without the rest.
 
 Version 1 of the algorithm, in uint64 arithmetic modulo 2**64 throughout; docs/order.md specifies it with golden
 vectors. It never changes under this number.
@@ -6,9 +6,9 @@ vectors. It never changes under this number.
 * ``mix`` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014, with
   the constants of Stafford's variant 13): a bijection of 64-bit words.
 * The keys of (seed, epoch) come from a Feistel network over the pair, which is a bijection: no two pairs share them.
-* Up to 65,536 records: sorted by a keyed hash of the record number, an exact permutation for any n.
-* Above: an 8-round Feistel network over the next power of two, walked along its cycles until it falls below n
-  (Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
+* Up to 65,536 records: the record numbers are sorted by a keyed hash, which is an exact permutation for any n.
+* Above: an 8-round Feistel network over the next power of two, applied again until the result is below n (Black,
+  Rogaway: Ciphers with arbitrary finite domains, 2002).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _M2 = 0x94D049BB133111EB
 _KEY_ROUNDS = 6
 _ROUNDS = 8
 _BLOCK = 1 << 13
-# Of pieces of permutations: those of many datasets are kept, so that mixtures of them need not work them out anew.
+# Of cached pieces of permutations: enough for those of many datasets, so that a mixture need not compute them again.
 _KEPT_NBYTES = 64 << 20
 _FEW = 16
 
@@ -39,7 +39,7 @@ Indices = NDArray[np.int64]
 
 
 class Ordering(Protocol):
-    """Which record stands at each place of each epoch."""
+    """The record at each place of each epoch."""
 
     @property
     def records(self) -> int:
@@ -47,7 +47,7 @@ class Ordering(Protocol):
 
     @property
     def shuffle(self) -> bool:
-        """Whether the order is permuted."""
+        """True if the order is permuted."""
 
     @property
     def seed(self) -> int | None:
@@ -55,10 +55,10 @@ class Ordering(Protocol):
 
     @property
     def reshuffle(self) -> bool:
-        """Whether each epoch has a permutation of its own."""
+        """True if each epoch has a permutation of its own."""
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
-        """The numbers of the records at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
+        """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Order:
     Args:
         records: number of records, n.
         shuffle: whether the order is permuted at all.
-        seed: key of the permutations, in [0, 2**64); None only where nothing is shuffled.
+        seed: key of the permutations, in [0, 2**64); None only if nothing is shuffled.
         reshuffle: whether each epoch has a permutation of its own.
     """
 
@@ -78,14 +78,14 @@ class Order:
     reshuffle: bool = True
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
-        """The numbers of records ``start`` to ``stop`` of an epoch's order: int64 of shape ``[stop - start]``."""
+        """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         return permuted(self.records, self.seed or 0, epoch if self.reshuffle else 0, start, stop)
 
 
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
-    """Places ``start`` to ``stop`` of the permutation of ``records`` numbers keyed by (seed, epoch)."""
+    """Return places ``start`` to ``stop`` of the permutation of ``records`` numbers keyed by (seed, epoch)."""
     if records <= SORTED_UP_TO:
         return _sorted_permutation(records, seed, epoch)[start:stop].copy()
     out = np.empty(stop - start, np.int64)
@@ -99,7 +99,7 @@ def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indi
 
 
 def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) -> Iterator[Indices]:
-    """What :func:`permuted` gives, in pieces that are not kept: for those who go through it once."""
+    """Yield what :func:`permuted` returns, in pieces that are not cached: for a single pass."""
     if records <= SORTED_UP_TO:
         yield permuted(records, seed, epoch, start, stop)
         return
@@ -110,7 +110,7 @@ def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) 
 
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * _BLOCK))
 def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
-    """One block of a permutation: kept, since the next batch most often lies in it too."""
+    """Return one block of a permutation; cached, because the next batch usually lies in it too."""
     start = number * _BLOCK
     block: Indices = _walked(records, round_keys(seed, epoch), start, min(start + _BLOCK, records))
     block.setflags(write=False)
@@ -118,14 +118,14 @@ def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
 
 
 def mix(word: int) -> int:
-    """A bijection of 64-bit words that leaves no trace of structure."""
+    """Scramble a 64-bit word, so that no structure is left; a bijection."""
     word = (word ^ (word >> 30)) * _M1 & _MASK
     word = (word ^ (word >> 27)) * _M2 & _MASK
     return word ^ (word >> 31)
 
 
 def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
-    """Eight 64-bit keys; the first two determine seed and epoch, so that no two pairs share them."""
+    """Return eight 64-bit keys; the first two determine seed and epoch, so that no two pairs share them."""
     left, right = seed & _MASK, epoch & _MASK
     keys = []
     for number in range(_KEY_ROUNDS + _ROUNDS):
@@ -169,12 +169,12 @@ def _walked(records: int, keys: tuple[int, ...], start: int, stop: int) -> Indic
 
 
 def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
-    """A keyed bijection of ``bits``-bit words: halves of ``bits // 2`` and the rest take turns to change the other."""
+    """Apply a keyed bijection of ``bits``-bit words: the two halves of the word take turns to change each other."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = word & ((1 << low_bits) - 1)
     high = word >> low_bits
-    # After each round the halves have changed places, and so have their widths.
+    # After each round the halves, and so their widths, have changed places.
     for key in keys:
         mixed = (low + key) * _M1 & _MASK
         mixed = (mixed ^ (mixed >> 32)) * _M2 & _MASK
@@ -184,13 +184,13 @@ def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
 
 
 def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
-    """``_feistel_word`` of many words at once."""
+    """Apply :func:`_feistel_word` to many words at once."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
     scratch, shifted = np.empty_like(words), np.empty_like(words)
-    # Constants as arrays without dimensions: numpy takes them twice as fast as scalars.
+    # numpy handles arrays without dimensions twice as fast as scalars.
     m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - high_bits, 64 - low_bits))
     for key in keys:
         np.add(low, np.array(key, np.uint64), out=scratch)

@@ -1,4 +1,4 @@
-"""How much is read at once, where it is not known before how long that takes and how large it becomes."""
+"""Choose how many items to read at once, although their time and size are not known in advance."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-# Of what comes out of one block, if that is more than one item.
+# The most that the items of a block should take in memory; a single item may take more.
 BLOCK_NBYTES = 4 << 20
-# A block in which the user's functions take no longer may have twice as many items the next time.
+# If the user's functions take no longer than this for a block, the next one may have twice as many items.
 _QUICK_SECONDS = 0.01
 _SMALL_NBYTES = 64
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The number of items that the next block has: few at first, then twice as many while they are quick and small.
+    """The number of items in the next block: few at first, then twice as many while they are quick and small.
 
     Args:
         size: items of the next block.
-        least: items of any block: those that threads work at together.
-        most: items of any block, if it is more than ``least``.
+        least: fewest items of a block: as many as threads work on together.
+        most: most items of a block, if that is more than ``least``.
     """
 
     size: int
@@ -31,12 +31,12 @@ class Pace:
     most: int
 
     def learnt(self, items: int, seconds: float, nbytes: float) -> Pace:
-        """The pace after a block.
+        """Return the pace after a block.
 
         Args:
-            items: how many there were, 1 at least.
+            items: number of items in it, at least 1.
             seconds: how long the user's functions took for all of them.
-            nbytes: how large each is.
+            nbytes: bytes of each item.
         """
         size = self.size
         if items >= size and seconds <= _QUICK_SECONDS:
@@ -48,7 +48,7 @@ class Pace:
 
 
 def nbytes_of(item: Any) -> float:
-    """Return about the bytes that an element or a batch takes in memory; infinity if that cannot be seen."""
+    """Return approximately the bytes of an element or a batch in memory; infinity if that is not known."""
     if isinstance(item, dict):
         return sum(map(nbytes_of, item.values()))
     if isinstance(item, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Reading ahead in the background."""
+"""Read ahead in the background."""
 
 import os
 import weakref
@@ -9,32 +9,33 @@ from itertools import dropwhile, takewhile
 from typing import Generic
 
 from cachelayer.protocols import T
-from cachelayer.streams.outcome import CancelledError, Outcome
+from cachelayer.streams.block_plan import Block, Plan
+from cachelayer.streams.interruptible_future import CancelledError, Outcome
 from cachelayer.streams.pace import Pace, nbytes_of
 from cachelayer.streams.prefetch_worker import Worker
-from cachelayer.streams.reads import Block, Plan
 
 
 @dataclass(eq=False)
 class _Ahead(Generic[T]):
-    """A block that is read, or will be."""
+    """A block that the thread has been asked to read."""
 
     plan: Plan[T]
     outcome: Outcome[Block[T]]
 
 
 class Prefetcher(Generic[T]):
-    """Reads blocks, some of them ahead, in one thread that ends with it.
+    """Reads blocks, some of them ahead, in one thread that ends with this object.
 
-    A block is asked for by its position, and asked for again it is the same block: a caller that was interrupted at any
-    place asks again, and nothing is lost. After a fork the child goes on with a thread of its own.
+    A caller asks for a block by its position. If it asks again it gets the same block, so a caller that was interrupted
+    at any point asks again and loses nothing. A forked child continues with its own thread.
 
     Args:
-        plan: the block of at most so many items at a position, None at the end; called in the caller's thread.
+        plan: plans the block at a position, with at most a number of items; returns None at the end. Called in the
+            caller's thread.
         depth: number of blocks ahead; 0 reads in the caller's thread.
         pace: how many items a block has.
-        helps: whether the caller, before it waits for a block, reads one that the thread has not come to. Not where
-            the user's functions are called: a later one would keep the caller from an earlier block that is ready.
+        helps: whether the caller, instead of waiting for a block, reads blocks that the thread has not begun. False if
+            the user's functions are called: a slow later block would keep the caller from an earlier one that is ready.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Prefetcher(Generic[T]):
         self._depth = depth
         self._pace = pace
         self._helps = helps
-        # Replaced, never changed.
+        # Always replaced as a whole.
         self._ahead: tuple[_Ahead[T], ...] = ()
         self._worker: Worker | None = None
         self._pid = os.getpid()
@@ -56,7 +57,7 @@ class Prefetcher(Generic[T]):
             dropped.outcome.cancel()
 
     def block(self, position: int) -> Block[T] | None:
-        """The block at a position; None at the end. It may be empty if another thread called :meth:`forget`."""
+        """Return the block at a position; None at the end. It may be empty if another thread called :meth:`forget`."""
         if self._depth == 0:
             plan = self._plan(position, self._pace.size)
             return None if plan is None else plan.load(None, Exception)
@@ -76,7 +77,7 @@ class Prefetcher(Generic[T]):
         return block
 
     def _read_ahead(self, position: int, count: int) -> tuple[_Ahead[T], ...]:
-        """The blocks from a position on, so many of them that are read or will be; the first may be read already."""
+        """Have ``count`` blocks read from a position on, and return them; cancel all others."""
         following = dropwhile(lambda each: each.plan.begin != position, self._ahead)
         ahead = tuple(takewhile(lambda each: not each.outcome.cancelled(), following))
         for each in self._ahead:
@@ -103,7 +104,7 @@ class Prefetcher(Generic[T]):
         return self._worker
 
     def _notice_fork(self) -> None:
-        """The parent's thread does not exist in a child, so what it was to read never comes."""
+        """Begin anew in a forked child: the parent's thread does not exist there, so its blocks would never come."""
         if self._pid != os.getpid():
             self._worker = None
             self._ahead = ()
@@ -111,7 +112,7 @@ class Prefetcher(Generic[T]):
 
 
 def _help(ahead: tuple[_Ahead[T], ...]) -> None:
-    """Rather than wait for the first block, read some that the thread has not come to."""
+    """Read blocks that the thread has not begun, instead of waiting for the first."""
     for each in ahead:
         if ahead[0].outcome.done():
             return

@@ -1,4 +1,4 @@
-"""A thread in the background that nobody has to wait for."""
+"""A background thread that nobody has to wait for."""
 
 import atexit
 import threading
@@ -6,21 +6,21 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from cachelayer.streams.outcome import Flag, Outcome
-from cachelayer.streams.reads import Dropped
+from cachelayer.streams.block_plan import Dropped
+from cachelayer.streams.interruptible_future import Flag, Outcome
 
 R = TypeVar("R")
 _Task = tuple[Outcome[Any], Callable[[Flag], Any]]
 
 
 class Worker:
-    """Works off tasks in a thread, one after another. It holds nothing of the one who gave them.
+    """Runs tasks in a thread, one after another. Its thread holds no reference to the object that submits them.
 
-    After :meth:`close`, and at the end of the program, the task that is running ends as soon as it looks at its flag,
-    and the others are left. The program waits for that: no thread runs on while the interpreter is taken down.
+    After :meth:`close`, and at the end of the program, the running task ends when it next looks at its flag, and the
+    others are dropped. The program waits for that: no thread may run while the interpreter shuts down.
 
     Args:
-        name: the thread's.
+        name: the name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,11 +30,11 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, task: Callable[[Flag], R]) -> Outcome[R]:
-        """Have a task done after those before it; it is given the flag that tells it to end early."""
+        """Run a task after those before it; the task gets a flag that tells it to end early."""
         outcome: Outcome[R] = Outcome()
         self._tasks.put((outcome, task))
         if self._thread is None or not self._thread.is_alive():
-            # A call that was interrupted here may have left a thread behind, which then shares the tasks.
+            # An interrupted call may have left a thread behind, which then shares the tasks.
             thread = threading.Thread(target=_work, args=(self._tasks, self._stop), name=self._name, daemon=True)
             _threads[thread] = self.close
             thread.start()
@@ -42,31 +42,31 @@ class Worker:
         return outcome
 
     def close(self) -> None:
-        """Let the thread end; returns at once."""
+        """Let the thread end; return at once."""
         self._stop.set()
         self._tasks.put(None)
 
 
-# The threads that run, and what ends each.
+# The running threads, and the function that ends each.
 _threads: dict[threading.Thread, Callable[[], None]] = {}
 
 
 def _work(tasks: SimpleQueue[_Task | None], stop: Flag) -> None:
     try:
-        while _done(tasks.get(), stop):
+        while _run_one(tasks.get(), stop):
             pass
-        # For a second thread on the same tasks.
+        # Pass the end on to a second thread that shares the tasks.
         tasks.put(None)
     finally:
         _threads.pop(threading.current_thread(), None)
 
 
-# Apart from the loop, which must not hold a task, or what came of it, while it waits for the next.
-def _done(found: _Task | None, stop: Flag) -> bool:
-    """Do a task; False if there are no more."""
-    if found is None or stop.is_set():
+# Not in the loop, which must not hold a task or its result while it waits for the next task.
+def _run_one(item: _Task | None, stop: Flag) -> bool:
+    """Run a task; return False if there are no more."""
+    if item is None or stop.is_set():
         return False
-    outcome, task = found
+    outcome, task = item
     try:
         if outcome.begin():
             outcome.set_result(task(stop))
@@ -75,8 +75,8 @@ def _done(found: _Task | None, stop: Flag) -> bool:
     except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
         outcome.set_exception(error)
     finally:
-        # The traceback of an error in what was found may hold this frame.
-        found = None
+        # The traceback of an error may hold this frame, which must not hold the outcome.
+        item = None
         del outcome, task
     return True
 

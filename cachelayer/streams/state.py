@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class StreamIdentity:
-    """What a position counts in.
+    """The records and the order that a position refers to.
 
     Args:
         digest: identity of the records.
@@ -29,7 +29,7 @@ class StreamIdentity:
     order: Ordering
 
     def state(self, position: int) -> dict[str, Any]:
-        """The state of a sampler whose next step begins at a position."""
+        """Return the state of a sampler whose next step begins at a position."""
         return {
             "format": FORMAT,
             "digest": self.digest,
@@ -44,10 +44,10 @@ class StreamIdentity:
         }
 
     def position(self, state: Any) -> int:
-        """The position of a state of the same records in the same order.
+        """Return the position of a state of the same records in the same order.
 
         Raises:
-            StateError: where it is no state, or of others; the message names what differs.
+            StateError: if it is not a state, or belongs to another stream; the message names what differs.
         """
         if isinstance(state, (str, bytes)):
             state = _parsed(state)
@@ -64,7 +64,7 @@ class StreamIdentity:
             )
         position = _whole(state["position"], 0, "position")
         if position > MOST_POSITIONS:
-            raise StateError(f"position {_shown(position)} of the state: there are 2**62 at most")
+            raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
         return position
 
 
@@ -94,13 +94,13 @@ def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 
 def _equal(mine: Any, other: Any) -> bool:
-    """True if a value of a state is this one; it may be anything."""
+    """Return whether a value of a state equals ours; it may be any object."""
     return isinstance(other, (bool, int, float, str, np.generic, type(None))) and bool(mine == other)
 
 
 def _shown(value: Any) -> str:
-    """A value of a state for a message, cut short."""
+    """Return a value of a state for a message, cut short."""
     try:
         return repr(value)[:200]
-    except Exception as error:  # noqa: BLE001 - an integer of thousands of digits, or an object of a class of its own
+    except Exception as error:  # noqa: BLE001 - repr() of an unknown object may raise anything
         return f"a {type(value).__name__} that cannot be shown ({error})"

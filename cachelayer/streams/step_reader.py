@@ -1,4 +1,4 @@
-"""What a shard hands out in a step: its records read, mapped, stacked and masked."""
+"""Read the steps of a shard: its records, after the user's functions, stacked to batches and masked."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import RandomAccess, Stacking
+from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, called
-from cachelayer.streams.reads import Reading
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
@@ -31,11 +31,11 @@ class StepReader:
 
     Args:
         records: the records.
-        options: which of them, in which order.
+        options: which records to read, and in which order.
         maps: functions of elements, in the order in which they are called.
         batch_maps: functions of batches.
-        rows: the rows of a global batch of so many rows that are read, where they are not those of the shard.
-        kinds: at each path of a leaf, whether functions pass it on as it is in the records: the first batch tells.
+        rows: given the size of a global batch, returns the rows to read; None for those of the shard.
+        kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
     """
 
     records: RandomAccess[Any]
@@ -51,23 +51,23 @@ class StepReader:
 
     @property
     def identity(self) -> StreamIdentity:
-        """What the positions of the stream count in."""
+        """The records and the order that positions of the stream refer to."""
         return StreamIdentity(self.records.digest, self.options.order)
 
     @property
     def is_mapped(self) -> bool:
-        """True if functions change what is handed out, so that the spec of the records is not that of the stream."""
+        """True if functions change what is handed out, so that the stream may have another spec than the records."""
         return bool(self.maps or self.batch_maps)
 
     def of_rows(self, rows: Callable[[int], Indices]) -> StepReader:
-        """Return the reader of some rows of each global batch: what a process of a sharded array needs.
+        """Return the reader of some rows of each global batch, for a process that holds part of a sharded array.
 
         Args:
-            rows: the row numbers that are read of a global batch of so many rows, in any order; with remainder "pad"
-                that is ``global_batch_size`` at every step, else the rows of the step.
+            rows: given the number of rows of a global batch, returns the rows to read, in any order. With remainder
+                "pad" that number is ``global_batch_size`` at every step, else the number of records in the step.
 
         Raises:
-            InvalidArgumentError: if the stream has no batches, or is that of one shard of several.
+            InvalidArgumentError: if the stream has no batches, or is for one of several shards.
         """
         if not self.options.batched or self.options.steps.shard_count > 1:
             raise InvalidArgumentError(
@@ -77,12 +77,12 @@ class StepReader:
 
     @property
     def share(self) -> int:
-        """Records that are read in a whole step."""
+        """Number of records that are read in a whole step."""
         steps = self.options.steps
         return steps.global_batch // steps.shard_count if self.rows is None else len(self.rows(steps.global_batch))
 
     def numbers(self, step: Step) -> Indices:
-        """The record numbers of a step, one a row; padding rows repeat the step's last record."""
+        """Return the record numbers of a step, one for each row; padding rows repeat the step's last record."""
         epoch, place = divmod(step.begin, self.options.steps.records)
         size = step.end - step.begin
         if self.rows is None:
@@ -97,12 +97,12 @@ class StepReader:
         return found
 
     def batch(self, step: Step) -> Any:
-        """The batch of a step; with remainder "pad" with its mask."""
+        """Return the batch of a step; with remainder "pad", the batch and its mask."""
         reading = Reading()
         return self._finished(step, self._read(step, reading), reading)
 
     def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
-        """Append the batches of some steps, read at once if that works; an error comes in the place of its batch."""
+        """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
         read, failure = _tried(lambda: self._read_at_once(steps, reading)) if len(steps) > 1 else (None, None)
         try:
             if read is not None:
@@ -110,7 +110,7 @@ class StepReader:
                     out.append(self._finished(step, batch, reading))
                 return
             out.extend(self._finished(step, self._read(step, reading), reading) for step in steps)
-            _raise_what_came_once(failure)
+            _raise_unrepeated(failure)
         finally:
             # The error's traceback may hold this frame.
             failure = None
@@ -127,15 +127,15 @@ class StepReader:
         return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
 
     def elements(self, step: Step) -> Sequence[Any]:
-        """The elements of a step."""
+        """Return the elements of a step."""
         return self._mapped(self.numbers(step), self._positions(step), Reading())
 
     def _positions(self, step: Step) -> Indices:
-        """The global positions of the rows of a step; those of padding rows are that of the step's last record."""
+        """Return the global positions of the rows of a step; padding rows have that of the step's last record."""
         return step.begin + np.minimum(self._rows(step), step.end - step.begin - 1)
 
     def block(self, block: Step, out: list[Any], reading: Reading) -> None:
-        """Append the elements of this shard in several steps of an element a shard, read at once if that works."""
+        """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
         epoch, place = divmod(block.begin, self.options.steps.records)
         mine = slice(self.options.shard_index, None, self.options.steps.shard_count)
         numbers = self.options.order(epoch, place, place + block.end - block.begin)[mine]
@@ -147,42 +147,42 @@ class StepReader:
                 return
             for row in range(len(numbers)):
                 out.extend(self._mapped(numbers[row : row + 1], positions[row : row + 1], reading))
-            _raise_what_came_once(failure)
+            _raise_unrepeated(failure)
         finally:
             failure = None
 
     def _rows(self, step: Step) -> Indices:
-        """The rows of a step's global batch that are read; those past its records are padding."""
+        """Return the rows of a step's global batch that are read; those past its records are padding."""
         if self.rows is None:
             return np.arange(*self.options.steps.part(step, self.options.shard_index))
         padded = self.options.steps.remainder == "pad"
         return self.rows(self.options.steps.global_batch if padded else step.end - step.begin)
 
     def _read(self, step: Step, reading: Reading) -> Any:
-        """The batch of a step, before functions of batches and the mask."""
+        """Return the batch of a step, before functions of batches and the mask."""
         if not self.maps:
             return self._timed(self.records.read, self.numbers(step), reading)
         found = self._collated(self.numbers(step), self._positions(step), reading)
         return self._stacked(step, *found, reading)
 
     def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
-        """The batch of the elements of a step."""
+        """Return the batch of the elements of a step."""
         if len(elements):
             return collate(elements)
-        # What a batch of nothing looks like is seen from one of the step's elements.
+        # An empty batch takes its structure from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
         one, collate = self._collated(self.options.order(epoch, place, place + 1), np.array([step.begin]), reading)
         return collate(one, 0)
 
     def _mapped(self, numbers: Indices, positions: Indices, reading: Reading) -> Sequence[Any]:
-        """The elements of these record numbers, which stand at global positions, after all functions."""
+        """Return the elements of these record numbers, at these global positions, after all functions."""
         elements: Sequence[Any] = self._timed(self.records.__getitems__, numbers, reading)
         for function in self.maps:
             elements = self._called(function, elements, numbers, positions, reading)
         return elements
 
     def _collated(self, numbers: Indices, positions: Indices, reading: Reading) -> tuple[Sequence[Any], Collate]:
-        """The same, and what makes batches of them, which has to know what they were made of."""
+        """Return the same elements, and the function that stacks them, which depends on the elements as read."""
         elements: Sequence[Any] = self._timed(self.records.__getitems__, numbers, reading)
         collate = self._stacking.collator(elements, self.kinds)
         for function in self.maps:
@@ -200,32 +200,32 @@ class StepReader:
         return fn.conform(made, numbers, positions)
 
     def _timed(self, read: Callable[[Any], Any], numbers: Any, reading: Reading) -> Any:
-        """What is read; the time that an object of the user's takes for it counts as that of a function."""
+        """Return what is read; if the user's object makes the records, count its time as that of a user's function."""
         return reading.timed(read, numbers) if self.records.reading_cost == "foreign" else read(numbers)
 
     def _check_returned(
         self, elements: Sequence[Any], made: Sequence[Any], numbers: Indices, positions: Indices
     ) -> None:
-        """Raise if a function returned nothing for an element, unless elements may be None."""
+        """Raise if a function returned None for an element, unless elements may be None."""
         if not any(element is None for element in made) or getattr(self.records.element_spec, "nullable", False):
             return
         for row, (before, after) in enumerate(zip(elements, made, strict=True)):
             if after is None and before is not None:
-                raise _nothing("map()", f"at global position {positions[row]}", int(numbers[row]))
+                raise _returned_none("map()", f"at global position {positions[row]}", int(numbers[row]))
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
         for function in self.batch_maps:
             reading.check()
             made = reading.timed(called, function, batch)
             if made is None and batch is not None:
-                raise _nothing("map_batches()", f"of the batch at global position {step.begin}", None)
+                raise _returned_none("map_batches()", f"of the batch at global position {step.begin}", None)
             batch = made
         if self.options.steps.remainder != "pad":
             return batch
         return batch, self._rows(step) < step.end - step.begin
 
 
-def _nothing(method: str, where: str, record: int | None) -> ElementError:
+def _returned_none(method: str, where: str, record: int | None) -> ElementError:
     return ElementError(
         f"a value from a function passed to {method}, {where}",
         "None",
@@ -235,17 +235,17 @@ def _nothing(method: str, where: str, record: int | None) -> ElementError:
 
 
 def _tried(read: Callable[[], U]) -> tuple[U | None, Exception | None]:
-    """What is read at once, or the error: read one by one, it comes again in the place of the item that has it."""
+    """Return what is read at once, or else the error: it comes again when the records are read one by one."""
     try:
         return read(), None
     except Exception as error:  # noqa: BLE001
         return None, error
 
 
-def _raise_what_came_once(failure: Exception | None) -> None:
-    """Raise an error that did not come again when the records were read one by one, if it may be a signal handler's.
+def _raise_unrepeated(failure: Exception | None) -> None:
+    """Raise an error that did not come again when records were read one by one, if a signal handler may have raised it.
 
-    Such an error never comes again, and must not vanish.
+    Such an error comes only once, and must not be lost.
     """
     if failure is not None and threading.current_thread() is threading.main_thread():
         raise failure

@@ -1,7 +1,8 @@
-"""Steps: which positions each step of each shard hands out. Arithmetic alone.
+"""Steps: the positions that each shard hands out in each step. Arithmetic only.
 
-A global position is ``epoch * n + k``: record k of an epoch's order. From it the next step is records k up to
-``min(k + G, n)`` of the epoch, G the global batch; shard r of R takes the r-th contiguous part. With n = 10, G = 4::
+A global position is ``epoch * n + k``: record k of an epoch's order. The step that begins there has the records k up to
+``min(k + G, n)`` of the epoch, where G is the global batch. Shard r of R takes its r-th contiguous part. With n = 10
+and G = 4::
 
                      step 0        step 1        step 2 (m = 2 records)
     global           0 1 2 3       4 5 6 7       8 9
@@ -45,7 +46,7 @@ class Steps:
         records: number of records, n.
         global_batch: records of a whole step over all shards, G.
         shard_count: number of shards, R; it divides G.
-        remainder: what becomes of a last, shorter step of an epoch.
+        remainder: what to do with a last, shorter step of an epoch.
         num_epochs: number of epochs from position 0 on; None for no end.
     """
 
@@ -61,7 +62,7 @@ class Steps:
         return None if self.num_epochs is None else self.num_epochs * self.records
 
     def next_start(self, position: int) -> int:
-        """Where the next step from a position begins: further on where a tail is dropped."""
+        """Return where the next step from a position begins: at the next epoch if the tail of this one is dropped."""
         if self.remainder != "drop" or self.records == 0:
             return position
         if self.records < self.global_batch:
@@ -70,7 +71,7 @@ class Steps:
         return position + left if left < self.global_batch else position
 
     def at(self, position: int) -> Step | None:
-        """The step from a position, or None after the last."""
+        """Return the step from a position; None after the last."""
         begin = self.next_start(position)
         if self.records == 0 or (self.end is not None and begin >= self.end):
             return None
@@ -78,7 +79,7 @@ class Steps:
         return Step(begin, begin + min(self.global_batch, self.records - place))
 
     def block(self, position: int, least: int) -> Step | None:
-        """Whole steps from a position to the end of its epoch, until they hold ``least`` records a shard."""
+        """Return whole steps from a position on, until they hold ``least`` records a shard or the epoch ends."""
         first = self.at(position)
         if first is None:
             return None
@@ -89,18 +90,18 @@ class Steps:
         return Step(first.begin, min(wanted, epoch_end))
 
     def after(self, step: Step) -> int:
-        """The position where the step after this one begins."""
+        """Return the position where the step after this one begins."""
         return self.next_start(step.end)
 
     def per_epoch(self, place: int = 0, offset: int = 0) -> int:
-        """Steps from record ``place`` of an epoch's order to its end that hold more than ``offset`` records."""
+        """Return the number of steps from record ``place`` to the end of an epoch with more than ``offset`` records."""
         left = self.records - place
         if self.remainder == "drop":
             return left // self.global_batch
         return -((offset - left) // self.global_batch)
 
     def nth(self, start: int, number: int) -> Step | None:
-        """Step ``number``, counted from a position."""
+        """Return step ``number``, counted from a position; None if there is no such step."""
         if self.records == 0:
             return None
         epoch, place = divmod(start, self.records)
@@ -114,7 +115,7 @@ class Steps:
         return self.at(epoch * self.records + place + number * self.global_batch)
 
     def count(self, start: int, offset: int = 0) -> int | None:
-        """Number of steps from a position that hold more than ``offset`` records; None where there is no end."""
+        """Return the number of steps from a position with more than ``offset`` records; None if there is no end."""
         if self.num_epochs is None:
             return None
         if self.records == 0:
@@ -125,7 +126,7 @@ class Steps:
         return self.per_epoch(place, offset) + (self.num_epochs - epoch - 1) * self.per_epoch(0, offset)
 
     def part(self, step: Step, shard_index: int) -> tuple[int, int]:
-        """The part of a step that a shard takes, as offsets from its begin.
+        """Return the part of a step that a shard takes, as offsets from the begin of the step.
 
         With remainder "pad" the part may reach past the step's records: those rows are padding.
         """

@@ -1,4 +1,4 @@
-"""Streams: records in an order, for one shard, from a position, with a state."""
+"""Streams: the records of one shard in an order, from a position on, with a state."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ U = TypeVar("U")
 
 
 class Stream(Generic[T]):
-    """Records in an order, for one shard: iterate it as often as you like, or ask for the batch of any step.
+    """The records of one shard in an order: iterate over it as often as you like, or get the batch of any step.
 
-    Made by :meth:`cachelayer.DataRef.stream`, where the arguments are explained.
+    :meth:`cachelayer.DataRef.stream` makes it, and explains the arguments.
     """
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        # Set by an iterator that came from the start to the end.
+        # Set by an iterator that ran from the start to the end.
         self._iterated_through = False
         self._warned = False
-        # An adapter says here how its object goes on to the next epoch.
-        self.next_order = "iterate over stream.epoch(e), or over stream.epochs(),"
+        # Adapters replace it with what their users do to get the next order.
+        self._next_order = "iterate over stream.epochs() or stream.epoch(e)"
 
     @property
     def element_spec(self) -> Any:
-        """The element spec of what is handed out; None if functions make that, and the last of them declares none."""
+        """The element spec of the stream; None if functions change elements, and the last of them declares no spec."""
         reader = self._reader
         if not reader.is_mapped:
             return reader.records.element_spec
@@ -62,27 +62,27 @@ class Stream(Generic[T]):
     def map(
         self, fn: Callable[..., Any], *, rng: bool = False, threads: int = 0, element_spec: Any = None
     ) -> Stream[Any]:
-        """The same stream of what a function makes of each element, before elements are stacked to batches.
+        """Return the stream with a function applied to each element, before elements are stacked to batches.
 
         Args:
-            fn: a function of one element; with ``rng`` of an element and a :class:`numpy.random.Generator`. The
-                generator is good until the function returns, and gives the same numbers to the same global position
+            fn: a function of one element; with ``rng``, of an element and a :class:`numpy.random.Generator`. The
+                generator is valid until the function returns. It gives the same numbers at the same global position
                 with the same seed: on any number of shards, in any thread, after any restore.
-            rng: whether it takes random numbers; the stream needs a seed, also where it is not shuffled.
-            threads: number of threads that call the function at once, for functions that release the GIL; 0 calls it in
-                one at a time.
-            element_spec: the structure of what it returns, with leaf specs, dtypes or objects with shape and dtype.
-                Needed where shapes vary or something may be None: such leaves come as :class:`cachelayer.Ragged` and
-                :class:`cachelayer.Nullable` in every batch, and what does not fit is an ``ElementError``. Without it, a
-                leaf that the function passes on stays what it is in the dataset's batches, and one that it replaces is
-                stacked, so it has one shape.
+            rng: whether the function takes random numbers; the stream then needs a seed, even if it is not shuffled.
+            threads: number of threads that call the function at the same time, for functions that release the GIL; with
+                0, only one thread at a time calls it.
+            element_spec: the structure of what the function returns, with leaf specs, dtypes or objects with shape and
+                dtype. Needed if shapes vary or values may be None: such leaves are :class:`cachelayer.Ragged` or
+                :class:`cachelayer.Nullable` in every batch, and an element that does not fit raises an
+                ``ElementError``. Without it, leaves that the function passes on are batched as in the dataset, and
+                leaves that it makes are stacked, so all must have one shape.
 
         Raises:
-            InvalidArgumentError: where the stream has no seed for ``rng``, or batches were mapped already, or
-                ``element_spec`` is none.
+            InvalidArgumentError: if ``rng`` is True and the stream has no seed, if :meth:`map_batches` was called
+                before, or if ``element_spec`` is invalid.
         """
         if self._reader.batch_maps:
-            raise InvalidArgumentError("map() works on elements, map_batches() on batches of them: call map() first")
+            raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
         if rng and self._options.order.seed is None:
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
         drawing = sum(earlier.rng for earlier in self._reader.maps)
@@ -91,13 +91,13 @@ class Stream(Generic[T]):
         return Stream(replace(self._reader, maps=(*self._reader.maps, added), kinds={}))
 
     def map_batches(self, fn: Callable[[T], U]) -> Stream[U]:
-        """The same stream of what a function makes of each batch.
+        """Return the stream with a function applied to each batch.
 
         Args:
-            fn: a function of one batch; with ``remainder="pad"`` the mask is not passed to it, and stays.
+            fn: a function of one batch. With ``remainder="pad"`` it does not get the mask, which stays as it is.
 
         Raises:
-            InvalidArgumentError: where the stream has no batches.
+            InvalidArgumentError: if the stream has no batches.
         """
         if not self._options.batched:
             raise InvalidArgumentError(
@@ -106,24 +106,24 @@ class Stream(Generic[T]):
         return Stream(replace(self._reader, batch_maps=(*self._reader.batch_maps, _function(fn))))
 
     def __iter__(self) -> StreamIterator[T]:
-        """An iterator from ``start`` on, independent of others: each one has the same order."""
+        """Return an iterator from ``start`` on, independent of others; each has the same order."""
         self._warn_once()
         return StreamIterator(self)
 
     def epoch(self, epoch: int) -> StreamIterator[T]:
-        """An iterator over one whole epoch, whatever ``start`` and ``num_epochs`` are: epoch e of any run.
+        """Return an iterator over one whole epoch, the same one whatever ``start`` and ``num_epochs`` are.
 
         Args:
-            epoch: its number, from 0 on.
+            epoch: the number of the epoch, from 0.
         """
         options = epoch_options(self._options, integer("epoch", epoch, 0))
         return iter(Stream[T](replace(self._reader, options=options)))
 
     def epochs(self) -> Epochs[T]:
-        """Iterators over one epoch after the other: ``for epoch in stream.epochs(): for batch in epoch: ...``.
+        """Return an iterator over epochs: ``for epoch in stream.epochs(): for batch in epoch: ...``.
 
-        The first is that of ``start``, from there on. The last is that before epoch ``num_epochs``; if that is 1, as it
-        is by default, or None, there is no last one. What is returned has ``get_state`` and ``set_state``.
+        It begins at ``start``, within that epoch, and ends before epoch ``num_epochs``. If ``num_epochs`` is 1, the
+        default, or None, it never ends. It has ``get_state`` and ``set_state``.
         """
         return Epochs(self)
 
@@ -131,8 +131,8 @@ class Stream(Generic[T]):
         order, message = self._options.order, None
         if self._iterated_through and order.shuffle and order.reshuffle and self._options.steps.num_epochs == 1:
             message = (
-                f"this stream is iterated over again, and has the same order each time: {self.next_order} for another "
-                "order in every epoch, or pass reshuffle=False"
+                "this stream is iterated over again, and has the same order each time: for another order in every "
+                f"epoch, {self._next_order}; to keep this order, pass reshuffle=False"
             )
         elif order.seed is not None and not order.shuffle and not any(function.rng for function in self._reader.maps):
             message = f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)"
@@ -144,30 +144,30 @@ class Stream(Generic[T]):
     def _options(self) -> StreamOptions:
         return self._reader.options
 
-    # Steps can be asked for by number, but without batches they are more than what is handed out.
+    # Without batches there are more steps than items in this shard, so reversed() would be wrong.
     __reversed__ = None
 
     def __len__(self) -> int:
-        """What a fresh iterator of this shard hands out, from ``start``.
+        """Return how many items a new iterator of this shard hands out, from ``start`` on.
 
         Raises:
-            TypeError: where the stream has no end.
+            TypeError: if the stream has no end.
         """
         options = self._options
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
         count = options.steps.count(options.start, offset)
         if count is None and options.steps.records >= MOST_POSITIONS:
-            raise InvalidTypeError("a mixture has no end, and so no length: take as many batches as you need of it")
+            raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
         if count is None:
             raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
         return count
 
     def __getitem__(self, step: int) -> T:
-        """The batch of a step, counted from ``start``; the element where there are no batches.
+        """Return the batch of a step, counted from ``start``; the element if the stream has no batches.
 
         Raises:
-            RecordIndexError: where there is no such step, or it has no element for this shard.
+            RecordIndexError: if there is no such step, or it has no element for this shard.
         """
         found = self._step(step)
         if self._options.batched:
@@ -178,11 +178,11 @@ class Stream(Generic[T]):
         return cast(T, elements[0])
 
     def records(self, step: int) -> NDArray[np.int64]:
-        """The record numbers in the batch of a step, one a row: int64. Padding rows repeat the last one."""
+        """Return the record number of each row in the batch of a step, as int64. Padding rows repeat the last one."""
         return self._reader.numbers(self._step(step))
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
-        """Pairs of a batch and the state after it, for consumers that hold back batches before they hand them out."""
+        """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches."""
         self._warn_once()
         return StatesIterator(self)
 
@@ -203,7 +203,7 @@ class Stream(Generic[T]):
 
 
 def reader_of(stream: Stream[Any]) -> StepReader:
-    """Return what reads the steps of a stream, and knows its records and options: what adapters see of it."""
+    """Return the reader of a stream's steps, which has its records and options: for adapters."""
     return stream._reader
 
 
@@ -213,10 +213,10 @@ def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
 
 
 def iteration(stream: Stream[T], number: int) -> Stream[T]:
-    """Return what the iteration of a number hands out, of a dataset that is made of a stream: for adapters.
+    """Return the stream of one iteration over a dataset that is made from a stream: for adapters.
 
-    Iteration 0 is the stream, the next has as many epochs, those that follow, and so on. If all epochs have one order,
-    or there is no end, each is the stream.
+    Iteration 0 is the stream itself. Each further one has as many epochs, and begins where the one before ends. If all
+    epochs have the same order, or the stream has no end, every iteration is the stream.
     """
     reader = stream._reader
     return Stream(replace(reader, options=Iterations(reader.options).options_of(number)))

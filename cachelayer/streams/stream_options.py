@@ -1,4 +1,4 @@
-"""What a stream is asked for, checked."""
+"""The options of a stream, checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 class MixtureArguments(TypedDict, total=False):
-    """What every stream may be asked for by keyword; :func:`make_options` has the defaults."""
+    """The keyword arguments of every stream; :func:`make_options` has the defaults."""
 
     shuffle: bool
     seed: int | None
@@ -28,14 +28,14 @@ class MixtureArguments(TypedDict, total=False):
 
 
 class StreamArguments(MixtureArguments, total=False):
-    """What a stream of records that come to an end may be asked for, beside ``remainder``, which decides its type."""
+    """The keyword arguments of a stream that is not a mixture, except ``remainder``, which decides its type."""
 
     num_epochs: int | None
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Which records a stream hands out; see :meth:`cachelayer.DataRef.stream`."""
+    """The records that a stream hands out, and their order; see :meth:`cachelayer.DataRef.stream`."""
 
     batched: bool
     steps: Steps
@@ -60,10 +60,10 @@ def make_options(
 ) -> StreamOptions:
     """Return the checked options of a stream over ``records`` records.
 
-    This is the one list of what a stream is asked for: methods take it over with :func:`takes_stream_options`.
+    This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
 
     Raises:
-        InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
+        InvalidArgumentError, InvalidTypeError: if an argument is invalid; it names the argument and what it may be.
     """
     shard_index, shard_count = _shard(shard)
     shuffle, reshuffle = boolean("shuffle", shuffle), boolean("reshuffle", reshuffle)
@@ -71,7 +71,7 @@ def make_options(
         remainder = "drop"
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
     if batch > MOST_POSITIONS:
-        raise InvalidArgumentError(f"a step of {batch} records: there are 2**62 at most")
+        raise InvalidArgumentError(f"a step of {batch} records: at most 2**62 are possible")
     if batch % shard_count:
         raise InvalidArgumentError(
             f"global_batch_size {batch} is not divisible by the shard count {shard_count}: shards take equal parts, "
@@ -81,7 +81,7 @@ def make_options(
     position = integer("start", start, 0)
     for name, value in (("start", position), ("num_epochs", (epochs or 0) * records)):
         if value > MOST_POSITIONS:
-            raise InvalidArgumentError(f"{name} leads to position {value}: there are 2**62 at most")
+            raise InvalidArgumentError(f"{name} leads to position {value}, past 2**62, the largest position")
     if epochs is not None and position > epochs * records:
         raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
     rule = _remainder(remainder, batched=global_batch_size is not None)
@@ -97,10 +97,10 @@ def make_options(
 
 
 def takes_stream_options(*fixed: str) -> Callable[[M], M]:
-    """Give a method the keywords and defaults of :func:`make_options`, for ``help()`` and for what it refuses.
+    """Give a method the keywords and defaults of :func:`make_options`, in ``help()`` and when it is called.
 
     Args:
-        fixed: those that the method decides itself.
+        fixed: the options that the method decides itself.
     """
     listed = signature(make_options).parameters.values()
     keywords = [each for each in listed if each.kind is each.KEYWORD_ONLY and each.name not in fixed]
@@ -123,8 +123,8 @@ def takes_stream_options(*fixed: str) -> Callable[[M], M]:
 def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool) -> None:
     if epochs is None and (records == 0 or (skips and records < batch)):
         raise InvalidArgumentError(
-            f"num_epochs=None over {records} records in steps of {batch}: a shard may wait for its first one for "
-            "ever; pass a number of epochs, or smaller steps"
+            f"num_epochs=None over {records} records in steps of {batch}: a shard may wait for its first record "
+            "for ever; pass a number of epochs, or smaller steps"
         )
 
 
@@ -137,14 +137,14 @@ def _seed(seed: int | None, shuffle: bool) -> int | None:
 
 
 def check_seed(seed: int) -> int:
-    """A seed, checked.
+    """Return a seed, checked.
 
     Raises:
-        InvalidArgumentError, InvalidTypeError: where it is no integer in [0, 2**64).
+        InvalidArgumentError, InvalidTypeError: if it is not an integer in [0, 2**64).
     """
     number = integer("seed", seed, 0)
     if number >= 1 << 64:
-        raise InvalidArgumentError(f"seed {number}: it lies in [0, 2**64)")
+        raise InvalidArgumentError(f"seed {number}: it must lie in [0, 2**64)")
     return number
 
 
@@ -155,7 +155,7 @@ def _shard(shard: Any) -> tuple[int, int]:
         raise InvalidTypeError(f"shard {shard!r}: pass (index, count), or an object with shard_index and shard_count")
     index, count = integer("shard index", shard[0], 0), integer("shard count", shard[1], 1)
     if index >= count:
-        raise InvalidArgumentError(f"shard {(index, count)}: the index lies in [0, {count})")
+        raise InvalidArgumentError(f"shard {(index, count)}: the index must lie in [0, {count})")
     return index, count
 
 

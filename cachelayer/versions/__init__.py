@@ -1,1 +1,4 @@
-"""What a version is, and the log that publishes it."""
+"""Versions as they are stored: manifests, the log that publishes them, and copy, diff, gc, verify and leases.
+
+Nothing here makes records from a source, or hands records out.
+"""

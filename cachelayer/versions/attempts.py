@@ -1,7 +1,7 @@
-"""Build attempts that others see at work, and builders of one version that take turns.
+"""Build attempts: show others that one is at work, and let the builders of a version take turns.
 
-None of this decides what is published; that is the log's alone. It saves building the same thing twice, and keeps what
-is being built from being collected.
+None of this decides what is published: the log alone does. It saves doing work twice, and keeps gc away from running
+builds.
 """
 
 from __future__ import annotations
@@ -32,48 +32,48 @@ class Attempts(Protocol):
 
     @contextmanager
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:
-        """Show others that an attempt is at work, and how far it is."""
+        """Show others, while the context lasts, that an attempt is at work, and its progress."""
 
     def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
         """Return which of these attempts are at work.
 
         Args:
             attempts: the attempts.
-            waiting: shows who is waited for, if that takes a while.
+            waiting: shows the user which attempt it waits for.
         """
 
     def forget(self, attempt: str) -> None:
-        """Remove what showed that a dead attempt was at work."""
+        """Remove the lease of a dead attempt."""
 
     def dead(self, attempts: Collection[str]) -> set[str]:
-        """Return those that are known by now to have ended; it comes to know all if it is asked again and again."""
+        """Return those that are known to have ended; asked repeatedly, it learns of every one."""
 
     @contextmanager
     def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
-        """Lead all who want to build a version, unless another does already.
+        """Lead all processes that want to build a version, unless another leads already.
 
         Args:
-            version: what is built.
-            status: how far it is.
+            version: the version.
+            status: returns the progress that waiting processes are shown.
         """
 
     def wait(self, lead: Lead, waiting: Waiting) -> None:
-        """Wait for a while, before it is looked again whether another still leads.
+        """Wait for a while before looking again whether another process still leads.
 
         Args:
-            lead: who leads.
-            waiting: shows who is waited for.
+            lead: the process that leads.
+            waiting: shows the user which attempt it waits for.
         """
 
 
 @dataclass(frozen=True)
 class Lead:
-    """Who leads all who want to build a version.
+    """The process that leads all that want to build a version.
 
     Args:
         attempt: the attempt that builds it; empty if that is not known yet.
         is_ours: whether this process leads.
-        dead: the attempt that led before, and may only be paused: the new leader keeps it from publishing.
+        dead: the attempt that led before. It may only be paused, so the new leader keeps it from publishing.
     """
 
     attempt: str
@@ -82,12 +82,12 @@ class Lead:
 
 
 def pause() -> None:
-    """Wait before others are looked at again."""
+    """Wait before looking at other processes again."""
     time.sleep(expiry() / _POLLS_PER_EXPIRY)
 
 
 def new_attempt() -> str:
-    """Return a name for a build attempt that no other has."""
+    """Return a unique name for a build attempt."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
 
 
@@ -99,7 +99,7 @@ def attempts_of(store: ObjectStore, dataset_id: str) -> Attempts:
 
 
 class LockedAttempts:
-    """Build attempts on a file system: one at work holds a lock, which dies with its holder."""
+    """Build attempts on a file system: a running one holds a lock, which dies with its holder."""
 
     def __init__(self, store: LocalStore, dataset_id: str) -> None:
         self._store = store
@@ -109,12 +109,12 @@ class LockedAttempts:
     def running(self, attempt: str, status: Callable[[], str]) -> Iterator[None]:  # noqa: ARG002 - nobody reads it
         name = paths.build_lease(self._dataset_id, attempt)
         with file_lock.hold(self._lock_file(name), remove=True):
-            # Now, and not after hours when the version is to be published.
+            # Find out now, not after hours when the version is published.
             self._store.check_links(name)
             yield
 
     def _lock_file(self, name: str) -> Path:
-        """Return the path of a lock, whose folder is made if it does not exist."""
+        """Return the path of a lock, and make its folder if need be."""
         self._store.make_folder(parent_of(name))
         return self._store.path(name)
 
@@ -138,7 +138,7 @@ class LockedAttempts:
         attempt, name = new_attempt(), paths.version_lease(self._dataset_id, version)
         with file_lock.try_hold(self._lock_file(name), attempt) as holder:
             if holder != attempt:
-                # It may be half written, or no name at all.
+                # The name may be half written, or something else.
                 yield Lead(holder if paths.is_attempt(holder) else "", is_ours=False)
                 return
             with self.running(attempt, status):
@@ -150,7 +150,7 @@ class LockedAttempts:
 
 
 class BeatingAttempts:
-    """Build attempts in an object store: one at work writes a beat again and again."""
+    """Build attempts in an object store: a running one writes a beat again and again."""
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
         self._store = store
@@ -166,7 +166,7 @@ class BeatingAttempts:
             beat.stop()
 
     def are_running(self, attempts: list[str], waiting: Waiting | None = None) -> list[bool]:
-        # What was watched before need not be watched anew.
+        # Attempts that were watched before need no new wait.
         found = {attempt: self._watch.look(attempt) for attempt in attempts}
         while unknown := [attempt for attempt in attempts if found[attempt] is Life.UNKNOWN]:
             if waiting is not None:
@@ -180,7 +180,7 @@ class BeatingAttempts:
 
     def wait(self, lead: Lead, waiting: Waiting) -> None:
         if not lead.attempt:
-            # Another has just taken the turn, and says its name when it is asked again.
+            # Another process has just taken the turn; its name is known at the next look.
             return
         waiting.wait_for(self._shown(lead.attempt))
         pause()
@@ -199,6 +199,6 @@ class BeatingAttempts:
             yield Lead(last.attempt, is_ours=False)
             return
         attempt = new_attempt()
-        # It beats before its turn begins and until that has ended, so that nobody takes it for dead.
+        # Beat from before the turn begins until after it ends, so that nobody takes it for dead.
         with self.running(attempt, status), turns.take(last, attempt) as taken:
             yield Lead(attempt, is_ours=True, dead=last.attempt) if taken else Lead("", is_ours=False)

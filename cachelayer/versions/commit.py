@@ -1,4 +1,4 @@
-"""Publishing what a build attempt made: the manifest, then the entry of the log that makes it a version."""
+"""Publish what a build attempt made: write the manifest, then the log entry that makes it a version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CacheLayerE
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
-from cachelayer.versions.compose import Composition
+from cachelayer.versions.append_and_subset import Composition
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -19,10 +19,10 @@ from cachelayer.versions.unfinished import Unfinished
 
 
 def named_attempts(store: ObjectStore, dataset_id: str, head: Snapshot) -> set[str]:
-    """Return every attempt that wrote a manifest, a shard or another file of a version whose files have to stay.
+    """Return every attempt that wrote a file which some version still needs.
 
     Raises:
-        CorruptionError, FormatError: if that is not known of some version.
+        CorruptionError, FormatError: if the manifest of a version cannot be read.
     """
     named: set[str] = set()
     for info in head.with_files:
@@ -36,12 +36,12 @@ def attempts_named_by(store: ObjectStore, dataset_id: str, info: VersionInfo) ->
 
 
 class Committer:
-    """Makes what an attempt wrote a version, whole or not at all.
+    """Turns what an attempt wrote into a version, whole or not at all.
 
     Args:
         log: the log of the dataset.
-        version: what is published.
-        base: the version whose shards it shares, which must not be deleted before that; None for none.
+        version: the name of the version.
+        base: the version whose shards it shares, if any; publishing fails if it was deleted.
     """
 
     def __init__(self, log: Log, version: str, base: VersionInfo | None = None) -> None:
@@ -53,7 +53,7 @@ class Committer:
         self._commits = False
 
     def is_published(self) -> bool:
-        """Return whether there is such a version, or a tag of its name."""
+        """Return whether there is a version, or a tag, of this name."""
         head = self._log.head()
         return head.tags.get(self._version, self._version) in head.versions
 
@@ -70,35 +70,35 @@ class Committer:
             raise AlreadyExistsError(f"{name} {what} already: choose another version")
 
     def is_revoked(self, attempt: str) -> bool:
-        """Return whether an attempt cannot publish any more."""
+        """Return whether an attempt may no longer publish."""
         return attempt in self._log.head().revoked
 
     def revoke(self, attempt: str) -> None:
-        """Keep an attempt from publishing, unless the version is there."""
+        """Keep an attempt from publishing, unless the version is published."""
         for head in self._log.heads():
             if self._is_settled(head, attempt) or self._log.append(_revoking(head, attempt)):
                 break
 
     def adopt(self, attempt: str, by: str) -> None:
-        """Keep an attempt from publishing, unless the version is there, and leave what it has finished to another."""
+        """Keep an attempt from publishing, unless the version is published, and give what it finished to another."""
         for head in self._log.heads():
             if self._is_settled(head, attempt) or self._log.append(_adopting(head, attempt, by)):
                 break
 
     def _is_settled(self, head: Snapshot, attempt: str) -> bool:
-        """Return whether an attempt cannot publish any more, or the version is there."""
+        """Return whether an attempt is revoked, or the version is published."""
         return self._version in head.versions or attempt in head.revoked
 
     def publish(
         self, attempt: str, made: Composition, details: Mapping[str, Any], adopted: Collection[str] = ()
     ) -> StoredVersion:
-        """Write the manifest and what lies beside it, publish it, and return the version with its manifest.
+        """Write the manifest and the objects beside it, publish them, and return the version with its manifest.
 
         Args:
-            attempt: which wrote it.
-            made: what the version consists of.
-            details: what the log's event says of it.
-            adopted: the interrupted attempts whose shards it goes on from.
+            attempt: the attempt that wrote the shards.
+            made: the manifest, and the objects beside it.
+            details: what to say in the log's event.
+            adopted: the interrupted attempts whose shards it uses.
 
         Raises:
             AlreadyExistsError: if another published the version first.
@@ -107,7 +107,7 @@ class Committer:
         """
         raw, manifest = made.manifest.encode(), made.manifest.as_stored()
         name = paths.manifest(attempt)
-        # On a local disk this brings the names of the shards to the disk as well: they lie in the same folder.
+        # On a local disk this also makes the names of the shards durable: they are in the same folder.
         for each, data in [*made.objects.items(), (name, raw)]:
             self._store.put(f"{self._dataset_id}/{each}", data)
         info = VersionInfo(
@@ -131,26 +131,26 @@ class Committer:
         base = self._base
         if base is not None and head.versions.get(base.version) != base:
             raise VersionNotFoundError(
-                f"{self._dataset_id}@{base.version} was deleted while {self._version!r} was made of it"
+                f"{self._dataset_id}@{base.version} was deleted while {self._version!r} was made from it"
             )
         attempt = paths.attempt_of(info.manifest)
         lost = sorted(name for name in adopted if head.adopted.get(name) != attempt)
         if lost:
             raise BuildRevokedError(
-                f"{', '.join(lost)}, with which attempt {attempt} went on, was collected meanwhile: build again"
+                f"{', '.join(lost)}, which attempt {attempt} resumed, was collected meanwhile: build again"
             )
         return head.with_version(info, event("publish", version=self._version, **details))
 
     def abandon(self, attempt: str, *, keep: bool, is_known: bool) -> bool:
-        """Give up a failed attempt, delete what it wrote if nothing needs it, and return whether others had revoked it.
+        """Give up a failed attempt: delete what nothing needs, and return whether others had revoked it.
 
-        It may have failed after its publication, or its last put may still arrive. So files go only after an entry of
-        the log that keeps the attempt from publishing, and only if no version names one of them by then.
+        It may have failed after publishing, or its last put may still arrive. So files are deleted only after a log
+        entry keeps the attempt from publishing, and only if no version names one of them by then.
 
         Args:
             attempt: the attempt.
-            keep: leave what another attempt can go on with.
-            is_known: whether others can have come to know of its files: by its notes.
+            keep: leave what another attempt can resume.
+            is_known: True if others may know of its files, from its notes.
         """
         with suppress(CacheLayerError):
             head = self._log.head()
@@ -158,7 +158,7 @@ class Committer:
             if self._commits or (is_known and not keep):
                 head = self._give_up(attempt, keep=keep)
             elif not revoked:
-                # Nobody but this process knows of it, or it stays as it is.
+                # Only this process knows of it, or its files stay anyway.
                 if not keep:
                     self._store.delete_folder(paths.build(self._dataset_id, attempt))
                 return False
@@ -169,7 +169,7 @@ class Committer:
         return False
 
     def _give_up(self, attempt: str, *, keep: bool) -> Snapshot:
-        """Keep an attempt that has not published from doing so; return the head of the log after that."""
+        """Keep an attempt from publishing unless it has; return the head of the log."""
         for head in self._log.heads():
             if attempt in head.revoked or head.has_published(attempt):
                 break

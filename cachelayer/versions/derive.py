@@ -8,9 +8,9 @@ from typing import Any
 
 from cachelayer.provenance.environment import environment, now
 from cachelayer.records.selection import Selection
+from cachelayer.versions.append_and_subset import subset
 from cachelayer.versions.attempts import attempts_of, new_attempt
 from cachelayer.versions.commit import Committer
-from cachelayer.versions.compose import subset
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion

@@ -106,7 +106,7 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
         CorruptionError: if a manifest is not what was published.
     """
     mine, theirs = _ShardsOf(one), _ShardsOf(other)
-    first, second = _told(one.manifest.provenance, other), _told(other.manifest.provenance, one)
+    first, second = _comparable(one.manifest.provenance, other), _comparable(other.manifest.provenance, one)
     metadata = _changes(first.pop("metadata", None) or {}, second.pop("metadata", None) or {})
     return Diff(
         one=one.reference,
@@ -123,11 +123,11 @@ def compare(one: StoredVersion, other: StoredVersion) -> Diff:
     )
 
 
-def _told(provenance: Mapping[str, Any], beside: StoredVersion) -> dict[str, Any]:
+def _comparable(provenance: Mapping[str, Any], beside: StoredVersion) -> dict[str, Any]:
     """Return the provenance without what cannot be compared: values hidden by another salt."""
     is_alike = provenance.get("salt") == beside.manifest.provenance.get("salt")
-    told = provenance if is_alike else without_hidden(provenance)
-    return {name: value for name, value in told.items() if name not in ("salt", "sample")}
+    shown = provenance if is_alike else without_hidden(provenance)
+    return {name: value for name, value in shown.items() if name not in ("salt", "sample")}
 
 
 class _ShardsOf:

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from cachelayer.objects.local import storage_error
 from cachelayer.user_warnings import warn
-from cachelayer.versions.processes import Process, this_process
+from cachelayer.versions.process_identity import Process, this_process
 
-_SAID_NBYTES = 4096
+_NOTE_NBYTES = 4096
 _PAUSE = 0.05
 """Seconds between two looks at a lease that somebody else holds."""
 _SETTLING = 0.02
@@ -31,19 +31,19 @@ _SETTLING = 0.02
 
 
 @dataclass(frozen=True)
-class _Said:
+class _HolderNote:
     """What the holder of a lease wrote into it.
 
     Args:
         holder: the name that others are shown.
-        process: its process, if it could tell.
+        process: the process of the holder; None if it could not identify itself.
     """
 
     holder: str = ""
     process: Process | None = None
 
     @classmethod
-    def decode(cls, raw: bytes) -> _Said:
+    def decode(cls, raw: bytes) -> _HolderNote:
         try:
             document = json.loads(raw)
             return cls(str(document["holder"]), Process.from_json(document["process"]))
@@ -94,24 +94,24 @@ class _Lock:
         except FileNotFoundError:
             return False
 
-    def said(self) -> _Said:
+    def read_note(self) -> _HolderNote:
         """Return what the holder wrote into it."""
-        return _Said.decode(os.pread(self._descriptor, _SAID_NBYTES, 0))
+        return _HolderNote.decode(os.pread(self._descriptor, _NOTE_NBYTES, 0))
 
-    def say(self, said: _Said | None) -> None:
+    def write_note(self, note: _HolderNote | None) -> None:
         """Write who holds it; None if nobody does."""
         os.ftruncate(self._descriptor, 0)
-        if said is not None:
-            os.pwrite(self._descriptor, said.encode(), 0)
+        if note is not None:
+            os.pwrite(self._descriptor, note.encode(), 0)
 
     def is_orphan(self) -> bool:
         """Return whether its holder has ended but a forked child still has the descriptor."""
-        said = self.said()
-        if said.process is None or not said.process.has_ended():
+        note = self.read_note()
+        if note.process is None or not note.process.has_ended():
             return False
         # The next holder may have locked it and not yet written its name.
         time.sleep(_SETTLING)
-        return self.said() == said and not self.take()
+        return self.read_note() == note and not self.take()
 
     def close(self) -> None:
         """Unlock and close it."""
@@ -137,13 +137,13 @@ _locks: set[_Lock] = set()
 _no_fork = threading.RLock()
 
 
-def _let_go_in_child() -> None:
+def _release_in_child() -> None:
     for lock in list(_locks):
         lock.close_in_child()
     _no_fork.release()
 
 
-os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_let_go_in_child)
+os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_release_in_child)
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def hold(path: Path, *, on_wait: Callable[[], None] | None = None, remove: bool 
         StorageError: if the file cannot be made.
     """
     lock, has_waited = _taken(path), False
-    while isinstance(lock, _Said):
+    while isinstance(lock, _HolderNote):
         if on_wait is not None and not has_waited:
             on_wait()
         has_waited = True
@@ -184,7 +184,7 @@ def try_hold(path: Path, holder: str) -> Iterator[str]:
         StorageError: if the file cannot be opened.
     """
     lock = _taken(path)
-    if isinstance(lock, _Said):
+    if isinstance(lock, _HolderNote):
         yield lock.holder
         return
     with _held(lock, path, holder, remove=False):
@@ -196,18 +196,18 @@ def _held(lock: _Lock, path: Path, holder: str, *, remove: bool) -> Iterator[Non
     try:
         with suppress(OSError):
             # On a full disk the lock still holds.
-            lock.say(_Said(holder, this_process()))
+            lock.write_note(_HolderNote(holder, this_process()))
         yield
     finally:
         if lock.is_ours:
             with suppress(OSError):
-                lock.say(None)
+                lock.write_note(None)
                 if remove:
                     path.unlink()
         lock.close()
 
 
-def _taken(path: Path) -> _Lock | _Said:
+def _taken(path: Path) -> _Lock | _HolderNote:
     """Take the lock of a file, or return what its holder wrote.
 
     Raises:
@@ -222,7 +222,7 @@ def _taken(path: Path) -> _Lock | _Said:
         try:
             if not lock.take():
                 if not lock.is_orphan() or not _remove_orphan(path):
-                    return lock.said()
+                    return lock.read_note()
             elif lock.is_at_its_path():
                 is_ours = True
                 return lock

@@ -28,7 +28,7 @@ from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.processes import Process, this_process
+from cachelayer.versions.process_identity import Process, this_process
 
 EXPIRY = 30.0
 """Seconds without a beat after which an attempt counts as dead; ``CACHELAYER_LEASE_SECONDS`` overrides it."""
@@ -42,13 +42,13 @@ def expiry() -> float:
     Raises:
         InvalidArgumentError: if ``CACHELAYER_LEASE_SECONDS`` is not a number above 0.
     """
-    told = os.environ.get("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
+    setting = os.environ.get("CACHELAYER_LEASE_SECONDS", str(EXPIRY))
     try:
-        seconds = float(told)
+        seconds = float(setting)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"CACHELAYER_LEASE_SECONDS is {told!r}: set it to seconds, above 0")
+        raise InvalidArgumentError(f"CACHELAYER_LEASE_SECONDS is {setting!r}: set it to a number of seconds above 0")
     return seconds
 
 
@@ -112,11 +112,11 @@ class _Seen:
 
 
 class Life(Enum):
-    """What is known of an attempt that is watched."""
+    """What is known about an attempt that is watched."""
 
     ALIVE = "it has beaten since the last look"
-    DEAD = "it has ended, or has not beaten for the time of the expiry while it was watched"
-    UNKNOWN = "it was not watched for long enough"
+    DEAD = "it has ended, or has not beaten for the expiry time while it was watched"
+    UNKNOWN = "it has not been watched for long enough"
 
 
 class Watch:
@@ -133,8 +133,8 @@ class Watch:
         self._seen: dict[str, _Seen] = {}
 
     def look(self, attempt: str) -> Life:
-        """Return what is known of an attempt, from its beats now and at earlier looks."""
-        # The answer may be slow: count from the moment of the request.
+        """Return what is known about an attempt, from its beat now and at earlier calls."""
+        # The read may be slow: measure from the moment of the request.
         asked = time.monotonic()
         beat = self._store.read(paths.build_lease(self._dataset_id, attempt))
         if beat is None or _has_ended(beat):

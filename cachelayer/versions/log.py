@@ -1,7 +1,8 @@
 """The log of a dataset: the one place where versions are published, tagged and deleted.
 
-An entry is a whole snapshot under the next number, put if absent. Who loses the race for a number reads the winner's
-entry and decides again. An entry holds a token, so that a put whose reply was lost is recognised as one's own.
+Each entry is a whole snapshot, put under the next number if that is absent. A writer that loses the race for a number
+reads the winner's entry and decides again. Each entry holds a random token, by which a writer recognises its own entry
+if the reply to its put was lost.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.snapshot import Snapshot
 
 _PATIENCE = 300.0
-"""Seconds in which a writer loses the race for the next entry before it gives up."""
+"""Seconds after which a writer that keeps losing the race for the next entry gives up."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 2.0
 
 
 class Log:
-    """The log of one dataset. It is read on from where this object has last seen its end.
+    """The log of one dataset. This object remembers the newest entry that it has seen, and searches on from there.
 
     Args:
-        store: where it is kept.
-        dataset_id: whose log it is.
+        store: the store that holds it.
+        dataset_id: the dataset.
     """
 
     def __init__(self, store: ObjectStore, dataset_id: str) -> None:
@@ -38,20 +39,20 @@ class Log:
         self._seen: Snapshot | None = None
 
     def head(self) -> Snapshot:
-        """The newest snapshot; one without versions where nothing was ever published."""
+        """Return the newest snapshot; an empty one if nothing was ever published."""
         head = self._hinted() if self._seen is None else self._newest(self._seen)
         self._seen = head
         return head
 
     def _hinted(self) -> Snapshot:
-        """The newest snapshot, looked for from the number that the hint says, which may be any."""
+        """Return the newest snapshot, searching from the number in the hint, which may be wrong."""
         raw = self.store.read(paths.log_head(self.dataset_id)) or b""
         hint = int(raw) if raw.isdigit() and len(raw) < 20 else 0
         head = self._entry(self._last(hint)) if hint else None
         return self._newest(Snapshot()) if head is None else head
 
     def _newest(self, known: Snapshot) -> Snapshot:
-        """The newest snapshot, looked for from one that was seen."""
+        """Return the newest snapshot, searching from one that is known."""
         last = self._last(known.sequence)
         head = known if last == known.sequence else self._entry(last)
         if head is None:
@@ -59,7 +60,7 @@ class Log:
         return head
 
     def _last(self, sequence: int) -> int:
-        """The number of the last entry from one on; no entry is read, for older ones may be damaged."""
+        """Return the number of the last entry, counting up from one. Read no entry: older ones may be damaged."""
         while self.store.exists(self._name(sequence + 1)):
             sequence += 1
         return sequence
@@ -75,29 +76,30 @@ class Log:
     def heads(self) -> Iterator[Snapshot]:
         """Yield the newest snapshot, and a newer one each time that :meth:`append` comes too late.
 
-        Between them is a pause that is longer each time, and another one for each writer::
+        Between them is a random pause, which grows from try to try::
 
             for head in log.heads():
                 if log.append(head.with_tag(version, tag, event)):
                     break
 
         Raises:
-            StorageError: if other entries come first for minutes.
+            StorageError: if other writers add every next entry first for minutes.
         """
         until = time.monotonic() + _PATIENCE
         for number in count():
             yield self.head()
             if time.monotonic() > until:
                 break
-            # Not for secrets: writers that lose at once must not try again at once.
+            # Random, so that writers that lost together do not meet again; no secret depends on it.
             time.sleep(random.random() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number, 20)))  # noqa: S311
         raise StorageError(
-            f"{self.store.url}/{paths.log(self.dataset_id)}: for {_PATIENCE:g} s others put each next entry first, "
-            f"up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? Try again later"
+            f"{self.store.url}/{paths.log(self.dataset_id)}: for {_PATIENCE:g} s, other writers added every "
+            f"next entry first, up to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? "
+            "Try again later"
         )
 
     def append(self, decided: Snapshot) -> bool:
-        """Put the next entry, which is a head that was changed. True unless another entry came first."""
+        """Put a changed head as the next entry; return False if another entry came first."""
         entry = replace(decided, sequence=decided.sequence + 1)
         raw, name = entry.encode(uuid.uuid4().hex), self._name(entry.sequence)
         if not (self.store.put_if_absent(name, raw) or self.store.read(name) == raw):
@@ -110,16 +112,16 @@ class Log:
 
 
 def datasets(store: ObjectStore) -> list[str]:
-    """Return the folders that are datasets: those that have our log. What else lies there is somebody else's."""
+    """Return the ids of the datasets: the folders that have our log. Other folders belong to somebody else."""
     return [name for name in store.names("") if paths.is_dataset_id(name) and has_log(store, name)]
 
 
 def has_log(store: ObjectStore, dataset_id: str) -> bool:
-    """Return whether a folder has our log; one that this user may not look into has none."""
+    """Return whether a folder has our log; False for a folder that this user may not read."""
     try:
         return store.exists(paths.log_entry(dataset_id, 1))
     except StorageError as error:
-        # Whatever else fails is the store itself.
+        # Any other error is a failure of the store itself.
         if isinstance(error.__cause__, PermissionError):
             return False
         raise

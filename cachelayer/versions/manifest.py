@@ -2,8 +2,9 @@
 
 A manifest is ``{format, data, provenance, token}``. ``data`` holds codec, element spec and a column for each fact about
 the shards; ``data`` alone decides the digest. The digest of the shards is the SHA-256 of the canonical JSON (sorted
-keys, no spaces, ASCII) of codec, element spec and the columns ``records`` and ``sha256``: the same records in the same
-shard cuts have it anywhere. It is the version's, unless the version keeps only some of the records.
+keys, no spaces, ASCII) of codec, element spec and the columns ``records`` and ``sha256``: the same records, cut into
+shards at the same places, have the same digest everywhere. It is also the digest of the version, unless the version
+keeps only some of the records.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Kept:
-    """Which of the records of its shards a version has, in its order.
+    """The records of its shards that a version keeps, in the order of the version.
 
     Args:
-        records: how many.
-        digest: the version's digest, which is over the numbers of these records too.
-        start, step: the first number, and from each to the next, where they form an arithmetic progression.
-        file: otherwise the object of their numbers, little-endian int64; its name relative to the dataset.
+        records: number of records kept.
+        digest: the digest of the version, which covers the numbers of these records too.
+        start, step: the first number and the step to each next one, if the numbers form an arithmetic progression.
+        file: otherwise the object that holds the numbers as little-endian int64, named relative to the dataset.
     """
 
     records: int
@@ -44,24 +45,24 @@ class Kept:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], shard_records: int) -> Kept:
-        """Return what :meth:`to_json` gave, of shards of so many records.
+        """Return what :meth:`to_json` wrote, for shards that hold ``shard_records`` records.
 
         Raises:
-            ValueError, KeyError, TypeError: if it is something else, or names records that the shards do not have.
+            ValueError, KeyError, TypeError: if the document is malformed, or names records that the shards do not have.
         """
         digest = json_values.sha256("the digest of what is kept", document["digest"])
         if "file" in document:
             records = json_values.whole("the number of records kept", document["records"], most=json_values.MOST // 8)
             file = json_values.text("the file of what is kept", document["file"])
             if file != paths.kept(paths.attempt_of(file)):
-                raise ValueError(f"the numbers of the records kept lie in {file[:200]!r}")
+                raise ValueError(f"{file[:200]!r} is not the name of a file of record numbers")
             return cls(records, digest, file=file)
         records = json_values.whole("the number of records kept", document["records"], most=shard_records)
         start = json_values.whole("the first record kept", document["start"])
         step = json_values.whole("the step of what is kept", document["step"], -json_values.MOST)
         last = start + step * (records - 1)
         if step == 0 or (records and not 0 <= min(start, last) <= max(start, last) < shard_records):
-            raise ValueError(f"records {start} to {last} by {step} are kept of {shard_records}")
+            raise ValueError(f"records {start} to {last} by {step} are kept, but the shards hold {shard_records}")
         return cls(records, digest, start, step)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,10 +78,10 @@ class Manifest:
         codec: name of the codec.
         element_spec: the element spec.
         shards: the shards, in the order of their records.
-        provenance: how the version came to be; JSON values. No part of the digest.
+        provenance: how the version was made, as JSON values; not part of the digest.
         token: unique to this manifest.
-        segments: where records were appended, how many the shards held at first and how many came each time.
-        kept: which records of the shards the version has; None for all.
+        segments: if records were appended, the number of records of the first build and of each append.
+        kept: the records of the shards that the version keeps; None for all.
     """
 
     codec: str
@@ -124,17 +125,17 @@ class Manifest:
 
     @property
     def attempts(self) -> set[str]:
-        """The build attempts that wrote its files, but for its own."""
+        """The build attempts that wrote its shards and its file of kept record numbers."""
         kept = set() if self.kept is None or self.kept.file is None else {paths.attempt_of(self.kept.file)}
         return self.shards.attempts | kept
 
     def as_stored(self) -> Manifest:
-        """Return it as it is when it is read again: JSON has no tuples, and no classes of a user."""
+        """Return the manifest as it will be read back: JSON has neither tuples nor a user's classes."""
         spec = spec_json.from_json(spec_json.to_json(self.element_spec))
         return replace(self, element_spec=spec, provenance=json.loads(json.dumps(self.provenance)))
 
     def encode(self) -> bytes:
-        """The bytes of ``manifest.json``.
+        """Return the bytes of ``manifest.json``.
 
         Raises:
             InvalidArgumentError: if the provenance, with the metadata in it, is nested too deep to be read again.
@@ -157,11 +158,11 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes, name: str) -> Manifest:
-        """The manifest of the bytes of ``manifest.json``.
+        """Return the manifest in the bytes of ``manifest.json``.
 
         Raises:
-            FormatError: where it was written by a newer release.
-            CorruptionError: where it is cut short, not a manifest, or at odds with itself.
+            FormatError: if a newer release wrote it.
+            CorruptionError: if it is cut short, is not a manifest, or contradicts itself.
         """
         with json_values.decoding(name, "manifest"):
             document = json_values.parsed(raw)
@@ -183,7 +184,7 @@ class Manifest:
 def _segments(found: Any, shard_records: int) -> tuple[int, ...]:
     segments = tuple(json_values.whole("a segment", records) for records in json_values.items("segments", found))
     if segments and sum(segments) != shard_records:
-        raise ValueError(f"segments of {sum(segments)} records, shards of {shard_records}")
+        raise ValueError(f"the segments have {sum(segments)} records, the shards {shard_records}")
     return segments
 
 
@@ -195,5 +196,5 @@ def _provenance(found: Any) -> dict[str, Any]:
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON that is the same for equal values."""
+    """Return JSON bytes that are the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()

@@ -22,7 +22,7 @@ class Reference:
 
     Args:
         dataset_id: the dataset.
-        name: a version, a tag, or ``latest``; None where only the digest is given.
+        name: a version, a tag, or ``latest``; None if the reference has only a digest.
         digest: a prefix of the digest, or None.
     """
 
@@ -32,7 +32,7 @@ class Reference:
 
     @classmethod
     def parse(cls, dataset_id: str, version: str | None = None) -> Reference:
-        """Return the reference that a dataset and a version are, or a text such as ``cifar10@v2``.
+        """Return the reference to a version of a dataset, or the one in a text such as ``cifar10@v2``.
 
         Args:
             dataset_id: the dataset; ``@`` and the version may follow it.
@@ -52,21 +52,21 @@ class Reference:
         return cls(dataset_id, name, _digest(digest) if separator else None)
 
     def beside(self, text: str) -> Reference:
-        """Return the reference that a text is beside this one: a version of its dataset, or a whole reference.
+        """Return the reference in a text: a version of the dataset of this reference, or a whole reference.
 
-        ``v2@sha256:<digest>`` is a version of this dataset, unless the dataset itself has that name.
+        ``v2@sha256:<digest>`` is version v2 of this dataset, unless the dataset itself is called v2.
         """
         name, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
         is_whole = bool(at) and (name == self.dataset_id or not rest.startswith("sha256"))
         return Reference.parse(text) if is_whole else Reference.parse(self.dataset_id, text)
 
     def resolve(self, snapshot: Snapshot) -> VersionInfo:
-        """The version that is meant.
+        """Return the version that the reference names.
 
         Raises:
-            VersionNotFoundError: where there is none; the message names what exists.
-            InvalidArgumentError: where a digest's prefix stands for several.
-            CorruptionError: where the version is there with another digest.
+            VersionNotFoundError: if there is no such version; the message names those that exist.
+            InvalidArgumentError: if several digests begin with the prefix.
+            CorruptionError: if the version has another digest.
         """
         versions = snapshot.versions
         if self.name is None:
@@ -105,11 +105,11 @@ class Reference:
 
 
 def needed(dataset_id: str, version: Any, argument: str = "version") -> tuple[str, Any]:
-    """Return the dataset and what was passed as its version, unchecked.
+    """Return the dataset and its version, which is not checked yet.
 
     Args:
         dataset_id: the dataset; ``@`` and the version may follow it.
-        version: what the caller passed beside it.
+        version: the version, if the caller passed it separately.
         argument: the name of that argument, for messages.
 
     Raises:
@@ -118,12 +118,14 @@ def needed(dataset_id: str, version: Any, argument: str = "version") -> tuple[st
     """
     name, found = _parted(dataset_id, version, argument)
     if found is None:
-        raise InvalidNameError(f"{name!r} alone will not do: write '{name}@<{argument}>', or pass {argument}=")
+        raise InvalidNameError(f"{name!r} names no {argument}: write '{name}@<{argument}>', or pass {argument}=")
     return name, found
 
 
 def plain(dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
-    """Return the dataset and the name of its version, if ``latest`` or a digest will not do; see :func:`needed`.
+    """Return the dataset and the name of its version, for calls that take neither ``latest`` nor a digest.
+
+    The arguments are those of :func:`needed`.
 
     Raises:
         InvalidNameError: if the id or the name is invalid, or no version is named.
@@ -136,9 +138,9 @@ def plain(dataset_id: str, version: str | None, argument: str = "version") -> tu
 
 
 def _parted(text: str, version: Any, argument: str = "version") -> tuple[str, Any]:
-    """Return the dataset, and the version that stands behind an @ or was passed beside it.
+    """Return the dataset, and the version that follows an ``@`` or was passed separately.
 
-    This alone decides what ``"id@version"`` means, for every call that takes a dataset and a version.
+    Every call that takes a dataset and a version reads ``"id@version"`` with this function.
     """
     dataset_id, at, rest = text.partition("@") if isinstance(text, str) else (text, "", "")
     paths.check_name("dataset id", dataset_id)
@@ -151,7 +153,7 @@ def _parted(text: str, version: Any, argument: str = "version") -> tuple[str, An
 
 
 def split_slice(text: str) -> tuple[str, slice | None]:
-    """A reference and the slice at its end, if it has one."""
+    """Return a reference without the slice at its end, and that slice; None if it has no slice."""
     match = _SLICE.fullmatch(text)
     if match is None:
         return text, None
@@ -162,5 +164,5 @@ def split_slice(text: str) -> tuple[str, slice | None]:
 def _digest(text: str) -> str:
     match = _DIGEST.fullmatch(text)
     if match is None:
-        raise InvalidNameError(f"{text!r} is no digest: write sha256: and up to 64 hexadecimal digits")
+        raise InvalidNameError(f"{text!r} is not a digest: write sha256: and up to 64 hexadecimal digits")
     return match[1]

@@ -1,4 +1,4 @@
-"""The shards of a version, in columns: one of 100,000 shards is opened in a fraction of a second."""
+"""The shards of a version, stored in columns: a version of 100,000 shards opens in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = {
     "index_bytes": "index_nbytes",
     "index_crc32c": "index_crc32c",
 }
-# Left out where no shard has them: those of records of different sizes have none.
+# Left out if no shard has them: only shards whose records all have one size do.
 _PLACES = {"record_bytes": "record_nbytes", "first_position": "first_position"}
 _ATTEMPTS, _FILES = "attempts", "files"
 _U32 = 2**32 - 1
@@ -32,7 +32,7 @@ _MOST_IN_ALL = 2.0**62
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A shard and where it lies.
+    """A shard and its place in the store.
 
     Args:
         attempt: the build attempt that wrote it.
@@ -52,11 +52,11 @@ class ShardFile:
 
 @dataclass(frozen=True, eq=False)
 class _Files:
-    """The names of shards: runs of numbers that follow one another within an attempt.
+    """The names of shards, as runs of consecutive numbers within one build attempt.
 
     Args:
         attempts: the attempts, each once.
-        attempt, first, count: of each run the place of its attempt, its first number, and how many shards it has.
+        attempt, first, count: for each run, the index of its attempt, its first number and its number of shards.
     """
 
     attempts: Sequence[str]
@@ -66,7 +66,7 @@ class _Files:
 
     @classmethod
     def of(cls, names: Iterable[tuple[str, int]]) -> Self:
-        """The runs of attempts and numbers."""
+        """Return the runs of these names, each an attempt and a number."""
         attempts: dict[str, int] = {}
         runs: list[list[int]] = []
         for name, number in names:
@@ -79,15 +79,15 @@ class _Files:
 
     @classmethod
     def from_json(cls, attempts: Sequence[Any], files: Mapping[str, Any], shards: int) -> Self:
-        """Return what :meth:`to_json` gave, of so many shards."""
+        """Return what :meth:`to_json` wrote, for this number of shards."""
         names = [paths.check_attempt(each) for each in attempts]
         if len(set(names)) != len(names):
             raise ValueError("a build attempt is named twice")
         columns = {name: files[name] for name in cls._columns()}
         if len({len(json_values.items(name, column)) for name, column in columns.items()}) != 1:
-            raise ValueError("files in columns of different lengths")
+            raise ValueError("the columns of files differ in length")
         if sum(columns["count"]) != shards:
-            raise ValueError(f"files of {sum(columns['count'])} shards, columns of {shards}")
+            raise ValueError(f"the files are those of {sum(columns['count'])} shards, the columns of {shards}")
         return cls(
             names,
             _numbers("attempt", columns["attempt"], 0, len(names) - 1),
@@ -104,19 +104,19 @@ class _Files:
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """How many shards there are up to the end of each run."""
+        """The number of shards up to the end of each run."""
         return self.count.cumsum()
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def name(self, shard: int) -> tuple[str, int]:
-        """The attempt of a shard, and its number there."""
+        """Return the attempt of a shard, and its number within the attempt."""
         run = int(self.ends.searchsorted(shard, side="right"))
         return self.attempts[self.attempt[run]], int(self.first[run] + shard - (self.ends[run] - self.count[run]))
 
     def then(self, other: _Files) -> _Files:
-        """These and behind them others."""
+        """Return these names followed by others."""
         attempts = {name: place for place, name in enumerate(dict.fromkeys([*self.attempts, *other.attempts]))}
         places = np.array([attempts[each] for each in other.attempts], np.int64)
         columns = (self.attempt, places[other.attempt]), (self.first, other.first), (self.count, other.count)
@@ -128,10 +128,10 @@ class ShardTable(Sequence[ShardFile]):
 
     Args:
         files: their names.
-        columns: a list a column of the manifest.
+        columns: the columns of the manifest, each a list with one value a shard.
 
     Raises:
-        ValueError, KeyError, TypeError: where they are not what a manifest holds.
+        ValueError, KeyError, TypeError: if the columns are not what a manifest holds.
     """
 
     def __init__(self, files: _Files, columns: Mapping[str, list[Any]]) -> None:
@@ -141,12 +141,12 @@ class ShardTable(Sequence[ShardFile]):
         self._stats = {name: (_COLUMNS | _PLACES)[name] for name in names}
         lengths = {len(column) for column in self._columns.values()}
         if lengths != {len(files)}:
-            raise ValueError(f"columns of {sorted(lengths)} shards, files of {len(files)}")
-        self.records  # noqa: B018 - what is no number is found now
+            raise ValueError(f"the columns are those of {sorted(lengths)} shards, the files of {len(files)}")
+        self.records  # noqa: B018 - raises now if a value is not a number
 
     @classmethod
     def of(cls, shards: Iterable[ShardFile]) -> ShardTable:
-        """A table of these shards."""
+        """Return a table of these shards."""
         shards = list(shards)
         columns = {name: [getattr(shard.stats, of) for shard in shards] for name, of in (_COLUMNS | _PLACES).items()}
         for name in _PLACES:
@@ -155,7 +155,7 @@ class ShardTable(Sequence[ShardFile]):
         return cls(_Files.of((shard.attempt, shard.number) for shard in shards), columns)
 
     def then(self, other: ShardTable) -> ShardTable:
-        """These shards and behind them those of another table."""
+        """Return a table of these shards followed by those of another table."""
         names = {**self._columns, **other._columns}
         return ShardTable(
             self._files.then(other._files), {name: self._column(name) + other._column(name) for name in names}
@@ -166,10 +166,10 @@ class ShardTable(Sequence[ShardFile]):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ShardTable:
-        """The table of what :meth:`to_json` gave.
+        """Return the table that :meth:`to_json` wrote.
 
         Raises:
-            ValueError, KeyError, TypeError: if it is not what a manifest holds, or the columns contradict each other.
+            ValueError, KeyError, TypeError: if the document is malformed, or its columns contradict each other.
         """
         _check_columns(document)
         attempts, files = (
@@ -179,7 +179,7 @@ class ShardTable(Sequence[ShardFile]):
         return cls(_Files.from_json(attempts, files, len(document["records"])), document)
 
     def to_json(self) -> dict[str, Any]:
-        """The columns, and the names in runs."""
+        """Return the columns, and the names as runs."""
         return {_ATTEMPTS: list(self._files.attempts), _FILES: self._files.to_json(), **self._columns}
 
     @cached_property
@@ -194,7 +194,7 @@ class ShardTable(Sequence[ShardFile]):
 
     @property
     def sha256(self) -> list[str]:
-        """The hash of the records of each shard, in hexadecimal."""
+        """The SHA-256 of the records of each shard, in hexadecimal."""
         return self._columns["sha256"]
 
     @property
@@ -226,10 +226,10 @@ class ShardTable(Sequence[ShardFile]):
 
 
 def check_stats(stats: ShardStats) -> ShardStats:
-    """Return what is said of one shard, if a build can have written it.
+    """Return the stats of a shard, if a build can have written them.
 
     Raises:
-        ValueError, TypeError: if it cannot.
+        ValueError, TypeError: if no build can.
     """
     columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _PLACES).items()}
     _check_columns(columns)
@@ -237,10 +237,10 @@ def check_stats(stats: ShardStats) -> ShardStats:
 
 
 def _check_columns(document: Mapping[str, Any]) -> None:
-    """Raise if the columns of the shards are not what a build writes; vectorised, for there may be very many shards."""
+    """Raise if the columns of the shards are not what a build writes. Vectorised: there may be very many shards."""
     columns = {name: json_values.items(name, document[name]) for name in _COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
-        raise ValueError(f"columns of {sorted({len(column) for column in columns.values()})} shards")
+        raise ValueError(f"the columns differ in length: {sorted({len(column) for column in columns.values()})}")
     records = _numbers("records", columns["records"], 0, json_values.MOST)
     nbytes = _numbers("bytes", columns["bytes"], 0, json_values.MOST)
     for name in ("crc32c", "index_crc32c"):
@@ -251,21 +251,21 @@ def _check_columns(document: Mapping[str, Any]) -> None:
     _check_hashes(columns["sha256"])
     index_nbytes = _numbers("index_bytes", columns["index_bytes"], 0, json_values.MOST)
     if records.max(initial=0) > json_values.MOST // 32 or (index_nbytes != index.nbytes_of(records)).any():
-        raise ValueError("an index has another size than the records of its shard take")
+        raise ValueError("the size of an index does not match the number of records in its shard")
     _check_places(document, records, nbytes)
 
 
 def _check_places(document: Mapping[str, Any], records: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
-    """Raise if records of one size do not lie in their shards."""
+    """Raise if records of one size do not fit into their shards."""
     if not _PLACES.keys() & document.keys():
         return
     sizes, firsts = (json_values.items(name, document[name]) for name in _PLACES)
     known = np.array([size is not None for size in sizes], np.bool_)
     if len({len(sizes), len(firsts), len(records)}) != 1 or known.tolist() != [first is not None for first in firsts]:
-        raise ValueError("a size of records without a position, or columns of different lengths")
+        raise ValueError("record sizes and first positions do not match, or their columns differ in length")
     size = _numbers("record_bytes", [each for each in sizes if each is not None], 0, _U32)
     first = _numbers("first_position", [each for each in firsts if each is not None], 0, json_values.MOST)
-    # As floats, of which the largest products are no errors.
+    # As floats: the largest products overflow int64.
     ends = first.astype(np.float64) + size * records[known].astype(np.float64)
     if (ends > nbytes[known]).any():
         raise ValueError("records of one size reach past the end of their shard")
@@ -273,15 +273,15 @@ def _check_places(document: Mapping[str, Any], records: NDArray[np.int64], nbyte
 
 def _numbers(name: str, column: list[Any], least: int, most: int) -> NDArray[np.int64]:
     if set(map(type, column)) - {int}:
-        raise TypeError(f"the column {name} holds other than integers")
+        raise TypeError(f"the column {name} holds values that are not integers")
     numbers = np.array(column, np.int64)
     if len(numbers) and not least <= numbers.min() <= numbers.max() <= most:
-        raise ValueError(f"the column {name} holds other than numbers from {least} to {most}")
+        raise ValueError(f"the column {name} holds numbers outside {least} to {most}")
     return numbers
 
 
 def _check_hashes(column: list[Any]) -> None:
     if set(map(type, column)) - {str} or set(map(len, column)) - {64}:
-        raise ValueError("the column sha256 holds other than 64 hexadecimal digits each")
+        raise ValueError("the column sha256 holds values that are not 64 hexadecimal digits")
     if "".join(column).encode("ascii").translate(None, b"0123456789abcdef"):
-        raise ValueError("the column sha256 holds other than hexadecimal digits")
+        raise ValueError("the column sha256 holds values that are not hexadecimal")

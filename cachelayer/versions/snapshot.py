@@ -44,16 +44,16 @@ class VersionInfo:
     time: str
 
     @classmethod
-    def from_json(cls, found: Any) -> VersionInfo:
-        """Return what an entry of the log says of a version.
+    def from_json(cls, document: Any) -> VersionInfo:
+        """Return the version that an entry of the log describes.
 
         Raises:
-            ValueError, KeyError, TypeError: if it is something else.
+            ValueError, KeyError, TypeError: if the document is not what a log holds.
         """
-        info = cls(**json_values.mapping("a version", found))
+        info = cls(**json_values.mapping("a version", document))
         paths.check_name("version", info.version)
         if info.manifest != paths.manifest(paths.attempt_of(json_values.text("manifest", info.manifest))):
-            raise ValueError(f"the manifest of a version lies in {info.manifest[:200]!r}")
+            raise ValueError(f"{info.manifest[:200]!r} is not the name of a manifest")
         json_values.sha256("manifest_sha256", info.manifest_sha256)
         json_values.sha256("digest", info.digest)
         json_values.whole("records", info.records)
@@ -64,12 +64,12 @@ class VersionInfo:
 
 @dataclass(frozen=True)
 class Deletion:
-    """A version that was deleted, while its files stay for those who read it.
+    """A deleted version. Its files stay for a while, for programs that still read them.
 
     Args:
         info: the version.
-        sequence: the number of the entry that deleted it; the time of that object, by the store's clock, is when.
-        grace: seconds after which the files go.
+        sequence: the number of the log entry that deleted it; the store's own time of that object tells when.
+        grace: seconds after which the files are collected.
     """
 
     info: VersionInfo
@@ -80,13 +80,13 @@ class Deletion:
         return {"version": asdict(self.info), "sequence": self.sequence, "grace": self.grace}
 
     @classmethod
-    def from_json(cls, found: Any) -> Deletion:
-        """Return what :meth:`to_json` gave.
+    def from_json(cls, stored: Any) -> Deletion:
+        """Return the deletion that :meth:`to_json` wrote.
 
         Raises:
-            ValueError, KeyError, TypeError: if it is something else.
+            ValueError, KeyError, TypeError: if the document is not what a log holds.
         """
-        document = json_values.mapping("a deletion", found)
+        document = json_values.mapping("a deletion", stored)
         grace = document["grace"]
         if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
             raise ValueError(f"a deletion has a grace of {grace!r} seconds")
@@ -103,8 +103,8 @@ class Snapshot:
         versions: by name, in the order in which they were published.
         tags: the version that each tag names.
         revoked: build attempts that may not publish any more.
-        adopted: of those, the attempts whose files another attempt goes on with, by that other attempt.
-        deleted: the versions that were deleted, and whose files are not collected yet.
+        adopted: for each revoked attempt whose files another attempt goes on with, that other attempt.
+        deleted: the deleted versions whose files are not collected yet.
         event: what the entry changed, by whom and when.
     """
 
@@ -118,23 +118,23 @@ class Snapshot:
 
     @property
     def with_files(self) -> list[VersionInfo]:
-        """The versions whose files have to stay: all that are published, and those that were deleted a while ago."""
+        """The versions whose files have to stay: the published ones, and deleted ones that are not collected yet."""
         return [*self.versions.values(), *(each.info for each in self.deleted)]
 
     def has_published(self, attempt: str) -> bool:
-        """Return whether the manifest of a version that has its files is this attempt's."""
+        """Return whether this attempt wrote the manifest of a version that still has its files."""
         return any(paths.attempt_of(info.manifest) == attempt for info in self.with_files)
 
     def without_deletions(self, deletions: Collection[Deletion]) -> Snapshot:
-        """The snapshot in which nothing keeps the files of these deleted versions any more."""
+        """Return the snapshot in which these deletions no longer keep any files."""
         return replace(self, deleted=tuple(each for each in self.deleted if each not in deletions))
 
     def with_version(self, info: VersionInfo, event: Mapping[str, Any]) -> Snapshot:
-        """The snapshot with one more version.
+        """Return the snapshot with one more version.
 
         Raises:
-            AlreadyExistsError: where a version or tag of the name exists.
-            BuildRevokedError: where the attempt that wrote its manifest was revoked.
+            AlreadyExistsError: if a version or tag has the name.
+            BuildRevokedError: if the attempt that wrote its manifest was revoked.
         """
         if info.version in self.versions or info.version in self.tags:
             what = "version" if info.version in self.versions else "tag"
@@ -170,9 +170,9 @@ class Snapshot:
         return replace(self, tags=kept, event={**event, "version": self.tags[tag]})
 
     def without_version(self, version: str, event: Mapping[str, Any], *, force: bool, grace: float) -> Snapshot:
-        """Return the snapshot without a version, whose files stay for the grace; with ``force`` without its tags too.
+        """Return the snapshot without a version. Its files stay for ``grace`` seconds. ``force`` removes its tags too.
 
-        What was deleted under the name before waits no longer than the grace either.
+        The grace also shortens that of versions of the same name that were deleted before.
 
         Raises:
             InvalidArgumentError: if a tag names it, without ``force``.
@@ -195,28 +195,28 @@ class Snapshot:
         return replace(self, versions=versions, tags=others, deleted=tuple(deleted), event=what)
 
     def adopting(self, attempts: Collection[str], owner: str, event: Mapping[str, Any]) -> Snapshot:
-        """The snapshot in which these attempts cannot publish any more, and their files belong to another attempt.
+        """Return the snapshot that revokes these attempts and gives their files to another attempt.
 
-        An attempt that belongs to itself has given up, and left its files for another.
+        An attempt that owns itself here has given up, and left its files for another.
         """
-        # Whoever had adopted them has died too, and what else it had goes along.
+        # An attempt that had adopted one of them has died too: take over everything else that it had.
         dead = {*attempts, *({self.adopted[name] for name in attempts if name in self.adopted} - {owner})}
         taken = {*dead, *(name for name, of in self.adopted.items() if of in dead)}
         adopted = {**self.adopted, **dict.fromkeys(sorted(taken), owner)}
         return replace(self, revoked=self.revoked | taken, adopted=adopted, event=event)
 
     def without_attempts(self, attempts: Iterable[str], event: Mapping[str, Any]) -> Snapshot:
-        """The snapshot in which these attempts cannot publish any more, and nobody can go on with their files."""
+        """Return the snapshot that revokes these attempts, and in which no other attempt can go on with their files."""
         gone = frozenset(attempts)
         adopted = {name: owner for name, owner in self.adopted.items() if name not in gone}
         return replace(self, revoked=self.revoked | gone, adopted=adopted, event=event)
 
     def can_be_adopted(self, attempt: str) -> bool:
-        """Whether the files of an attempt that did not publish are there for another one to go on with."""
+        """Return whether another attempt can go on with the files of this one, which did not publish."""
         return attempt not in self.revoked or attempt in self.adopted
 
     def owner_of(self, attempt: str) -> str:
-        """The attempt that its files belong to: itself, or the one that adopted it."""
+        """Return the attempt that owns the files of this one: itself, or the one that adopted it."""
         return self.adopted.get(attempt, attempt)
 
     def encode(self, token: str) -> bytes:
@@ -235,18 +235,18 @@ class Snapshot:
 
     @classmethod
     def decode(cls, raw: bytes, name: str, sequence: int) -> Snapshot:
-        """The snapshot of the entry of this number.
+        """Return the snapshot in the log entry of this number.
 
         Raises:
-            FormatError: where it was written by a newer release.
-            CorruptionError: where it is cut short, not an entry, or that of another number.
+            FormatError: if a newer release wrote it.
+            CorruptionError: if it is cut short, is not an entry, or has another number.
         """
         with json_values.decoding(name, "entry of a log"):
             document = json_values.parsed(raw)
             json_values.check_format(document, FORMAT, "log")
             versions = [VersionInfo.from_json(info) for info in json_values.items("versions", document["versions"])]
             if json_values.whole("sequence", document["sequence"], 1) != sequence:
-                # Who committed after it would look for the head where it is not, for ever.
+                # A writer that went on from it would look for the newest entry in the wrong place, for ever.
                 raise CorruptionError(
                     f"{name}: the entry says that it is number {document['sequence']}: it was copied or edited; "
                     "restore it, or delete it and the entries after it"
@@ -261,7 +261,7 @@ class Snapshot:
                 event=json_values.mapping("event", json_values.shallow("event", document["event"])),
             )
             if len(made.versions) != len(versions):
-                raise ValueError("a version stands twice in one entry")
+                raise ValueError("the entry lists a version twice")
             return made
 
 

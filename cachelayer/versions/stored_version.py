@@ -26,10 +26,10 @@ from cachelayer.versions.snapshot import VersionInfo
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A published version as it is stored. Reads its manifest at first touch, again after a pickle.
+    """A published version as it is stored. Reads its manifest when it is first used, and again after unpickling.
 
     Args:
-        store: where it is kept.
+        store: the store that holds it.
         dataset_id: the dataset.
         info: what the log says of it.
     """
@@ -40,7 +40,7 @@ class StoredVersion:
 
     @classmethod
     def with_manifest(cls, store: ObjectStore, dataset_id: str, info: VersionInfo, manifest: Manifest) -> Self:
-        """Return a version whose manifest was just written, and need not be read."""
+        """Return a version with the manifest that was just written, so that it need not be read."""
         made = cls(store, dataset_id, info)
         made.__dict__["manifest"] = manifest
         return made
@@ -125,13 +125,13 @@ class StoredVersion:
             if Log(self.store, self.dataset_id).head().versions.get(self.info.version) != self.info:
                 raise VersionNotFoundError(
                     f"{self.name} was deleted, and its files are gone: fetch another version; "
-                    "delete(..., grace=...) says how long those of readers stay"
+                    "delete(..., grace=...) sets how long files stay for those who still read them"
                 ) from error
             raise
 
     @contextmanager
     def shard_file(self, number: int) -> Iterator[Path]:
-        """The file of a shard, with its index beside it: downloaded for the moment if the store is not local."""
+        """Yield the file of a shard, with its index beside it; if the store is not local, a temporary copy of both."""
         shard = self.manifest.shards[number]
         name = f"{self.dataset_id}/{shard.name}"
         if isinstance(self.store, LocalStore):

@@ -1,14 +1,14 @@
-"""What builds that did not end have finished, for those that go on after them.
+"""Notes of what a build has finished, from which another build resumes if it is interrupted.
 
 ::
 
-    <id>/_unfinished/<version>/<attempt>/plan.json      what is built and how, and what it took over from others
-    <id>/_unfinished/<version>/<attempt>/00005.json     a part of the build whose shards lie whole in the store
-    <id>/_unfinished/<version>/<attempt>/00005-00.run   put if absent by each who begins to build a part
-    <id>/_unfinished/<version>/<attempt>/00005-00.host  put if absent by the host that means to build a part
+    <id>/_unfinished/<version>/<attempt>/plan.json      what is built and how, and what it took over from other attempts
+    <id>/_unfinished/<version>/<attempt>/00005.json     a finished part: its shards are whole in the store
+    <id>/_unfinished/<version>/<attempt>/00005-00.run   put if absent by each process that begins a part
+    <id>/_unfinished/<version>/<attempt>/00005-00.host  put if absent by each host that claims a part
 
-They are written while a version is built, and deleted when it is published or its attempt is collected. A build that is
-not divided has a part for each shard.
+Notes are written during a build, and deleted when it is published or its attempt is collected. In a build that is not
+divided, each shard is a part.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _NOTE = re.compile(r"([0-9]{5,})[.]json", re.ASCII)
 
 @dataclass(frozen=True)
 class FinishedPart:
-    """What a part of a build came to.
+    """The result of one part of a build.
 
     Args:
         shards: its shards, whole in the store.
         nullable: the numbers of the leaves that were None in some element.
-        elements: how many elements of the source it was made from.
-        left_out: how many of them were left out.
-        first_left_out: what the first of those were.
+        elements: the number of elements of the source in it.
+        left_out: the number of those that were left out.
+        first_left_out: a description of the first of those.
     """
 
     shards: tuple[ShardFile, ...]
@@ -70,11 +70,11 @@ class Finished:
     """What a build attempt has finished.
 
     Args:
-        plan: what is built, and how: another build can go on only if this is the same.
-        parts: what is finished, by its number; a build that is not divided has a part for each shard.
+        plan: what is built, and how: only a build with an equal plan can resume.
+        parts: the finished parts by number; in a build that is not divided, each shard is a part.
         source_length: the number of elements of the source, if it was known.
         element_spec: the spec of the elements, as JSON.
-        is_divided: whether it is built in parts, with which others may help.
+        is_divided: whether it is built in parts, so that others can help.
     """
 
     plan: Mapping[str, Any]
@@ -101,11 +101,11 @@ class Finished:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far the parts of an attempt are.
+    """The progress of an attempt's parts.
 
     Args:
         finished: the numbers of the parts that are finished.
-        claims: how many hosts meant to build each of the parts, one after another.
+        claims: the number of hosts that have claimed each part, one after another.
     """
 
     finished: frozenset[int]
@@ -113,11 +113,11 @@ class Standing:
 
 
 class Unfinished:
-    """What the attempts at one version have finished.
+    """The notes of the attempts at one version.
 
     Args:
-        store: where it is kept.
-        dataset_id, version: what is built.
+        store: the store.
+        dataset_id, version: the version.
     """
 
     def __init__(self, store: ObjectStore, dataset_id: str, version: str) -> None:
@@ -125,11 +125,11 @@ class Unfinished:
         self._folder = paths.unfinished(dataset_id, version)
 
     def attempts(self) -> list[str]:
-        """Return the attempts that have left something, those that are at work among them."""
+        """Return the attempts that have notes, including those at work."""
         return [name for name in self._store.names(self._folder) if paths.is_attempt(name)]
 
     def begin(self, attempt: str, finished: Finished) -> None:
-        """Write what an attempt builds, and what it begins with."""
+        """Note what an attempt builds, and what it took over."""
         document = {
             "plan": finished.plan,
             "element_spec": finished.element_spec,
@@ -140,14 +140,14 @@ class Unfinished:
         self._store.put(f"{self._folder}/{attempt}/{_PLAN}", json.dumps(document).encode())
 
     def add(self, attempt: str, number: int, part: FinishedPart) -> bool:
-        """Note a finished part unless one of its number is noted already. True if this call did."""
+        """Note a finished part unless this part has a note already. True if this call did."""
         return self._store.put_if_absent(self._note(attempt, number), json.dumps(_row(number, part)).encode())
 
     def begun(self, attempt: str) -> Finished | None:
-        """Return what an attempt builds, and what it began with; None if it has not begun.
+        """Return what an attempt builds, and what it took over; None if it has not begun.
 
         Raises:
-            CorruptionError, FormatError: if that was damaged.
+            CorruptionError, FormatError: if the note was damaged.
         """
         name = f"{self._folder}/{attempt}/{_PLAN}"
         raw = self._store.read(name)
@@ -157,11 +157,11 @@ class Unfinished:
             return _finished(json_values.parsed(raw), [])
 
     def is_begun(self, attempt: str) -> bool:
-        """Return whether an attempt has begun, and was neither published nor given up since."""
+        """Return whether an attempt has begun, and has not been published or given up."""
         return self._store.exists(f"{self._folder}/{attempt}/{_PLAN}")
 
     def part(self, attempt: str, number: int) -> FinishedPart | None:
-        """Return a part that is noted by itself as finished; None if it is not.
+        """Return a part that has a note of its own; None if it has none.
 
         Raises:
             CorruptionError, FormatError: if the note was damaged.
@@ -177,29 +177,29 @@ class Unfinished:
             return part
 
     def begin_part(self, attempt: str, number: int) -> int:
-        """Begin to build a part, and return how often others have begun it.
+        """Note that this process begins a part, and return how often others have begun it.
 
         Raises:
-            BuildRevokedError: if the attempt was forgotten: others have published it, or go on with it.
+            BuildRevokedError: if the attempt's notes are gone: others have published it, or resume it.
         """
         run = 0
         while not self._store.put_if_absent(name := f"{self._folder}/{attempt}/{number:05}-{run:02}.run", _token()):
             run += 1
-        # Asked for afterwards: as long as the plan is there, so are the signs of all who began the part before.
+        # Check afterwards: while the plan exists, so do the notes of all processes that began this part before.
         if not self.is_begun(attempt):
             self._store.delete(name)
             raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
         return run
 
     def claim(self, attempt: str, number: int, claim: int, host: str) -> bool:
-        """Claim a part for a host, after so many others. True unless another host was quicker."""
+        """Claim a part for a host, as the claim of this number. True unless another host was quicker."""
         return self._store.put_if_absent(self._claim(attempt, number, claim), _token(host=host))
 
     def claimant(self, attempt: str, number: int, claim: int) -> str | None:
-        """Return the host that meant to build a part, after so many others.
+        """Return the host that made the claim of this number.
 
         Raises:
-            CorruptionError: if its claim was damaged.
+            CorruptionError: if the claim was damaged.
         """
         name = self._claim(attempt, number, claim)
         raw = self._store.read(name)
@@ -209,7 +209,7 @@ class Unfinished:
             return paths.check_attempt(json_values.parsed(raw)["host"])
 
     def standing(self, attempt: str) -> Standing:
-        """Return which parts are noted by themselves as finished, and how many hosts meant to build each."""
+        """Return which parts have notes of their own, and how many hosts have claimed each."""
         names = self._store.names(f"{self._folder}/{attempt}")
         claims: dict[int, int] = {}
         for number, claim in (map(int, found.groups()) for name in names if (found := _CLAIM.fullmatch(name))):
@@ -223,8 +223,8 @@ class Unfinished:
         return f"{self._folder}/{attempt}/{number:05}-{claim:02}.host"
 
     def read(self, attempt: str) -> Finished | None:
-        """Return what an attempt has finished; None if that is not known whole."""
-        # A process that was killed while it wrote a note has left a piece of it, under another name.
+        """Return all that an attempt has finished; None if its notes are incomplete."""
+        # A process that was killed while writing a note has left a piece of it, under another name.
         names = [name for name in self._store.names(f"{self._folder}/{attempt}") if name.endswith(".json")]
         with ThreadPoolExecutor(_AT_ONCE, "cachelayer-unfinished") as threads:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))
@@ -234,11 +234,11 @@ class Unfinished:
                 plan = json_values.parsed(documents.pop(_PLAN) or b"")
                 return _finished(plan, [json_values.parsed(raw) for raw in documents.values() if raw is not None])
         except (CorruptionError, FormatError):
-            # Written by another release, or damaged: then it is built anew.
+            # Another release wrote it, or it is damaged: then the build starts over.
             return None
 
     def forget(self, attempt: str) -> None:
-        """Delete what was written of an attempt: the plan first, without which nobody begins a part of it any more."""
+        """Delete the notes of an attempt: the plan first, since without it nobody begins another part."""
         with suppress(StorageError):
             self._store.delete(f"{self._folder}/{attempt}/{_PLAN}")
             self._store.delete_folder(f"{self._folder}/{attempt}")
@@ -248,7 +248,7 @@ def _finished(plan: Mapping[str, Any], rows: list[Any]) -> Finished:
     parts = dict(_part(row) for row in [*json_values.items("parts", plan["parts"]), *rows])
     length, is_divided = plan["source_length"], json_values.flag("is_divided", plan["is_divided"])
     if not is_divided and any(len(part.shards) != 1 for part in parts.values()):
-        raise ValueError("a part of other than one shard, of a build that is not divided")
+        raise ValueError("a part of a build that is not divided has other than one shard")
     spec_json.from_json(plan["element_spec"])
     return Finished(
         json_values.mapping("plan", json_values.shallow("plan", plan["plan"])),
@@ -271,7 +271,7 @@ def _row(number: int, part: FinishedPart) -> dict[str, Any]:
 
 
 def _part(found: Any) -> tuple[int, FinishedPart]:
-    """Return the part of a note, and its number."""
+    """Return the part that a note describes, and its number."""
     row = json_values.mapping("a part", found)
     part = FinishedPart(
         tuple(_shard(shard) for shard in json_values.items("shards", row["shards"])),

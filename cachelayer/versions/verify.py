@@ -1,4 +1,4 @@
-"""Checking every byte of a version."""
+"""Check every byte of a version."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arrayrecord.array_record_reader import StockReader
 from cachelayer.arrayrecord.reader import ShardReader
-from cachelayer.arrayrecord.stock import StockReader
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
@@ -30,13 +30,13 @@ _FEW_RECORDS = 64
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a check found.
+    """The result of a check.
 
     Args:
         reference: the version.
-        shards: number of shards that were checked.
-        records: number of records that were read, by array_record itself too, and had the right checksum.
-        problems: a sentence each, with the file; none where all is well.
+        shards: number of shards checked.
+        records: number of records that both we and array_record could read, and that had the right checksum.
+        problems: one sentence for each problem, which names the file; empty if all is well.
     """
 
     reference: str
@@ -46,24 +46,24 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was written."""
+        """True if everything is as it was written."""
         return not self.problems
 
     def __bool__(self) -> bool:
         return self.ok
 
     def raise_if_bad(self) -> None:
-        """Raise the problems.
+        """Raise if there are problems.
 
         Raises:
-            CorruptionError: where there are any.
+            CorruptionError: with all of them.
         """
         if self.problems:
             raise CorruptionError(f"{self.reference}: " + "; ".join(self.problems))
 
 
 def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyReport:
-    """Read every record of a version, and compare with every checksum there is."""
+    """Read every record of a version, and compare it with every checksum that is stored."""
     reference = version.name
     problems: list[str] = []
     records = 0
@@ -72,7 +72,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
     except (CorruptionError, FormatError) as error:
         return VerifyReport(reference, 0, 0, (str(error),))
     try:
-        version.kept  # noqa: B018 - which numbers the version keeps is checked when they are read
+        version.kept  # noqa: B018 - reading the numbers of the kept records checks them
     except CorruptionError as error:
         problems.append(str(error))
     with Progress(f"verify {reference}", version.manifest.shard_records, progress) as shown:
@@ -87,10 +87,10 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
 
 
 def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int, int]]:
-    """Records and bytes of batches that were read and found right.
+    """Yield the records and bytes of each batch that was read and is right.
 
     Raises:
-        CorruptionError: where something is not as it was written.
+        CorruptionError: if something is not as it was written.
     """
     with version.shard_file(number) as path:
         yield from _checked_file(path, version.manifest.shards[number].stats)
@@ -100,7 +100,7 @@ def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
     index_path = Path(paths.index_of(str(path)))
     checked = ShardReader(path, index_path, stats, "always")
     if file_checksum(path) != stats.crc32c:
-        # array_record is not shown what is not as it was written: it may end the process.
+        # Do not let array_record read a damaged file: it may end the process.
         for start in range(0, stats.records, _FEW_RECORDS):
             checked.records(np.arange(start, min(start + _FEW_RECORDS, stats.records)))
         raise CorruptionError(f"{path}: the file does not match its CRC32C")
@@ -124,10 +124,10 @@ def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
 
 
 def _compare(path: Path, start: int, records: list[bytes], found: Records) -> int:
-    """The bytes of records that array_record read, which are those that we read.
+    """Return the number of bytes of some records, if we read the same ones as array_record.
 
     Raises:
-        CorruptionError: where they are not; it names the first.
+        CorruptionError: if we read others; it names the first.
     """
     values = found.ranges(np.zeros(len(found.lengths), np.int64), found.lengths)
     if list(map(len, records)) == found.lengths.tolist() and b"".join(records) == values.tobytes():
@@ -146,5 +146,5 @@ def _check(path: Path, start: int, records: list[bytes], checksums: NDArray[np.u
 
 
 def _next_count(records: int, nbytes: int) -> int:
-    """How many records to read after these, for what compressed ones take is known only when they are read."""
+    """Return how many records to read next; compressed records tell their size only when they are read."""
     return max(1, min(_GROWTH * records, _BATCH_NBYTES * records // max(1, nbytes)))

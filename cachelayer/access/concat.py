@@ -1,0 +1,173 @@
+"""Concatenate datasets: ``cachelayer.concat`` and what it returns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Generic, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.local_shards import GroupedRecords
+from cachelayer.access.record_base import RecordBase
+from cachelayer.access.view import View
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.locks import cached_property
+from cachelayer.protocols import T
+from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.common_spec import common_spec
+from cachelayer.records.record_buffers import Records
+from cachelayer.records.selection import Selection
+from cachelayer.streams.stream import Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One of the concatenated datasets, or a view of one.
+
+    Args:
+        base: the records of the dataset.
+        selection: the records of it that the view has, in order.
+        digest: the digest of the view, in hexadecimal.
+    """
+
+    base: RecordBase
+    selection: Selection
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The number of records of each segment of the dataset; a single one if the selection mixes the segments."""
+        rows = self.selection.segments(self.base.segments)
+        filled = [segment for segment in rows if len(segment)]
+        in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
+        return tuple(map(len, rows)) if in_order else (len(self),)
+
+
+class JoinedBase(RecordBase):
+    """The records of several datasets, one after another.
+
+    Args:
+        members: one or more datasets, of one codec and compatible element specs.
+
+    Raises:
+        InvalidArgumentError: if codecs differ, or specs are incompatible; the message names the leaf.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = tuple(members)
+        self._splits = np.cumsum([0, *map(len, members)])
+        common_spec([(member.base.name, member.base.element_spec) for member in members])
+        spec = common_spec([(member.base.name, member.base.codec.spec) for member in members])
+        kinds = {member.base.codec.name: member.base.name for member in members}
+        if len(kinds) > 1:
+            raise InvalidArgumentError(f"{' and '.join(kinds.values())} have different codecs: {' and '.join(kinds)}")
+        self._codec = codec_named(next(iter(kinds)), spec)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedBase, (self.members,)
+
+    @property
+    def codec(self) -> Codec:
+        return self._codec
+
+    @property
+    def decodes(self) -> bool:
+        return all(member.base.decodes for member in self.members)
+
+    def stored(self) -> Self:
+        return type(self)([replace(member, base=member.base.stored()) for member in self.members])
+
+    @property
+    def name(self) -> str:
+        return " + ".join(member.base.name for member in self.members)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the only member, or SHA-256 over ``concat`` and the digests of all members (32 bytes each)."""
+        digests = [member.digest for member in self.members]
+        if len(digests) == 1:
+            return digests[0]
+        return hashlib.sha256(b"concat" + b"".join(map(bytes.fromhex, digests))).hexdigest()
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return tuple(size for member in self.members for size in member.segments)
+
+    @property
+    def read_together(self) -> int:
+        return min(member.base.read_together for member in self.members)
+
+    @property
+    def record_nbytes(self) -> int:
+        return max(member.base.record_nbytes for member in self.members)
+
+    def __len__(self) -> int:
+        return int(self._splits[-1])
+
+    def record(self, number: int) -> bytearray:
+        index = int(np.searchsorted(self._splits, number, side="right")) - 1
+        member = self.members[index]
+        return member.base.record(member.selection.number(number - int(self._splits[index])))
+
+    def records(self, numbers: NDArray[np.int64]) -> Records:
+        member_of = np.searchsorted(self._splits, numbers, side="right") - 1
+        groups = []
+        for index in np.unique(member_of).tolist():
+            rows = np.flatnonzero(member_of == index)
+            member = self.members[index]
+            groups.append((rows, member.base.records(member.selection.take(numbers[rows] - self._splits[index]))))
+        return groups[0][1] if len(groups) == 1 else GroupedRecords(len(numbers), groups)
+
+
+class JoinedRef(View[T], Generic[T]):
+    """Several datasets as one, with the interface of a DataRef. :func:`cachelayer.concat` returns it."""
+
+    _base: JoinedBase
+
+    def _with_selection(self, selection: Selection) -> Self:
+        return type(self)(self._base, selection)
+
+    def _stored(self) -> JoinedRef[Any]:
+        return JoinedRef(self._base.stored(), self._selection)
+
+    def __repr__(self) -> str:
+        return f"JoinedRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"
+
+
+def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
+    """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
+
+    Args:
+        refs: DataRefs, views of them, or results of ``concat``. Their element specs may differ only in which leaves may
+            be None.
+
+    Raises:
+        InvalidArgumentError: if there are no datasets, or their specs differ; the message names the leaf.
+        InvalidTypeError: for other objects.
+    """
+    if isinstance(refs, (View, Stream)) or not isinstance(refs, Iterable):
+        raise InvalidTypeError(f"concat takes a list of DataRefs, not a {type(refs).__name__}: pass concat([a, b])")
+    refs = list(refs)
+    if not refs:
+        raise InvalidArgumentError("nothing to join: pass one DataRef or more")
+    members = [member for ref in refs for member in _members(ref)]
+    # A version that was built from an empty source has no element spec, so it fits every other.
+    return JoinedRef(JoinedBase([member for member in members if member.base.element_spec is not None] or members[:1]))
+
+
+def _members(ref: View[Any]) -> Sequence[Member]:
+    if not isinstance(ref, (DataRef, JoinedRef)):
+        raise InvalidTypeError(
+            f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
+        )
+    if isinstance(ref, JoinedRef) and ref.digest == ref._base.digest:
+        return ref._base.members
+    return [Member(ref._base, ref._selection, ref.digest)]

@@ -1,0 +1,180 @@
+"""Streams over any object with a length and items, without caching it: ``cachelayer.wrap`` and what it returns."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.record_base import chosen_leaves
+from cachelayer.access.view import View
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.locks import ProcessLock
+from cachelayer.protocols import ReadingCost, T
+from cachelayer.records import tree
+from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import declared, from_element, from_elements
+from cachelayer.records.selection import Selection
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Sized(Protocol[T_co]):
+    """Anything with a length and items."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+class WrappedBase:
+    """The items of an object as records.
+
+    Args:
+        obj: the object; its ``__getitems__`` is used if it has one.
+        identity: a text that identifies its contents in digests and states.
+        declared: the spec of its items; None to infer it from them.
+    """
+
+    def __init__(self, obj: Any, identity: str, declared: tree.Tree | None = None) -> None:
+        self._obj = obj
+        self.declared = declared
+        self._lock = ProcessLock()
+        self.identity = identity
+        self._records = len(obj)
+        self.digest = hashlib.sha256(f"wrap:{self._records}:{identity}".encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return self._records
+
+    # The size is unknown before items are read. This guess leads to blocks of a few hundred items.
+    record_nbytes = 4096
+    read_together = 1024
+    reading_cost: ReadingCost = "foreign"
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return (self._records,)
+
+    @property
+    def element_spec(self) -> tree.Tree:
+        """The declared spec; if there is none, the spec of item 0."""
+        if self.declared is not None or not self._records:
+            return self.declared
+        return from_element(self.element(0))
+
+    def element(self, number: int) -> Any:
+        return self._call(lambda: _copied(self._obj[number]), [number])
+
+    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+        if not hasattr(self._obj, "__getitems__"):
+            return [self.element(number) for number in numbers.tolist()]
+        wanted = numbers.tolist()
+        items: list[Any] = self._call(lambda: [_copied(item) for item in self._obj.__getitems__(wanted)], wanted)
+        if len(items) != len(numbers):
+            raise SourceError(f"{type(self._obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
+        return items
+
+    def _call(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
+        """Return what ``read`` returns.
+
+        An IndexError or a StopIteration of the object becomes a SourceError: it would silently end loops of callers.
+        """
+        try:
+            with self._lock:
+                return read()
+        except (IndexError, StopIteration) as error:
+            raise SourceError(f"{self._items(numbers)} is not there: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            error.add_note(f"raised for {self._items(numbers)}")
+            raise
+
+    def _items(self, numbers: Sequence[int]) -> str:
+        listed = ", ".join(map(str, numbers[:8])) + ", ..." * (len(numbers) > 8)
+        what = f"item {listed}" if len(numbers) == 1 else f"one of the items {listed}"
+        return (
+            f"{what} of the {type(self._obj).__name__} wrapped as {self.identity!r}, which had {self._records} items,"
+        )
+
+    def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Any]:
+        return (self.batch(numbers, None) for numbers in batches)
+
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+        elements = self.elements(numbers)
+        spec = self.declared or (from_elements(elements) if elements else self.element_spec)
+        codec = codec_for(spec)
+        batch = codec.batch(codec.columns(elements))
+        if names is None:
+            return batch
+        chosen_leaves(spec, names)
+        return {name: batch[name] for name in spec if name in names}
+
+
+class WrappedRef(View[T], Generic[T]):
+    """Any object with a length and items, with the interface of a DataRef. :func:`cachelayer.wrap` returns it."""
+
+    _base: WrappedBase
+
+    def _with_selection(self, selection: Selection) -> Self:
+        return type(self)(self._base, selection)
+
+    @property
+    def _declared_spec(self) -> tree.Tree | None:
+        return self._base.declared
+
+    def __repr__(self) -> str:
+        return f"WrappedRef({self._base.identity!r}, records={len(self)}, digest='sha256:{self.digest}')"
+
+
+def _copied(item: Any) -> Any:
+    """Return a copy that the caller may change: the object may return the same item, or reuse its memory, later."""
+    return tree.map_structure(item, _copied_leaf)
+
+
+def _copied_leaf(_path: str, leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    # Tensors, Ragged and similar objects.
+    return copy.deepcopy(leaf) if hasattr(leaf, "__array__") and not isinstance(leaf, np.generic) else leaf
+
+
+def wrap(obj: Sized[T], *, identity: str, element_spec: tree.Tree | None = None) -> WrappedRef[T]:
+    """Return an object's items with the streams, order, shards and state of a DataRef, without caching them.
+
+    Args:
+        obj: anything with ``__len__`` and ``__getitem__``. Several threads read it, one at a time.
+        identity: a text that names the contents. A state fits every object with the same identity and length, so
+            change the identity when the contents change.
+        element_spec: the structure of an item, with leaf specs, dtypes or objects with shape and dtype. By default,
+            the items of each batch decide how it is stacked. Pass it if shapes differ between items, or if a leaf is
+            None in some items.
+
+    Raises:
+        InvalidTypeError: if the object has no length or no items.
+        InvalidArgumentError: if the identity is not a text.
+    """
+    name = type(obj).__name__
+    if not hasattr(obj, "__len__") or not hasattr(obj, "__getitem__"):
+        raise InvalidTypeError(f"a {name} has no __len__ and __getitem__: it cannot be wrapped")
+    if isinstance(obj, Mapping):
+        raise InvalidTypeError(f"a {name} has keys instead of items 0, 1, ...: wrap a list of its values, or of dicts")
+    if not isinstance(identity, str) or not identity or not _is_unicode(identity):
+        raise InvalidArgumentError(f"identity {identity!r}: pass a text that names the contents")
+    try:
+        len(obj)
+    except Exception as error:
+        raise InvalidTypeError(f"len() of a {name} failed: {type(error).__name__}: {error}") from error
+    spec = None if element_spec is None else declared(element_spec)
+    return WrappedRef(WrappedBase(obj, identity, spec))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,196 @@
+"""From a source to shards."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, count
+from typing import Any, Protocol, Self
+
+from cachelayer.builds.array_source import ArraySource
+from cachelayer.builds.batches import Batch, Elements, counted
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.encode import Encoder, LeftOut, marked
+from cachelayer.builds.encode_workers import Workers
+from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
+from cachelayer.builds.source import Seekable, Skippable, Source, from_record
+from cachelayer.builds.staging import Stage
+from cachelayer.builds.uploads import ShardNotes, Uploads
+from cachelayer.builds.writer_process import WritingProcess
+from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.progress.meter import Progress
+from cachelayer.records import spec_json
+from cachelayer.records.codec import codec_for
+from cachelayer.records.infer import from_elements
+from cachelayer.records.record_buffers import Frames
+from cachelayer.records.tree import Tree
+from cachelayer.user_warnings import warn
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import Finished
+
+_LOOK_AHEAD = 10_000
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build made.
+
+    Args:
+        codec: name of the codec.
+        spec: the spec that the elements were encoded with.
+        nullable: the numbers of its leaves that are None in some element.
+        shards: the shards, durable.
+        left_out: what was left out.
+    """
+
+    codec: str
+    spec: Tree
+    nullable: frozenset[int]
+    shards: list[ShardFile]
+    left_out: LeftOut
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of the elements, with leaves marked nullable that are None in some."""
+        return marked(self.spec, self.nullable)
+
+
+@dataclass(frozen=True)
+class EarlierShards:
+    """What an interrupted attempt wrote of the same source: it is compared, and not written again.
+
+    Args:
+        shards: its shards, by their numbers in the build.
+        element_spec: the spec of their elements, if it is known.
+        nullable: the numbers of the leaves that were None in some element.
+    """
+
+    shards: Mapping[int, ShardFile] = field(default_factory=dict)
+    element_spec: Tree | None = None
+    nullable: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, finished: Finished) -> Self:
+        """Return the shards that a build in one piece has finished."""
+        shards = {number: part.shards[0] for number, part in finished.parts.items()}
+        return cls(shards, spec_json.from_json(finished.element_spec), finished.nullable)
+
+
+NOTHING = EarlierShards()
+
+
+class Notes(ShardNotes, Protocol):
+    """Notes what a build finishes, so that another can go on after it."""
+
+    def expect_shards(self, spec: Tree) -> None:
+        """Remember the spec of the elements in the shards that come."""
+
+
+def build(
+    source: Source,
+    stage: Stage,
+    attempt: str,
+    options: BuildOptions,
+    progress: Progress,
+    *,
+    earlier: EarlierShards = NOTHING,
+    notes: Notes | None = None,
+    first_record: int = 0,
+    files: int = 0,
+) -> Built:
+    """Write the elements of a source into shards.
+
+    Args:
+        source: what to write.
+        stage: where.
+        attempt: the build attempt that the shards belong to.
+        options: how; an element spec in them goes before the source's.
+        progress: is told of what was written.
+        earlier: what an interrupted attempt wrote of the same.
+        notes: notes each finished shard; None if nobody is to go on after them.
+        first_record: the number by which errors call the first element.
+        files: the number in the name of the first shard.
+
+    Raises:
+        ElementError: for an element that does not fit the spec.
+        SourceError: if the source fails, or does not give what it gave to the earlier attempt.
+        StorageError: if the disk is full or fails.
+    """
+    first_shard, start = _start(source, options, earlier.shards)
+    begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
+    limit = None if options.max_records is None else options.max_records - start
+    batches = progress.waiting_for(
+        "the source", counted(begun.batches(limit), begun.length, first_record + start, limit)
+    )
+    known = (options.element_spec, source.element_spec, earlier.element_spec)
+    spec = next((each for each in known if each is not None), None)
+    if spec is None:
+        spec, batches = infer_spec(batches)
+    codec = codec_for(spec)
+    encoder = Encoder(codec, options.on_error, first_record + start, earlier.nullable)
+    if notes is not None:
+        notes.expect_shards(spec)
+    progress.skip(start)
+    shards = Shards(stage.folder, attempt, options.compression, options.shard_bytes, earlier.shards, first_shard, files)
+    uploads = Uploads(stage.uploader, notes, options.shard_bytes)
+    with ExitStack() as stack:
+        pipeline: ShardPipeline | WritingProcess
+        encoded: Iterator[Frames] = map(encoder.encode, batches)
+        if options.workers == 1 or isinstance(source, ArraySource):
+            pipeline = stack.enter_context(ShardPipeline(shards, progress, uploads))
+        elif isinstance(source, Seekable) and (length := options.expected(source.length)) is not None:
+            pipeline = stack.enter_context(ShardPipeline(shards, progress, uploads))
+            workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
+            blocks = progress.waiting_for("the worker processes", workers.blocks(start, length))
+            encoded = (frames for block in blocks for frames in encoder.take(block))
+        else:
+            _warn_of_one_process(source, options)
+            pipeline = stack.enter_context(WritingProcess(shards, progress, uploads))
+        for frames in encoded:
+            pipeline.write(frames, encoder.nullable)
+        written = pipeline.finish(encoder.nullable)
+    return Built(codec.name, spec, encoder.nullable, written, encoder.left_out)
+
+
+def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
+    warn(
+        f"workers={options.workers}: a source of {source.kind} cannot be divided: one process makes its elements, and "
+        "another writes them. A sequence with a length can be, most datasets, and what "
+        "cachelayer.sharded(function, count) makes"
+    )
+
+
+def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile]) -> tuple[int, int]:
+    """Return the shard and the record to begin with: the last of the shards done without a gap, if the source can seek.
+
+    That shard is compared: a source that does not repeat itself would not give it again.
+    """
+    whole = whole_shards(done)
+    # What was left out before is not known by its number in the source.
+    if whole < 2 or options.on_error == "skip" or not isinstance(source, (Seekable, Skippable)):
+        return 0, 0
+    return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
+
+
+def whole_shards(done: Container[int]) -> int:
+    """Return how many shards are done without a gap."""
+    return next(number for number in count() if number not in done)
+
+
+def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
+    """Return the spec of the first elements, and all batches again."""
+    seen: list[Batch] = []
+    elements: list[Any] = []
+    for batch in batches:
+        seen.append(batch)
+        if not isinstance(batch, Elements):
+            raise InvalidArgumentError("a source without an element spec gives elements, not batches")
+        elements.extend(batch.items)
+        try:
+            return from_elements(elements), chain(seen, batches)
+        except ElementError as error:
+            # None so far: a later element may tell what the leaf is.
+            if error.record is not None or len(elements) >= _LOOK_AHEAD:
+                raise
+    return (from_elements(elements) if elements else None), iter(seen)

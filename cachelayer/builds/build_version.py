@@ -1,0 +1,342 @@
+"""Building a version and publishing it: once, whole, or not at all.
+
+A build attempt writes shards into a folder of its own, then its manifest, and becomes a version by one entry of the
+dataset's log. What is not in the log is no version, so a build may die anywhere.
+
+Each stage returns what the next one takes::
+
+    BuildJob.of        what is to be done: source, options, parts, plan
+    Attempts.lead      whose turn it is to build the version
+    Resumption         what an interrupted attempt has finished of it
+    build, join_parts  the shards
+    Committer.publish  the version, with its manifest
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from cachelayer.builds.build_job import BuildJob
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_parts import build_parts, build_together, join_parts, remove_unnamed_shards
+from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build
+from cachelayer.builds.compare_source import check_earlier
+from cachelayer.builds.hosts import Hosts, SharedParts, refuse_other_build
+from cachelayer.builds.notes import BuildNotes
+from cachelayer.builds.part_task import PartTask
+from cachelayer.builds.resume import Resumption
+from cachelayer.builds.sharded_source import Division
+from cachelayer.builds.source import Source, metadata_of
+from cachelayer.builds.source_facts import SourceFacts
+from cachelayer.builds.source_identity import refuse_changed
+from cachelayer.builds.staging import Stage, staging
+from cachelayer.engines import Engine, engine_of
+from cachelayer.errors import BuildRevokedError, CacheLayerError, CorruptionError, SourceError, StorageError
+from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.progress.meter import Progress, Waiting, notice
+from cachelayer.provenance.environment import commit_of, environment, now
+from cachelayer.provenance.origin import Origin
+from cachelayer.records import spec_json
+from cachelayer.user_warnings import warn
+from cachelayer.versions.append_and_subset import Composition, appended
+from cachelayer.versions.attempts import Lead, attempts_of, new_attempt, pause
+from cachelayer.versions.commit import Committer
+from cachelayer.versions.derive import base_of
+from cachelayer.versions.log import Log
+from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.unfinished import Finished, Unfinished
+
+ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
+_SOON = 1.0
+"""Seconds of waiting that nobody needs to be told of."""
+
+
+class Publisher:
+    """Builds one version and publishes it, whole or not at all.
+
+    Args:
+        log: the log of the dataset, which says where to.
+        copies: keeps what is built as local copies, if the store is not local; None for none.
+        version: what is published.
+        source: what is built; a function is called when the build begins.
+        origin: what the source comes from.
+        options: how it is built.
+        base: a version that the new one begins with; None for none.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        copies: CacheFolder | None,
+        version: str,
+        source: Any,
+        origin: Origin,
+        options: BuildOptions,
+        base: StoredVersion | None = None,
+    ) -> None:
+        self._log = log
+        self._store = log.store
+        self._copies = copies
+        self._dataset_id = log.dataset_id
+        self._version = version
+        self._source = source
+        self._origin = origin
+        self._options = options
+        self._base = base
+        self._name = f"{log.dataset_id}@{version}"
+        self._committer = Committer(log, version, None if base is None else base.info)
+        self._attempts = attempts_of(log.store, log.dataset_id)
+        self._unfinished = Unfinished(log.store, log.dataset_id, version)
+        self._progress: Progress | None = None
+
+    def submit(self) -> StoredVersion:
+        """Build and publish the version, even if others build it too.
+
+        Raises:
+            AlreadyExistsError: if it is published already, or a tag has its name.
+            BuildRevokedError: if others gave the attempt up meanwhile.
+            VersionNotFoundError: if the base was deleted meanwhile.
+        """
+        self._committer.refuse_if_published()
+        attempt = new_attempt()
+        with self._attempts.running(attempt, self._status):
+            return self._build(attempt, self.job())
+
+    def build_once(self, hosts: Hosts | None = None) -> StoredVersion | None:
+        """Build and publish the version, one at a time of all who ask for it, or several hosts together.
+
+        Args:
+            hosts: those that build it together, if the source comes in parts; None for none.
+
+        Returns:
+            The version; None if another has published it meanwhile.
+        """
+        if hosts is not None:
+            job = self.job(apart=True)
+            if job.division is not None:
+                return self._build_together(job, job.division, hosts)
+            warn(
+                f"hosts: a source of {job.source.kind} cannot be divided, and one host builds it: pass "
+                "cachelayer.sharded(function, count), or a sequence with a length"
+            )
+        with Waiting(self._name, self._options.progress) as waiting:
+            while True:
+                with self._attempts.lead(self._version, self._status) as lead:
+                    if lead.is_ours:
+                        waiting.over()
+                        return self._build_unless_published(lead, None)
+                self._attempts.wait(lead, waiting)
+                if self._committer.is_published():
+                    return None
+
+    def _build_together(self, job: BuildJob, division: Division, hosts: Hosts) -> StoredVersion | None:
+        """Build it with the other hosts: one leads, which publishes it in the end, and the others help."""
+        while True:
+            with self._attempts.lead(self._version, self._status) as lead:
+                if lead.is_ours:
+                    with suppress(BuildRevokedError):
+                        return self._build_unless_published(lead, job, hosts)
+                    continue
+            try:
+                self._help(lead.attempt, job, division, hosts)
+            except CacheLayerError:
+                # It was published, or another host leads now, and what this one still built was removed.
+                over = self._committer.is_published() or self._committer.is_revoked(lead.attempt)
+                if not over and not self._attempts.dead([lead.attempt]):
+                    raise
+            pause()
+            if self._committer.is_published():
+                return None
+
+    def _build_unless_published(
+        self, lead: Lead, job: BuildJob | None, hosts: Hosts | None = None
+    ) -> StoredVersion | None:
+        """Build it as the one who leads; None if it is published by now."""
+        if lead.dead is not None:
+            if self._options.resume:
+                self._committer.adopt(lead.dead, lead.attempt)
+            else:
+                self._committer.revoke(lead.dead)
+            self._attempts.forget(lead.dead)
+        if self._committer.is_published():
+            return None
+        return self._build(lead.attempt, self.job() if job is None else job, hosts)
+
+    def job(self, *, apart: bool = False) -> BuildJob:
+        """Return what is to be done; see :meth:`BuildJob.of`."""
+        return BuildJob.of(self._source, self._origin, self._options, self._base, apart=apart)
+
+    def _help(self, lead: str, job: BuildJob, division: Division, hosts: Hosts) -> None:
+        """Build parts of what another host leads, as long as it does."""
+        begun = self._unfinished.begun(lead) if lead else None
+        if begun is None or not begun.is_divided or self._attempts.dead([lead]):
+            return
+        spec = spec_json.to_json(job.options.element_spec)
+        ours = Finished(job.plan.beside(begun.plan), spec, job.source.length, is_divided=True)
+        refuse_other_build(self._name, ours, begun)
+        name = new_attempt()
+        with (
+            self._attempts.running(name, self._status),
+            Progress(f"{self._name} (host {hosts.index})", None, job.options.progress) as progress,
+        ):
+            self._progress = progress
+            shared = SharedParts(self._task(lead, division), self._attempts, hosts, name, begun.parts)
+            build_together(shared, self._engine(), progress)
+
+    def _engine(self) -> Engine:
+        return engine_of(self._options.engine, self._options.workers)
+
+    def _task(self, attempt: str, division: Division) -> PartTask:
+        # What is kept with the version is written by the process that publishes it.
+        lean = replace(division.options, kept={})
+        return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, division.parts, lean)
+
+    def _status(self) -> str:
+        return "about to begin" if self._progress is None else str(self._progress)
+
+    def _build(self, attempt: str, job: BuildJob, hosts: Hosts | None = None) -> StoredVersion:
+        """Write the shards, and publish them."""
+        started = time.monotonic()
+        divided = job.division is not None
+        notes = BuildNotes(self._unfinished, attempt, job.plan, job.source.length, is_divided=divided)
+        with self._undone_if_it_fails(notes):
+            earlier = self._take_over(job, notes) if job.options.resume else None
+            with (
+                staging(self._store, self._copies, self._dataset_id, attempt) as stage,
+                Progress(self._name, None if hosts else job.length, job.options.progress) as progress,
+            ):
+                self._progress = progress
+                if job.division is None:
+                    built = self._in_one_piece(job, stage, notes, earlier, progress)
+                else:
+                    task = self._task(attempt, job.division)
+                    built = self._in_parts(task, notes, earlier, progress, hosts)
+                refuse_changed(job.files, job.source)
+                self._refuse_if_empty(built, job.source)
+                built.left_out.warn()
+                published = self._publish(attempt, built, self._provenance(job, built, started))
+        notes.forget()
+        if divided:
+            # Not before: what another goes on with would be among them, if it took this attempt for dead.
+            remove_unnamed_shards(self._store, self._dataset_id, attempt, built.shards)
+        return published
+
+    @contextmanager
+    def _undone_if_it_fails(self, notes: BuildNotes) -> Iterator[None]:
+        """Give the attempt up if the build fails; what it finished stays if another can go on with it.
+
+        Raises:
+            BuildRevokedError: instead of an error of the store, if others had given it up before.
+        """
+        attempt, builder = notes.attempt, os.getpid()
+        try:
+            yield
+        except BaseException as error:
+            if os.getpid() != builder:
+                # A child that the source forked: the build is its parent's.
+                raise
+            keeps = self._options.resume and notes.has_finished
+            revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
+            if not keeps:
+                notes.forget()
+            if revoked and isinstance(error, StorageError | CorruptionError):
+                raise BuildRevokedError(f"build attempt {attempt} of {self._name} was revoked: build again") from error
+            raise
+
+    def _take_over(self, job: BuildJob, notes: BuildNotes) -> Finished | None:
+        """Return what an interrupted attempt has finished, and say so."""
+        spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
+        with Waiting(self._name, job.options.progress, after=_SOON) as waiting:
+            resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
+            earlier = resumption.take_over(spec, waiting)
+        if earlier is not None:
+            notice(f"{self._name}: going on after {earlier.records:,} records that are there", job.options.progress)
+        return earlier
+
+    def _in_one_piece(
+        self, job: BuildJob, stage: Stage, notes: BuildNotes, finished: Finished | None, progress: Progress
+    ) -> Built:
+        """Build the source, after what an interrupted attempt has finished."""
+        options, earlier = job.options, NOTHING
+        if finished is not None:
+            earlier = EarlierShards.of(finished)
+            check_earlier(self._store, self._dataset_id, job.source, earlier, options)
+        kept = notes if options.resume else None
+        return build(job.source, stage, notes.attempt, options, progress, earlier=earlier, notes=kept)
+
+    def _in_parts(
+        self, task: PartTask, notes: BuildNotes, earlier: Finished | None, progress: Progress, hosts: Hosts | None
+    ) -> Built:
+        """Build the parts of the source that are not finished, here or anywhere."""
+        finished = {} if earlier is None else earlier.parts
+        task.check_repeats(finished)
+        notes.begin(task.options.element_spec)
+        if hosts is None:
+            build_parts(task, self._engine(), progress, finished)
+        else:
+            shared = SharedParts(task, self._attempts, hosts, task.attempt, finished)
+            build_together(shared, self._engine(), progress)
+        return join_parts(task, finished)
+
+    def _refuse_if_empty(self, built: Built, source: Source) -> None:
+        """Raise if there is no record, and nobody said that there may be none.
+
+        Raises:
+            SourceError: with what made the source.
+        """
+        if built.shards or self._options.allow_empty:
+            return
+        made_by = self._origin.name if callable(self._origin.source) else None
+        of = f"a source of {source.kind}" + (f", which {made_by}() made," if made_by else "")
+        left_out = built.left_out
+        if left_out.count:
+            raise SourceError(
+                f"{self._name}: on_error='skip' left out all {left_out.count} elements of {of}; {ALLOW_EMPTY}. The "
+                f"first: {left_out.first[0]}"
+            )
+        once = "an iterator gives its elements once, so pass a function that returns a new one; "
+        raise SourceError(f"{self._name}: {of} has no element: {'' if source.length == 0 else once}{ALLOW_EMPTY}")
+
+    def _provenance(self, job: BuildJob, built: Built, started: float) -> dict[str, Any]:
+        """Return what is recorded beside the data: what the user keeps with it, and how it was made."""
+        kept = self._options.kept
+        return {
+            **kept,
+            "metadata": {**metadata_of(job.source), **kept["metadata"]},
+            **built.left_out.provenance,
+            **self._origin.after_build().to_json(),
+            **commit_of(self._origin.source),
+            **({} if self._base is not None else self._known_again(job, built)),
+            "source": job.source.kind,
+            "time": now(),
+            "duration_s": round(time.monotonic() - started, 3),
+            **environment(),
+        }
+
+    def _known_again(self, job: BuildJob, built: Built) -> dict[str, Any]:
+        """Return what is recorded of the source, by which it is known again."""
+        facts = SourceFacts.of(self._source, self._options)
+        return {
+            **({"identity": identity} if (identity := job.plan.stored_identity) else {}),
+            **facts.recorded(self._store, self._dataset_id, job.source, built, self._options),
+        }
+
+    def _publish(self, attempt: str, built: Built, provenance: dict[str, Any]) -> StoredVersion:
+        shards = ShardTable.of(built.shards)
+        manifest = Manifest(built.codec, built.element_spec, shards, provenance, uuid.uuid4().hex)
+        adopted = shards.attempts - {attempt}
+        if self._base is None:
+            return self._committer.publish(attempt, Composition(manifest, {}), {}, adopted)
+        inherited = self._base.manifest.provenance.get("metadata") or {}
+        provenance["metadata"] = {**inherited, **provenance["metadata"]}
+        provenance["base"] = base_of(self._base.info)
+        made = appended(self._base, manifest, attempt)
+        return self._committer.publish(attempt, made, {"base": self._base.info.version}, adopted)

@@ -1,0 +1,149 @@
+"""Blocks: items that are read at once, and plans to read them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from cachelayer.protocols import T
+from cachelayer.streams.interruptible_future import Flag
+
+U = TypeVar("U")
+
+
+class Dropped(BaseException):
+    """Raised in a thread that reads what nobody waits for any longer."""
+
+
+class Reading:
+    """The reading of one block: whether anybody still waits for it, and how long the user's functions took.
+
+    Args:
+        stops: flags, one of which is set when nobody waits any longer.
+    """
+
+    __slots__ = ("seconds", "stops")
+
+    def __init__(self, *stops: Flag) -> None:
+        self.stops = stops
+        self.seconds = 0.0
+
+    def check(self) -> None:
+        """Raise if nobody waits any longer; called before each call of a user's function."""
+        for stop in self.stops:
+            if stop.is_set():
+                raise Dropped
+
+    def timed(self, work: Callable[..., U], *arguments: Any) -> U:
+        """Return what a function returns, and count its time as that of the user's functions."""
+        begun = time.perf_counter()
+        try:
+            return work(*arguments)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+
+class Block(Generic[T]):
+    """Items that were read at once, and the positions between them.
+
+    ``items.popleft()`` hands one out. That is a single call in C, which no signal handler interrupts, and the position
+    follows from the number of items that are left. So the two always agree.
+
+    Args:
+        begin: the position before the first item.
+        after: the position after each item; one more than there are items if the last step has no item for this shard.
+        items: what was read.
+        failure: the error that ended the block early.
+        seconds: how long the user's functions took.
+    """
+
+    __slots__ = ("_after", "_begin", "_count", "failure", "items", "seconds")
+
+    def __init__(
+        self,
+        begin: int,
+        after: Sequence[int] = (),
+        items: Iterable[T] = (),
+        failure: BaseException | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        self._begin = begin
+        self._after = after
+        self.items = deque(items)
+        self._count = len(self.items)
+        self.failure = failure
+        self.seconds = seconds
+
+    @property
+    def position(self) -> int:
+        """The position after the last item that was handed out."""
+        handed_out = self._count - len(self.items)
+        return self._after[handed_out - 1] if handed_out else self._begin
+
+    @property
+    def end(self) -> int:
+        """The position where the next block begins."""
+        return self._after[-1] if self._after else self._begin
+
+    def extended(self, item: T, after: int) -> Block[T]:
+        """Return a block of the items that are left of this one, and one more."""
+        left = len(self.items)
+        return Block(self.position, [*self._after[self._count - left : self._count], after], [*self.items, item])
+
+    def failed(self, error: BaseException) -> Block[T]:
+        """Return a block of the items that are left of this one, ended by an error."""
+        left = len(self.items)
+        return Block(self.position, self._after[self._count - left : self._count], self.items, error)
+
+    def replaced(self, change: Callable[[T, int], Any]) -> Block[Any]:
+        """Return a block of what a function makes of each item and the position after it."""
+        items = map(change, self.items, self._after)
+        return Block(self._begin, self._after, items, self.failure, self.seconds)
+
+
+@dataclass(frozen=True)
+class Plan(Generic[T]):
+    """A plan to read a block.
+
+    Args:
+        begin: the position where it begins.
+        after: the position after each item, as in :class:`Block`.
+        read: appends the items to a list, one after another.
+    """
+
+    begin: int
+    after: Sequence[int]
+    read: Callable[[list[T], Reading], None]
+
+    @property
+    def end(self) -> int:
+        """The position where the next block begins."""
+        return self.after[-1]
+
+    def load(self, stop: Flag | None, caught: type[BaseException]) -> Block[T]:
+        """Read the block; if an error ends it, keep the items before the error.
+
+        Args:
+            stop: set when nobody waits for the block any longer.
+            caught: the errors that end a block; others are raised, and the items are lost.
+        """
+        items: list[T] = []
+        failure: BaseException | None = None
+        reading = Reading() if stop is None else Reading(stop)
+        try:
+            self.read(items, reading)
+        except Dropped:
+            raise
+        except StopIteration as error:
+            failure = RuntimeError("reading the records raised StopIteration")
+            failure.__cause__ = error
+        except caught as error:
+            failure = error
+        try:
+            return Block(self.begin, self.after, items, failure, reading.seconds)
+        finally:
+            # The error's traceback holds this frame, which must not hold the error.
+            failure = None

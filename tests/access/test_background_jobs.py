@@ -1,0 +1,224 @@
+"""Work in the background: each job once, in order, whatever fails, forks or is dropped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+
+from cachelayer import CacheLayerError, CorruptionError, StorageError
+from cachelayer.access.background_jobs import BackgroundJobs
+from cachelayer.objects.local_cache import CopyOutcome
+
+
+class Doing:
+    """Does jobs as it is told to, one at a time, and keeps a list of them."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.answers: dict[int, list[CopyOutcome | CacheLayerError]] = {}
+        self.gate = threading.Event()
+        self.gate.set()
+        self._lock = threading.Lock()
+
+    def __call__(self, job: int) -> CopyOutcome:
+        assert self.gate.wait(60)
+        with self._lock:
+            self.done.append(job)
+            answer = self.answers[job].pop(0) if self.answers.get(job) else CopyOutcome.HERE
+        if isinstance(answer, CacheLayerError):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def doing() -> Doing:
+    return Doing()
+
+
+class Owner:
+    """Owns background jobs, which report each finished job to it."""
+
+    def __init__(self, doing: Doing) -> None:
+        self.told: list[int] = []
+        self.refuses: set[int] = set()
+        self.jobs: BackgroundJobs[int] = BackgroundJobs(doing, self.take, lambda job: job)
+
+    def take(self, job: int) -> None:
+        if job in self.refuses:
+            raise CorruptionError(f"{job} is damaged")
+        self.told.append(job)
+
+
+@pytest.fixture
+def owner(doing: Doing) -> Owner:
+    return Owner(doing)
+
+
+@pytest.fixture
+def jobs(owner: Owner) -> BackgroundJobs[int]:
+    return owner.jobs
+
+
+def test_every_job_is_done_once(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    threads = [threading.Thread(target=jobs.want, args=(range(20),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    jobs.wait()
+    jobs.want(range(25))
+    jobs.wait()
+    assert sorted(doing.done) == list(range(25))
+
+
+def test_the_least_in_rank_is_done_first(doing: Doing, owner: Owner) -> None:
+    jobs: BackgroundJobs[int] = BackgroundJobs(doing, owner.take, lambda job: -job, threads=1)
+    doing.gate.clear()
+    jobs.want([100])
+    jobs.want([5, 3, 1, 4, 2, 9])
+    doing.gate.set()
+    jobs.wait()
+    assert [job for job in doing.done if job != 100] == [9, 5, 4, 3, 2, 1]
+
+
+def test_each_of_many_jobs_is_ranked_once(doing: Doing, owner: Owner) -> None:
+    ranked: list[int] = []
+
+    def rank(job: int) -> int:
+        ranked.append(job)
+        return job
+
+    jobs: BackgroundJobs[int] = BackgroundJobs(doing, owner.take, rank, threads=1)
+    doing.gate.clear()
+    for first in range(0, 3000, 100):
+        jobs.want(range(first, first + 200))
+    doing.gate.set()
+    jobs.wait()
+    assert sorted(doing.done) == sorted(ranked) == list(range(3100))
+
+
+def test_its_owner_is_told_what_was_done_and_may_refuse(doing: Doing, owner: Owner) -> None:
+    doing.answers = {1: [CopyOutcome.NO_ROOM], 2: [CopyOutcome.BUSY, CopyOutcome.HERE], 3: [StorageError("full")]}
+    owner.refuses = {5}
+    owner.jobs.want(range(1, 6))
+    owner.jobs.wait()
+    assert sorted(owner.told) == [2, 4]
+    owner.jobs.want(range(1, 6))
+    owner.jobs.wait()
+    assert sorted(owner.told) == [2, 3, 4]
+    assert doing.done.count(5) == 1
+
+
+def test_a_job_that_cannot_be_done_is_not_tried_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.answers[1] = [CopyOutcome.NO_ROOM]
+    jobs.want([1, 2])
+    jobs.wait()
+    jobs.want([1, 2])
+    jobs.wait()
+    assert sorted(doing.done) == [1, 2]
+
+
+def test_a_job_that_somebody_else_is_at_is_looked_at_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.answers[1] = [CopyOutcome.BUSY, CopyOutcome.BUSY, CopyOutcome.HERE]
+    jobs.want([1, 2])
+    jobs.wait()
+    assert sorted(doing.done) == [1, 1, 1, 2]
+
+
+def test_a_job_that_failed_is_done_when_it_is_wanted_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    failure = StorageError("no answer")
+    doing.answers[1] = [failure]
+    jobs.want([1])
+    jobs.wait()
+    assert jobs.failure is failure
+    assert doing.done == [1]
+    jobs.want([1, 2])
+    jobs.wait()
+    assert sorted(doing.done) == [1, 1, 2]
+
+
+def test_a_job_whose_source_is_damaged_is_not_done_again(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.answers[1] = [CorruptionError("damaged")]
+    jobs.want([1, 2])
+    jobs.wait()
+    jobs.want([1, 3])
+    jobs.wait()
+    assert sorted(doing.done) == [1, 2, 3]
+
+
+def test_after_three_failures_in_a_row_no_job_is_done_any_more(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.answers = {job: [StorageError("full")] for job in range(10)}
+    for job in range(10):
+        jobs.want([job])
+        jobs.wait()
+    assert doing.done == [0, 1, 2]
+
+
+def test_failures_that_are_not_in_a_row_do_not_end_it(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.answers = {job: [StorageError("no answer")] for job in range(0, 10, 2)}
+    for job in range(10):
+        jobs.want([job])
+        jobs.wait()
+    assert doing.done == list(range(10))
+
+
+def test_what_is_dropped_ends_with_the_jobs_at_hand(doing: Doing) -> None:
+    owner = Owner(doing)
+    doing.gate.clear()
+    owner.jobs.want(range(100))
+    threads = list(owner.jobs._threads)
+    gone = weakref.ref(owner)
+    del owner
+    assert gone() is None
+    doing.gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert 1 <= len(threads) < 10
+    assert len(doing.done) <= len(threads)
+
+
+def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.gate.clear()
+    jobs.want([1, 2, 3])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            doing.gate, doing._lock = threading.Event(), threading.Lock()
+            doing.gate.set()
+            doing.done = []
+            jobs.wait()
+            jobs.want([2, 4])
+            jobs.wait()
+            code = 0 if sorted(doing.done) == [2, 4] else 2
+        finally:
+            os._exit(code)
+    doing.gate.set()
+    jobs.wait()
+    assert os.waitpid(child, 0)[1] == 0
+    assert sorted(doing.done) == [1, 2, 3]
+
+
+def test_the_interpreter_ends_while_a_job_is_in_work() -> None:
+    script = """
+import threading
+from cachelayer.access.background_jobs import BackgroundJobs
+begun = threading.Event()
+def never(job):
+    begun.set()
+    threading.Event().wait()
+class Owner:
+    def take(self, job):
+        pass
+owner = Owner()
+jobs = BackgroundJobs(never, owner.take, lambda job: job)
+jobs.want([1])
+begun.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""

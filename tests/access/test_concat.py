@@ -1,0 +1,159 @@
+"""Datasets one after another."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer import ArraySpec, DataRef, InvalidArgumentError, InvalidTypeError, Nullable, StateError, Storage
+
+
+def element(number: int) -> dict[str, Any]:
+    return {"n": number, "text": "x" * (number % 7), "v": np.full(3, number, np.float32)}
+
+
+SPEC = {"n": ArraySpec("int64"), "text": ArraySpec(str), "v": ArraySpec("float32", (3,))}
+
+
+@pytest.fixture(scope="module")
+def refs(tmp_path_factory: pytest.TempPathFactory) -> list[DataRef[Any]]:
+    storage = Storage(tmp_path_factory.mktemp("joined"))
+    ranges = [range(30), range(100, 112), range(200, 200), range(300, 345)]
+    return [
+        storage.cache(
+            map(element, numbers),
+            "d",
+            f"v{place}",
+            element_spec=SPEC,
+            allow_empty=True,
+            shard_bytes=900,
+            compression=[None, "zstd"][place % 2],
+        )
+        for place, numbers in enumerate(ranges)
+    ]
+
+
+def numbers_of(refs: Sequence[Any]) -> list[int]:
+    return [int(item["n"]) for ref in refs for item in ref.stream()]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_join_reads_like_its_parts_one_after_another(refs: list[DataRef[Any]], data: st.DataObject) -> None:
+    parts = data.draw(
+        st.lists(st.sampled_from([*refs, refs[0][5:20:2], refs[3].select([3, 1, 1])]), min_size=1, max_size=5)
+    )
+    joined = cachelayer.concat(parts)
+    numbers = numbers_of(parts)
+    assert len(joined) == len(numbers)
+    indices = data.draw(st.lists(st.integers(0, len(numbers) - 1), max_size=20)) if numbers else []
+    batch = joined.read(indices)
+    assert batch["n"].tolist() == [numbers[index] for index in indices]
+    assert batch["text"].tolist() == [element(numbers[index])["text"] for index in indices]
+    assert [int(item["n"]) for item in joined.__getitems__(indices)] == batch["n"].tolist()
+    assert [int(joined[index]["n"]) for index in indices] == batch["n"].tolist()
+    assert joined.read(indices, fields=("v",))["v"].tolist() == batch["v"].tolist()
+
+
+def test_a_join_streams_shuffled_sharded_and_resumed(refs: list[DataRef[Any]]) -> None:
+    joined = cachelayer.concat(refs)
+    shards = [joined.stream(8, shuffle=True, seed=5, shard=(shard, 2), remainder="keep") for shard in range(2)]
+    first, second = map(iter, shards)
+    seen = [n for _ in range(4) for it in (first, second) for n in next(it)["n"].tolist()]
+    alone = iter(joined.stream(3, shuffle=True, seed=5))
+    alone.set_state(first.get_state())
+    seen += [n for batch in alone for n in batch["n"].tolist()]
+    assert sorted(seen) == sorted(numbers_of(refs))
+
+
+def test_joins_of_the_same_records_have_the_same_digest(refs: list[DataRef[Any]]) -> None:
+    a, b, _, c = refs
+    flat = cachelayer.concat([a, b, c])
+    assert cachelayer.concat([cachelayer.concat([a, b]), c]).digest == flat.digest
+    assert cachelayer.concat([a]).digest == a.digest
+    assert len({flat.digest, cachelayer.concat([b, a, c]).digest, cachelayer.concat([a[:-1], b, c]).digest}) == 3
+    assert pickle.loads(pickle.dumps(flat)).digest == flat.digest
+    with pytest.raises(StateError, match="digest"):
+        iter(flat.stream()).set_state(iter(cachelayer.concat([b, a, c]).stream()).get_state())
+
+
+def test_a_view_of_a_join_can_be_joined_again(refs: list[DataRef[Any]]) -> None:
+    view = cachelayer.concat([refs[0], refs[1]])[28:32]
+    assert numbers_of([cachelayer.concat([view, refs[0][:1]])]) == [28, 29, 100, 101, 0]
+
+
+def test_a_record_of_one_part_does_not_move_when_another_is_joined(refs: list[DataRef[Any]]) -> None:
+    shares = {"train": 0.8, "val": 0.2}
+    before = cachelayer.concat(refs[:2]).split(shares, seed=3)
+    after = cachelayer.concat(refs).split(shares, seed=3)
+    for name in shares:
+        assert numbers_of([after[name]])[: len(before[name])] == numbers_of([before[name]])
+
+
+def test_a_leaf_that_is_none_in_one_part_may_be_none_in_all(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    whole = storage.cache([{"x": 1}, {"x": 2}], "d", "v1")
+    holed = storage.cache([{"x": 3}, {"x": None}], "d", "v2")
+    batch = cachelayer.concat([whole, holed]).read([3, 0, 2])
+    assert isinstance(batch["x"], Nullable)
+    assert batch["x"].valid.tolist() == [False, True, True]
+    assert cachelayer.concat([holed, whole])[3] == {"x": 2}
+
+
+def test_plain_bytes_can_be_joined(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    refs = [storage.cache([b"a", b"bb"], "d", "v1"), storage.cache([b"ccc"], "d", "v2")]
+    assert list(cachelayer.concat(refs)) == [b"a", b"bb", b"ccc"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            [{"x": np.int32(1)}],
+            r"leaf \['x'\] is ArraySpec\(int64\) in d@v1 and ArraySpec\(int32\) in d@v2: build them",
+        ),
+        ([{"x": 1, "y": 2}], r"leaves \['x'\], those of d@v2 .* leaves \['x'\], \['y'\]: build them"),
+        ([(1,)], "elements of d@v1 are .* those of d@v2 are"),
+        ([b"1"], "elements of d@v1 are .* those of d@v2 are"),
+    ],
+)
+def test_other_specs_are_refused_by_leaf(tmp_path: Path, other: Any, message: str) -> None:
+    storage = Storage(tmp_path)
+    refs = [storage.cache([{"x": 1}], "d", "v1"), storage.cache(other, "d", "v2")]
+    with pytest.raises(InvalidArgumentError, match=message):
+        cachelayer.concat(refs)
+
+
+def test_what_has_no_stored_records_is_refused() -> None:
+    with pytest.raises(InvalidTypeError, match=r"WrappedRef has no stored records to join: cache it first"):
+        cachelayer.concat([cachelayer.wrap([1], identity="one")])
+    with pytest.raises(InvalidArgumentError, match="nothing to join"):
+        cachelayer.concat([])
+
+
+def test_what_is_not_a_list_of_refs_is_refused(refs: list[DataRef[Any]]) -> None:
+    for wrong in (refs[0], 5):
+        with pytest.raises(InvalidTypeError, match="takes a list of DataRefs"):
+            cachelayer.concat(wrong)  # type: ignore[arg-type]
+
+
+def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: list[DataRef[Any]]) -> None:
+    nothing: Any = Storage(tmp_path).submit([], "none", "v1", allow_empty=True)
+    assert nothing.element_spec is None
+    for parts in ([refs[1], nothing], [nothing, refs[1]], [nothing, refs[1], nothing[:], nothing.select([])]):
+        joined = cachelayer.concat(parts)
+        assert numbers_of([joined]) == numbers_of([refs[1]])
+        assert (joined.digest, joined.element_spec) == (refs[1].digest, refs[1].element_spec)
+        assert sum(map(len, joined.split({"a": 0.5, "b": 0.5}, seed=1).values())) == len(refs[1])
+    for empty in (cachelayer.concat([nothing]), cachelayer.concat([nothing, nothing])):
+        assert (len(empty), list(empty), empty.element_spec) == (0, [], None)
+    assert numbers_of([cachelayer.concat([refs[1][:0], refs[0], refs[1].select([])])]) == numbers_of([refs[0]])

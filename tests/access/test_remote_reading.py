@@ -1,0 +1,484 @@
+"""Reading from object stores: by ranges at once, from local copies as they come, whatever happens to either."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import resource
+import signal
+import subprocess
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies_child import total
+from faults import Exchange, Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, stall
+from remote_child import check, epoch, read_some, rows, wait
+from repository import SUPPORT
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import CacheLayerWarning, CorruptionError, Storage
+
+CHILD = SUPPORT.joinpath("remote_child.py")
+COUNT, SHARDS = 392, 8
+SHARD_BYTES = 102_000
+SOME = [COUNT - 1, 0, 5, 200, 5]
+
+
+@pytest.fixture(scope="module", params=["gs", "s3"])
+def published(request: pytest.FixtureRequest, s3: Server, gcs: Server) -> tuple[Server, Any]:
+    server = gcs if request.param == "gs" else s3
+    return server, _publish(server)
+
+
+@pytest.fixture(scope="module")
+def on_gcs(gcs: Server) -> tuple[Server, Any]:
+    return gcs, _publish(gcs)
+
+
+def _publish(server: Server) -> Any:
+    url = server.url(new_bucket(server), "caches")
+    storage = Storage(url, storage_options=server.storage_options(), local_cache_bytes=0)
+    ref = storage.submit(rows(COUNT), "d", "v1", shard_bytes=SHARD_BYTES)
+    assert len(ref._base.version.manifest.shards) == SHARDS  # type: ignore[attr-defined]
+    return ref
+
+
+class Seen:
+    """A version behind a proxy, which counts what crosses the network."""
+
+    def __init__(self, server: Server, ref: Any, proxy: FaultProxy) -> None:
+        self.proxy = proxy
+        self.reference = ref.reference
+        self.shards = ref._base.version.manifest.shards
+        self.options = {"storage_options": server.storage_options(proxy.endpoint)}
+
+    def open(self, **options: Any) -> Any:
+        return cachelayer.open(self.reference, **{**self.options, **options})
+
+    def requests(self, what: str) -> list[Exchange]:
+        """Requests of objects with this in their names, since the last ``proxy.forget``."""
+        return [exchange for exchange in self.proxy.exchanges() if what in exchange.path]
+
+    def copied(self) -> list[str]:
+        """The shards that were copied whole; no record begins with a shard."""
+        found = (exchange for exchange in self.requests("array_record") if exchange.range.startswith("bytes=0-"))
+        return [match[0] for each in found if (match := re.search(r"shard-\d+", each.path))]
+
+    def order(self, **order: Any) -> str:
+        options = {**self.options, **order.pop("options", {})}
+        return json.dumps({"reference": self.reference, "options": options, **order})
+
+
+@pytest.fixture
+def seen(published: tuple[Server, Any]) -> Iterator[Seen]:
+    with fault_proxy(published[0].endpoint) as proxy:
+        yield Seen(*published, proxy)
+
+
+@pytest.fixture
+def seen_on_gcs(on_gcs: tuple[Server, Any]) -> Iterator[Seen]:
+    with fault_proxy(on_gcs[0].endpoint) as proxy:
+        yield Seen(*on_gcs, proxy)
+
+
+@contextmanager
+def child(order: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-W", "error::RuntimeWarning", str(CHILD), order]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def outcome(order: str) -> dict[str, Any]:
+    """What came of a child that ended well."""
+    with child(order) as process:
+        out, err = process.communicate(timeout=200)
+    assert (process.returncode, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.fixture
+def memory() -> Any:
+    """A version in memory, and its store."""
+    url = f"memory://{uuid.uuid4().hex}"
+    return Storage(url, local_cache_bytes=0).submit(rows(COUNT), "d", "v1", shard_bytes=SHARD_BYTES)
+
+
+def object_of(ref: Any, number: int, suffix: str) -> tuple[Any, str]:
+    """The store and the name of a shard or an index."""
+    name = ref._base.version.manifest.shards[number].name
+    return ref._base.version.store, f"d/{name.removesuffix('.array_record')}.{suffix}"
+
+
+def flip(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def epochs(ref: Any) -> None:
+    for seed in range(2):
+        epoch(ref, seed)
+
+
+def read_again(ref: Any) -> None:
+    """Batches that want copies each, until these are made or failed."""
+    for _ in range(5):
+        ref.read(range(64))
+        wait(ref)
+
+
+def test_a_batch_asks_for_records_and_indices_alone_and_later_ones_for_records_alone(seen: Seen) -> None:
+    ref = seen.open(local_cache_bytes=0)
+    assert not [each.path for each in seen.proxy.exchanges() if "list-type" in each.path or "prefix=" in each.path]
+    seen.proxy.forget()
+    numbers = list(range(COUNT - 1, COUNT - 257, -1))
+    assert check(ref.read(numbers)) == numbers
+    assert len(seen.requests("index")) == len({exchange.path for exchange in seen.requests("index")})
+    assert len(seen.proxy.exchanges()) == len(seen.requests("shard-")) <= 256 + SHARDS
+    seen.proxy.forget()
+    assert check(ref.read(numbers)) == numbers
+    assert len(seen.proxy.exchanges()) == len(seen.requests("array_record")) <= 256
+
+
+def test_no_read_waits_for_a_copy(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    ref = seen_on_gcs.open(local_cache=tmp_path)
+    seen_on_gcs.proxy.add(stall(containing="bytes=0-1"))
+    epoch(ref)
+    assert ref._base.shards.local_shards() == 0
+
+
+def test_once_copied_nothing_is_fetched_and_every_process_has_it(seen: Seen, tmp_path: Path) -> None:
+    ref = seen.open(local_cache=tmp_path)
+    epoch(ref)
+    assert wait(ref) == SHARDS
+    assert len(seen.copied()) == len(set(seen.copied())) == SHARDS
+    seen.proxy.forget()
+    epoch(ref, 1)
+    assert check(ref.read(SOME)) == SOME
+    assert int(ref[7]["n"]) == 7
+    assert seen.proxy.exchanges() == []
+    other = seen.open(local_cache=tmp_path)
+    seen.proxy.forget()
+    epoch(other)
+    assert seen.proxy.exchanges() == []
+    assert other._base.shards.local_shards() == SHARDS
+
+
+def test_processes_at_once_copy_each_shard_once(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    order = seen_on_gcs.order(options={"local_cache": str(tmp_path)})
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(outcome, [order] * 4))
+    assert outcomes == [{"local": SHARDS, "warnings": []}] * 4
+    assert sorted(seen_on_gcs.copied()) == sorted({Path(shard.name).stem for shard in seen_on_gcs.shards})
+
+
+def test_a_part_of_a_dataset_copies_the_shards_that_it_touches(memory: Any, tmp_path: Path) -> None:
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    first = memory._base.version.manifest.shards[0].stats.records
+    view = ref[: first // 2]
+    for _ in range(5):
+        assert check(view.read(range(len(view)))) == list(range(len(view)))
+    assert wait(ref) == 1
+    shuffled = [number for batch in view.stream(8, shuffle=True, seed=1) for number in check(batch)]
+    assert sorted(shuffled) == list(range(len(view)))
+    assert wait(ref) == 1
+
+
+def test_a_few_records_copy_nothing(memory: Any, tmp_path: Path) -> None:
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    for number in SOME:
+        assert int(ref[number]["n"]) == number
+    assert wait(ref) == 0
+    assert total(tmp_path) == 0
+
+
+def test_a_pass_in_order_has_the_next_shard_copied_before_it_comes(memory: Any, tmp_path: Path) -> None:
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    shards = ref._base.shards
+    splits = [0]
+    for shard in memory._base.version.manifest.shards:
+        splits.append(splits[-1] + shard.stats.records)
+    assert check(ref.read(range(splits[2]))) == list(range(splits[2]))
+    assert wait(ref) == 3
+    for number in range(2, SHARDS - 1):
+        run = list(range(splits[number], splits[number + 1]))
+        assert check(ref.read(run)) == run
+        assert wait(ref) == number + 2
+    assert shards.local_shards() == SHARDS
+
+
+def test_within_a_limit_a_fixed_set_is_kept_and_nothing_is_fetched_again(seen: Seen, tmp_path: Path) -> None:
+    indices = sum(shard.stats.index_nbytes for shard in seen.shards)
+    limit = indices + 3 * max(shard.stats.nbytes for shard in seen.shards)
+    ref = seen.open(local_cache=tmp_path, local_cache_bytes=limit)
+    epoch(ref)
+    kept = wait(ref)
+    assert 3 <= kept < SHARDS
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")}
+    assert total(tmp_path) <= limit
+    assert len(seen.copied()) == kept
+    seen.proxy.forget()
+    for seed in (1, 2):
+        epoch(ref, seed)
+        assert wait(ref) == kept
+    assert seen.copied() == []
+    assert seen.requests("index") == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == files
+    local = {path.stem for path in files if path.suffix == ".array_record"}
+    assert not [each.path for each in seen.requests("array_record") if re.search(r"shard-\d+", each.path)[0] in local]  # type: ignore[index]
+
+
+def test_without_room_no_file_is_written(memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "default"))
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path / "chosen", local_cache_bytes=0)
+    epoch(ref)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_killed_in_the_middle_of_a_copy_leaves_nothing_that_is_taken_for_whole(
+    seen_on_gcs: Seen, tmp_path: Path
+) -> None:
+    seen_on_gcs.proxy.add(stall(containing="bytes=0-1"))
+    order = seen_on_gcs.order(options={"local_cache": str(tmp_path)}, wait=False, until_a_part_is_there=True, stay=True)
+    with child(order) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"warnings": []}
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not list(tmp_path.rglob("*.array_record"))
+    seen_on_gcs.proxy.clear()
+    ref = seen_on_gcs.open(local_cache=tmp_path, verify="always")
+    epoch(ref)
+    assert wait(ref) == SHARDS
+    epoch(ref, 1)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+TRANSIENT = {
+    "503": partial(answer, 503),
+    "cut": partial(cut, 1000),
+    "refused": reset,
+    "lost": lose,
+}
+
+
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_faults_change_neither_records_nor_copies(seen: Seen, tmp_path: Path, name: str) -> None:
+    fault: Callable[..., Fault] = TRANSIENT[name]
+    seen.proxy.add(fault(every=5))
+    epoch(seen.open(local_cache_bytes=0))
+    ref = seen.open(local_cache=tmp_path, verify="always")
+    epoch(ref)
+    assert wait(ref) == SHARDS
+    assert [each for each in seen.proxy.exchanges() if each.fault]
+    epoch(ref, 1)
+
+
+def test_late_replies_change_neither_records_nor_copies(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    seen_on_gcs.proxy.shape(latency_ms=20)
+    ref = seen_on_gcs.open(local_cache=tmp_path, verify="always")
+    epoch(ref)
+    assert wait(ref) == SHARDS
+    epoch(ref, 1)
+
+
+def test_copies_that_cannot_be_fetched_are_done_without(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    seen_on_gcs.proxy.add(answer(403, containing="bytes=0-1"))
+    ref = seen_on_gcs.open(local_cache=tmp_path)
+    epoch(ref)
+    assert wait(ref) == 0
+    with pytest.warns(CacheLayerWarning, match="local copies cannot be made.*refused") as caught:
+        read_again(ref)
+    assert len(caught) == 1
+    seen_on_gcs.proxy.forget()
+    epoch(ref, 9)
+    wait(ref)
+    assert seen_on_gcs.copied() == []
+
+
+@pytest.mark.parametrize("suffix", ["array_record", "index"])
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_object_is_an_error_or_right_records(memory: Any, tmp_path: Path, suffix: str, damage: str) -> None:
+    store, name = object_of(memory, 3, suffix)
+    data = store.read(name)
+    middle = len(data) // 2
+    store.put(name, data[:middle] if damage == "cut" else flip(data, middle))
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    good = [number for number in range(COUNT) if not 140 < number < 210]
+    assert check(ref.read(good)) == good
+    with pytest.warns(CacheLayerWarning) if wait(ref) < SHARDS - 1 else warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(CorruptionError, match=r"shard-00003"):
+            ref.read(range(140, 210))
+        wait(ref)
+        with pytest.raises(CorruptionError, match=r"shard-00003"):
+            ref.read(range(140, 210))
+    assert check(ref.read(good)) == good
+
+
+def copy_of(folder: Path, number: int, suffix: str) -> Path:
+    (found,) = folder.rglob(f"shard-{number:05}.{suffix}")
+    return found
+
+
+@pytest.fixture
+def copied(memory: Any, tmp_path: Path) -> Any:
+    """A version of which everything is local."""
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    epoch(ref)
+    assert wait(ref) == SHARDS
+    return memory
+
+
+@pytest.mark.parametrize("suffix", ["array_record", "index"])
+@pytest.mark.parametrize("all_open", [True, False])
+def test_a_damaged_copy_is_read_over_the_network_with_one_warning(
+    copied: Any, tmp_path: Path, suffix: str, all_open: bool
+) -> None:
+    damaged = copy_of(tmp_path, 3, suffix)
+    ref = cachelayer.open(copied.reference, local_cache=tmp_path, verify="always")
+    if all_open:
+        assert check(ref.read([0, COUNT - 1])) == [0, COUNT - 1]
+    damaged.write_bytes(flip(damaged.read_bytes(), damaged.stat().st_size // 2))
+    with pytest.warns(CacheLayerWarning, match="a local copy is damaged.*shard-00003") as caught:
+        epochs(ref)
+    assert len(caught) == 1
+    assert ref._base.shards.local_shards() == SHARDS - 1
+    assert not damaged.exists()
+    again = cachelayer.open(copied.reference, local_cache=tmp_path, verify="always")
+    epoch(again)
+    epoch(again)
+    assert wait(again) == SHARDS
+
+
+def test_one_record_of_a_damaged_copy_is_read_over_the_network(copied: Any, tmp_path: Path) -> None:
+    ref = cachelayer.open(copied.reference, local_cache=tmp_path, verify="always")
+    epoch(ref)
+    damaged = copy_of(tmp_path, 3, "array_record")
+    raw = bytearray(damaged.read_bytes())
+    raw[1000:-1000:100] = bytes(255 - each for each in raw[1000:-1000:100])
+    damaged.write_bytes(raw)
+    with pytest.warns(CacheLayerWarning, match="a local copy is damaged"):
+        assert int(ref[170]["n"]) == 170
+    assert int(ref[171]["n"]) == 171
+
+
+@pytest.mark.parametrize("numbers", [[170], [170, 171]])
+def test_a_copy_that_cannot_be_opened_is_read_over_the_network_and_kept(
+    copied: Any, tmp_path: Path, numbers: list[int]
+) -> None:
+    ref = cachelayer.open(copied.reference, local_cache=tmp_path)
+    assert check(ref.read([0])) == [0]
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+    try:
+        with pytest.warns(CacheLayerWarning, match="local copies cannot be made or used.*Too many open files"):
+            found = ref.read(numbers) if len(numbers) > 1 else {"n": [ref[170]["n"]]}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    assert list(map(int, found["n"])) == numbers
+    assert copy_of(tmp_path, 3, "array_record").exists()
+
+
+@pytest.mark.parametrize("suffix", ["array_record", "index"])
+def test_a_copy_that_was_cut_or_removed_is_made_again(copied: Any, tmp_path: Path, suffix: str) -> None:
+    cut_one, removed = copy_of(tmp_path, 3, suffix), copy_of(tmp_path, 5, suffix)
+    cut_one.write_bytes(cut_one.read_bytes()[:100])
+    removed.unlink()
+    ref = cachelayer.open(copied.reference, local_cache=tmp_path)
+    epoch(ref)
+    epoch(ref, 1)
+    assert wait(ref) == SHARDS
+    assert removed.exists()
+
+
+@pytest.mark.parametrize("where", ["/proc/cachelayer", "file/cache"])
+def test_a_folder_that_cannot_be_written_is_done_without_with_one_warning(
+    memory: Any, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path / where)
+    with pytest.warns(CacheLayerWarning, match=f"cannot write local copies to.*{where}") as caught:
+        epochs(ref)
+    assert len(caught) == 1
+
+
+def test_a_folder_that_is_not_trusted_is_done_without_with_one_warning(memory: Any, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    ref = cachelayer.open(memory.reference, local_cache=shared)
+    with pytest.warns(CacheLayerWarning, match="other users may write to it.*chmod") as caught:
+        epoch(ref)
+    assert len(caught) == 1
+    assert list(shared.iterdir()) == []
+
+
+def test_a_full_folder_is_done_without_with_one_warning(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    order = seen_on_gcs.order(options={"local_cache": str(tmp_path)}, file_limit=SHARD_BYTES // 2, epochs=4)
+    found = outcome(order)
+    assert found["local"] == 0
+    (warning,) = found["warnings"]
+    assert "local copies cannot be made" in warning
+    assert "shard-" in warning
+    assert not list(tmp_path.rglob("*.array_record*"))
+
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+def test_after_fork_spawn_and_forkserver_every_range_is_right(seen: Seen) -> None:
+    found = outcome(seen.order(options={"local_cache_bytes": 0}, methods=METHODS))
+    assert [found[method] for method in METHODS] == [SOME] * 3
+
+
+def test_after_fork_spawn_and_forkserver_every_copy_is_right(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    found = outcome(seen_on_gcs.order(options={"local_cache": str(tmp_path)}, methods=METHODS))
+    assert [found[method] for method in METHODS] == [SOME] * 3
+    assert len(seen_on_gcs.copied()) == SHARDS
+
+
+def test_a_process_ends_while_copies_are_made(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    seen_on_gcs.proxy.add(stall(containing="bytes=0-1"))
+    order = seen_on_gcs.order(options={"local_cache": str(tmp_path)}, wait=False, until_a_part_is_there=True)
+    assert outcome(order) == {"warnings": []}
+
+
+def test_a_pickled_reference_reads_the_same(memory: Any, tmp_path: Path) -> None:
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    epoch(ref)
+    wait(ref)
+    assert read_some(pickle.loads(pickle.dumps(ref))) == SOME
+    assert read_some(pickle.loads(pickle.dumps(ref[:]))) == SOME
+
+
+def test_threads_read_what_is_there_while_copies_are_made(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    ref = seen_on_gcs.open(local_cache=tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda seed: epoch(ref, seed), range(8)))
+    assert wait(ref) == SHARDS
+    assert len(seen_on_gcs.copied()) == SHARDS
+
+
+def test_workers_of_grain_read_from_a_bucket(seen_on_gcs: Seen, tmp_path: Path) -> None:
+    import grain.python as grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()
+    ref = seen_on_gcs.open(local_cache=tmp_path)
+    sampler = grain.IndexSampler(COUNT, shard_options=grain.NoSharding(), shuffle=True, num_epochs=1, seed=1)
+    loader = grain.DataLoader(data_source=ref, sampler=sampler, worker_count=2)
+    assert sorted(int(element["n"]) for element in loader) == list(range(COUNT))

@@ -1,0 +1,256 @@
+"""Any object with a length and items, as a ref."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, RecordIndexError
+
+ELEMENTS = [{"x": np.full((2,), i, np.float32), "name": f"n{i}"} for i in range(7)]
+
+
+class Items:
+    """What torch calls a map-style dataset, with batched access."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError("asked one by one")
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        self.asked.append(indices)
+        return [index * 2 for index in indices]
+
+
+def test_items_are_handed_out_as_they_are_and_belong_to_the_caller() -> None:
+    ref = cachelayer.wrap(ELEMENTS, identity="elements")
+    assert len(ref) == 7
+    for mine, theirs in ((ref[0], ELEMENTS[0]), (ref[-1], ELEMENTS[-1]), (ref[2:5][1], ELEMENTS[3])):
+        assert mine["name"] == theirs["name"]
+        assert mine["x"].tolist() == theirs["x"].tolist()
+    taken = ref.__getitems__([4, -1])[0]
+    taken["x"] += 1
+    assert taken["x"].tolist() != ELEMENTS[4]["x"].tolist()
+    assert [element["name"] for element in ref] == [f"n{i}" for i in range(7)]
+    with pytest.raises(RecordIndexError):
+        ref[7]
+
+
+def test_batches_are_stacked_like_those_of_cached_records(tmp_path: Any) -> None:
+    wrapped = cachelayer.wrap(ELEMENTS, identity="elements")
+    cached = cachelayer.Storage(tmp_path).submit(ELEMENTS, "elements", "v1")
+    assert wrapped.element_spec == cached.element_spec == {"x": ArraySpec(np.float32, (2,)), "name": ArraySpec(str)}
+    for indices in ([], [3], [5, 0, -1]):
+        for fields in (None, ("x",), ["name", "x"]):
+            ours, theirs = wrapped.read(indices, fields), cached.read(indices, fields)
+            assert list(ours) == list(theirs)
+            for name in ours:
+                assert ours[name].dtype == theirs[name].dtype
+                np.testing.assert_array_equal(ours[name], theirs[name])
+    for ours, theirs in zip(wrapped.stream(3), cached.stream(3), strict=True):
+        np.testing.assert_array_equal(ours["x"], theirs["x"])
+
+
+def test_writing_into_a_batch_leaves_the_object_alone() -> None:
+    ref = cachelayer.wrap(ELEMENTS, identity="elements")
+    for indices in ([0], [0, 1]):
+        ref.read(indices)["x"][:] = 99
+    assert ELEMENTS[0]["x"].tolist() == [0, 0]
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="no field 'y'"):
+        cachelayer.wrap(ELEMENTS, identity="elements").read([0], ("y",))
+
+
+def test_items_are_asked_for_together_where_the_object_can() -> None:
+    items = Items()
+    ref = cachelayer.wrap(items, identity="items")
+    assert ref.read([3, -1]).tolist() == [6, 38]
+    assert items.asked == [[3, 19]]
+    assert [batch.tolist() for batch in ref.stream(10, prefetch=0)] == [list(range(0, 20, 2)), list(range(20, 40, 2))]
+
+
+def test_the_identity_and_the_length_decide_the_digest() -> None:
+    def digest(records: int, identity: str) -> str:
+        return cachelayer.wrap(range(records), identity=identity).digest
+
+    assert digest(5, "a") == cachelayer.wrap([0] * 5, identity="a").digest
+    assert digest(5, "a") == hashlib.sha256(b"wrap:5:a").hexdigest()
+    assert len({digest(5, "a"), digest(6, "a"), digest(5, "b")}) == 3
+    assert cachelayer.wrap(range(5), identity="a")[1:].digest != digest(4, "a")
+
+
+def test_a_ref_says_what_it_is() -> None:
+    ref = cachelayer.wrap(range(5), identity="five")
+    assert repr(ref) == f"WrappedRef('five', records=5, digest='sha256:{ref.digest}')"
+    assert repr(ref) == repr(cachelayer.wrap(range(5), identity="five"))
+
+
+def test_a_ref_is_pickled_with_its_object() -> None:
+    view = pickle.loads(pickle.dumps(cachelayer.wrap(list(range(10)), identity="ten")[::3]))
+    assert list(view) == [0, 3, 6, 9]
+    assert view.digest == cachelayer.wrap(list(range(10)), identity="ten")[::3].digest
+
+
+def test_an_empty_object_is_an_empty_ref() -> None:
+    ref: Any = cachelayer.wrap([], identity="nothing")
+    assert len(ref) == 0
+    assert list(ref) == []
+    with pytest.raises(IndexError):
+        ref[0]
+
+
+@pytest.mark.parametrize("obj", [5, iter([1]), (i for i in range(3)), {1, 2}, None])
+def test_what_has_no_length_or_items_is_refused(obj: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=f"a {type(obj).__name__} has no __len__ and __getitem__"):
+        cachelayer.wrap(obj, identity="x")
+
+
+@pytest.mark.parametrize("identity", ["", None, 5, b"x", "\ud800"])
+def test_an_identity_is_a_text(identity: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"identity .* pass a text that names the contents"):
+        cachelayer.wrap([1], identity=identity)
+
+
+def test_mapping_reads_each_item_once() -> None:
+    asked: list[int] = []
+
+    def item(index: int) -> dict[str, Any]:
+        asked.append(index)
+        return {"code": np.bytes_(b"abc"), "n": None if index == 0 else float(index)}
+
+    ref = cachelayer.wrap(Odd(4, item), identity="odd")
+    assert [batch["n"] for batch in ref.stream(1).map(dict)] == [None, 1.0, 2.0, 3.0]
+    assert asked == [0, 1, 2, 3]
+
+
+def test_a_declared_spec_holds_for_every_batch() -> None:
+    rows = [{"v": np.arange(n % 3), "n": None if n == 1 else float(n)} for n in range(6)]
+    spec = {"v": cachelayer.ArraySpec("int64", (None,)), "n": cachelayer.ArraySpec("float64", nullable=True)}
+    ref = cachelayer.wrap(rows, identity="rows", element_spec=spec)
+    for batch in ref.stream(1):
+        assert isinstance(batch["v"], cachelayer.Ragged)
+        assert isinstance(batch["n"], cachelayer.Nullable)
+    assert ref.element_spec == spec
+
+
+class Odd:
+    """An object that is not what it says."""
+
+    def __init__(self, length: Any, item: Any) -> None:
+        self.length, self.item = length, item
+
+    def __len__(self) -> int:
+        if isinstance(self.length, Exception):
+            raise self.length
+        return int(self.length) if isinstance(self.length, int) else self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.item(index)
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("fault", [IndexError, StopIteration])
+def test_an_object_with_fewer_items_than_it_said_does_not_end_the_stream(
+    batch: int | None, fault: type[Exception]
+) -> None:
+    def item(index: int) -> int:
+        if index >= 3:
+            raise fault("no more")
+        return index
+
+    ref = cachelayer.wrap(Odd(5, item), identity="odd")
+    message = r"item 3 of the Odd wrapped as 'odd', which had 5 items, is not there: \w+: no more"
+    with pytest.raises(cachelayer.SourceError, match=message) as caught:
+        list(ref.stream(batch))
+    assert isinstance(caught.value.__cause__, fault)
+    with pytest.raises(cachelayer.SourceError, match=message):
+        ref[-2]
+
+
+def test_an_object_that_shrinks_or_grows_later_keeps_its_numbers() -> None:
+    items = [0, 1, 2, 3]
+    ref = cachelayer.wrap(items, identity="items")
+    items.append(4)
+    assert (len(ref), ref[-1], list(ref)) == (4, 3, [0, 1, 2, 3])
+    del items[2:]
+    with pytest.raises(cachelayer.SourceError, match="item 3"):
+        ref.read([1, 3])
+
+
+def test_an_error_of_an_item_stays_what_it_is_and_says_which_item() -> None:
+    def item(index: int) -> int:
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError) as caught:
+        cachelayer.wrap(Odd(5, item), identity="odd")[4]
+    assert "item 4 of the Odd wrapped as 'odd'" in caught.value.__notes__[0]
+
+
+@pytest.mark.needs("torch")
+def test_items_in_memory_that_is_used_again_are_kept_apart() -> None:
+    import torch
+
+    array, tensor = np.zeros(2), torch.zeros(2)
+
+    def item(index: int) -> dict[str, Any]:
+        array[:] = index
+        tensor[:] = index
+        return {"a": array, "t": tensor, "r": cachelayer.Ragged(array, np.array([0, 1, 2]))}
+
+    ref = cachelayer.wrap(Odd(3, item), identity="odd")
+    found = ref.__getitems__([0, 1, 2])
+    for leaf in ("a", "t"):
+        assert [element[leaf].tolist() for element in found] == [[0, 0], [1, 1], [2, 2]]
+    assert [element["r"].to_list() for element in found] == [[[0], [0]], [[1], [1]], [[2], [2]]]
+    assert ref.read([0, 1, 2])["t"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("length", [-1, 1.5, "3", NotImplementedError("no length"), TypeError("endless")])
+def test_a_length_that_is_none_is_refused(length: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"len\(\) of a Odd failed"):
+        cachelayer.wrap(Odd(length, int), identity="odd")
+
+
+@pytest.mark.parametrize("obj", [list, np.array(3)])
+def test_what_only_looks_as_if_it_had_items_is_refused(obj: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"len\(\) of a .* failed"):
+        cachelayer.wrap(obj, identity="x")
+
+
+def test_a_dict_is_no_sequence_of_items() -> None:
+    with pytest.raises(InvalidTypeError, match=r"a dict has keys instead of items 0, 1, \.\.\.: wrap a list"):
+        cachelayer.wrap({"x": [1, 2], "y": [3, 4]}, identity="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (5, InvalidArgumentError),
+        ("x", InvalidArgumentError),
+        (b"x", InvalidArgumentError),
+        ([["x"]], InvalidTypeError),
+        ([None], InvalidTypeError),
+        (["x", "y"], InvalidArgumentError),
+    ],
+)
+def test_fields_are_keys(fields: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="field"):
+        cachelayer.wrap(ELEMENTS, identity="elements").read([0], fields)
+
+
+def test_fields_may_come_from_an_iterator() -> None:
+    ref = cachelayer.wrap(ELEMENTS, identity="elements")
+    assert list(ref.read([0], iter(["x"]))) == ["x"]  # type: ignore[arg-type]
+    assert list(ref.read([0], ("name", "x", "name"))) == ["x", "name"]

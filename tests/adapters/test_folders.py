@@ -1,0 +1,253 @@
+"""Folders of files, and numpy's own files, as sources."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+from repository import ROOT
+from source_conformance import SourceConformance, assert_seeks
+
+import cachelayer
+from cachelayer import ArraySpec, AudioSpec, ImageSpec, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.adapters.folders import from_audio_folder, from_files, from_image_folder
+from cachelayer.adapters.npy import from_npy, from_npz
+
+DOCS = ROOT / "docs" / "files.md"
+CLASSES = ["cat", "dog"]
+
+
+def pixels(number: int) -> Any:
+    return np.full((2 + number % 2, 3, 3), number % 256, np.uint8)
+
+
+def write_images(folder: Path, count: int) -> Path:
+    for number in range(count):
+        inner = folder / CLASSES[int(number >= count // 2)] / f"part{number % 2}"
+        inner.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels(number)).save(inner / f"{number:05d}.PNG")
+    return folder
+
+
+class TestFiles(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        for number in range(count):
+            (folder / "files" / f"{number // 100:03d}").mkdir(parents=True, exist_ok=True)
+            (folder / "files" / f"{number // 100:03d}" / f"{number:05d}.bin").write_bytes(b"x" * (number % 50))
+        (folder / "files" / "notes.txt").touch()
+        return from_files(folder / "files", "*.bin")
+
+    def element(self, number: int) -> Any:
+        return {"path": f"{number // 100:03d}/{number:05d}.bin", "data": b"x" * (number % 50)}
+
+
+class TestNpy(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        np.save(folder / "x.npy", np.arange(6 * count, dtype=">i4").reshape(count, 2, 3))
+        np.save(folder / "y.npy", np.asfortranarray(np.arange(2 * count, dtype=np.float32).reshape(count, 2)))
+        return from_npy({"x": folder / "x.npy", "y": str(folder / "y.npy")})
+
+    def element(self, number: int) -> Any:
+        return {
+            "x": np.arange(6 * number, 6 * number + 6, dtype=np.int32).reshape(2, 3),
+            "y": np.arange(2 * number, 2 * number + 2, dtype=np.float32),
+        }
+
+
+class TestNpz(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        x = np.arange(6 * count, dtype=np.uint16).reshape(count, 2, 3)
+        np.savez_compressed(folder / "a.npz", x_train=x, y_train=np.arange(count, dtype=">i8"), x_test=x[:0])
+        return from_npz(folder / "a.npz", {"image": "x_train", "label": "y_train"})
+
+    def element(self, number: int) -> Any:
+        image = np.arange(6 * number, 6 * number + 6).astype(np.uint16).reshape(2, 3)
+        return {"image": image, "label": np.int64(number)}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path / "cache")
+
+
+def test_images_have_the_label_of_their_folder(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images", 9)
+    (root / "cat" / "notes.txt").touch()
+    (root / ".hidden").mkdir()
+    ref = storage.cache(from_image_folder(root), "d", "v1")
+    assert ref.element_spec == {"image": ArraySpec("uint8", (None, None, 3)), "label": ArraySpec("int64")}
+    assert ref.metadata["classes"] == CLASSES
+    assert [row["label"] for row in ref] == [0] * 4 + [1] * 5
+    for row, number in zip(ref, [0, 2, 1, 3, 4, 6, 8, 5, 7], strict=True):
+        np.testing.assert_array_equal(row["image"], pixels(number))
+    assert ref.raw()[0]["image"] == (root / "cat" / "part0" / "00000.PNG").read_bytes()
+
+
+def test_sounds_have_the_label_of_their_folder(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    for number, name in enumerate(CLASSES):
+        (tmp_path / "sounds" / name).mkdir(parents=True)
+        samples = np.full(10, number / 4, np.float32)
+        soundfile.write(tmp_path / "sounds" / name / "a.wav", samples, 8000, subtype="FLOAT")
+    ref = storage.cache(from_audio_folder(tmp_path / "sounds", sampling_rate=8000, channels=1), "d", "v1")
+    assert ref.raw().element_spec["audio"] == AudioSpec(8000, 1)
+    assert [row["audio"].tolist() for row in ref] == [[0.0] * 10, [0.25] * 10]
+
+
+def test_folders_are_read_through_fsspec(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images", 4)
+    fsspec.filesystem("memory").put(str(root), "/folders", recursive=True)
+    ref = storage.cache(from_image_folder("memory://folders"), "d", "v1")
+    assert ref.digest == storage.cache(from_image_folder(root), "d", "v2").digest
+    assert storage.cache(from_files("memory://folders"), "e", "v1")[0]["path"] == "cat/part0/00000.PNG"
+
+
+def test_any_files_are_decoded_as_declared(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images", 2)
+    ref = storage.cache(from_files(root), "d", "v1", element_spec={"path": str, "data": ImageSpec("L")})
+    assert ref[1]["data"].tolist() == [[1] * 3] * 3
+
+
+def test_a_class_without_images_would_shift_the_labels_and_is_refused(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    root = write_images(tmp_path / "images", 4)
+    (root / "bird").mkdir()
+    with pytest.raises(InvalidArgumentError, match=r"the folder 'bird' has no file that ends in \.jpg"):
+        storage.cache(from_image_folder(root), "d", "v1")
+
+
+def test_an_image_beside_the_classes_is_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images", 4)
+    Image.fromarray(pixels(0)).save(root / "stray.png")
+    with pytest.raises(InvalidArgumentError, match=r"stray\.png is not in the folder of a class"):
+        storage.cache(from_image_folder(root), "d", "v1")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_record(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images", 4)
+    source = from_files(root)
+    assert source.length == 4
+    (root / "dog" / "part1" / "00003.PNG").unlink()
+    with pytest.raises(SourceError, match=r"00003\.PNG cannot be read, at record 3: FileNotFoundError"):
+        storage.cache(source, "d", "v1")
+
+
+@pytest.mark.parametrize("read", [from_files, from_image_folder, from_audio_folder])
+def test_a_folder_that_is_not_there_or_empty_is_an_error(
+    storage: cachelayer.Storage, tmp_path: Path, read: Any
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("nope", "empty"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"there is no such folder|there is no file|there is no folder with a file"
+        ):
+            storage.cache(read(tmp_path / name), "d", "v1")
+
+
+def test_rows_of_one_file_are_arrays(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(3, 2))
+    np.savez(tmp_path / "x.npz", a=np.arange(3), b=np.arange(3) == 1)
+    assert [row.tolist() for row in storage.cache(from_npy(tmp_path / "x.npy"), "d", "v1")] == [[0, 1], [2, 3], [4, 5]]
+    assert list(storage.cache(from_npz(tmp_path / "x.npz", ["b"]), "d", "v2")) == [
+        {"b": False},
+        {"b": True},
+        {"b": False},
+    ]
+    assert list(storage.cache(from_npz(tmp_path / "x.npz"), "d", "v3")[0]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("end", [0, 5, 100, -1])
+def test_a_file_cut_short_is_named(storage: cachelayer.Storage, tmp_path: Path, end: int) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1000))
+    np.savez(tmp_path / "x.npz", a=np.arange(1000))
+    for name, read in (("x.npy", from_npy), ("x.npz", from_npz)):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:end])
+        with pytest.raises(SourceError, match=rf"{re.escape(name)} is (not a \.np. file, or is )?cut short"):
+            storage.cache(lambda read=read, path=path: read(path), "d", "v1")
+
+
+def test_damage_in_an_npz_file_is_named_with_the_record(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, a=np.arange(5000))
+    whole = bytearray(path.read_bytes())
+    whole[20_000] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(SourceError, match=r"x\.npz failed at record \d+ or later: BadZipFile"):
+        storage.cache(from_npz(path), "d", "v1")
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.array([1, "a", None], object), "dtype object is not stored"),
+        (np.zeros(3, [("a", "i4")]), r"dtype \[\('a', '<i4'\)\] is not stored"),
+        (np.float32(1), "it has no rows"),
+    ],
+)
+def test_arrays_that_are_not_stored_are_refused_by_name(
+    storage: cachelayer.Storage, tmp_path: Path, array: Any, reason: str
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", a=array)
+    with pytest.raises(InvalidTypeError, match=rf"x\.npy: {reason}"):
+        from_npy(tmp_path / "x.npy")
+    with pytest.raises(InvalidTypeError, match=rf"x\.npz, array 'a': {reason}"):
+        storage.cache(from_npz(tmp_path / "x.npz"), "d", "v1")
+
+
+def test_arrays_that_do_not_belong_together_are_refused(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(4))
+    with pytest.raises(InvalidTypeError, match=r"different lengths, \{'a': 3, 'b': 4\}: choose some with arrays="):
+        storage.cache(from_npz(tmp_path / "x.npz", ["a", "b"]), "d", "v1")
+    with pytest.raises(InvalidArgumentError, match="there is no array 'z' among"):
+        storage.cache(from_npz(tmp_path / "x.npz", ["z"]), "d", "v1")
+    for read in (from_npy, from_npz):
+        with pytest.raises(InvalidArgumentError, match="there is no file"):
+            storage.cache(lambda read=read: read(tmp_path / "nope"), "d", "v1")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_in_fortran_order_are_taken_from_either_file(
+    storage: cachelayer.Storage, tmp_path: Path, save: Any
+) -> None:
+    array = np.asfortranarray(np.arange(3000 * 2 * 3, dtype=">i4").reshape(3000, 2, 3))
+    np.save(tmp_path / "x.npy", array)
+    save(tmp_path / "x.npz", x=array, n=np.arange(3000))
+    mapped = storage.cache(lambda: from_npy({"x": tmp_path / "x.npy"}), "d", "v1")
+    packed = storage.cache(from_npz(tmp_path / "x.npz", ["x"]), "d", "v2")
+    assert mapped.digest == packed.digest
+    np.testing.assert_array_equal(packed[2999]["x"], array[2999])
+    assert_seeks(lambda: from_npz(tmp_path / "x.npz"))
+
+
+def test_a_second_array_in_a_file_is_not_left_out_in_silence(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    with (tmp_path / "x.npy").open("wb") as file:
+        np.save(file, np.arange(3))
+        np.save(file, np.arange(4))
+    with pytest.raises(SourceError, match=r"x\.npy has 160 bytes after its array: save one array per file"):
+        from_npy(tmp_path / "x.npy")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.write(tmp_path / "x.npy", "a.npy")
+    with pytest.raises(SourceError, match=r"x\.npz, array 'a' has 160 bytes after"):
+        storage.cache(from_npz(tmp_path / "x.npz"), "d", "v1")
+
+
+def test_the_page_shows_what_its_code_prints() -> None:
+    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", DOCS.read_text(), re.DOTALL)
+    assert len(blocks) >= 7
+    names: dict[str, Any] = {}
+    for code, output in blocks:
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code, str(DOCS), "exec"), names)
+        assert printed.getvalue() == output

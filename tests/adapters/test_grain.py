@@ -1,0 +1,473 @@
+"""Grain itself over refs and streams: threads, processes, states."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import json
+import pickle
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+from absl import flags
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Case
+from repository import ROOT
+
+import cachelayer
+from cachelayer.adapters.grain import Sampler, batches, iter_dataset
+
+# What Grain hands out is compared with the stream itself, again and again.
+pytestmark = pytest.mark.filterwarnings("ignore:this stream is iterated over again")
+
+DOCS = ROOT / "docs" / "grain.md"
+RECORDS = 60
+HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+TWO_WORKERS = grain.MultiprocessingOptions(num_workers=2)
+SHARDS = st.integers(1, 4)
+same_after_restore = grain.experimental.assert_equal_output_after_checkpoint
+
+
+@pytest.fixture(autouse=True, scope="module")
+def parsed_flags() -> None:
+    flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    images = np.random.default_rng(0).integers(0, 256, (RECORDS, 4, 4), dtype=np.uint8)
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("grain"))
+    return storage.submit({"image": images, "label": np.arange(RECORDS)}, "images", "v1", shard_bytes=400)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("other"))
+    return storage.submit({"label": np.arange(RECORDS)}, "images", "v1")
+
+
+def numbers(n: int) -> Any:
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def labels(elements: Any) -> list[Any]:
+    return [element["label"].tolist() for element in elements]
+
+
+def plain(items: Any) -> list[Any]:
+    """Batches or elements as lists, masks too."""
+    return [
+        [part.tolist() for part in item] if isinstance(item, tuple) else np.asarray(item).tolist() for item in items
+    ]
+
+
+def in_threads(dataset: Any, workers: int) -> Any:
+    """What ``mp_prefetch`` does, with threads for processes."""
+    return grain.experimental.multithread_prefetch(dataset, num_threads=workers, buffer_size=2)
+
+
+def doubled(element: dict[str, Any]) -> dict[str, Any]:
+    return {**element, "label": element["label"] * 2}
+
+
+def noisy(element: Any, rng: np.random.Generator) -> Any:
+    return {**element, "noise": rng.random(3)}
+
+
+class Noisy(grain.transforms.RandomMap):  # type: ignore[misc]
+    def random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        return noisy(element, rng)
+
+
+# A ref as it is.
+
+
+@pytest.mark.parametrize("options", [None, HERE, grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)])
+def test_a_ref_is_a_source_of_a_map_dataset(ref: Any, options: Any) -> None:
+    dataset = grain.MapDataset.source(ref).shuffle(seed=1).to_iter_dataset(options)
+    assert sorted(labels(dataset)) == list(range(RECORDS))
+    same_after_restore(grain.MapDataset.source(ref[:9]).to_iter_dataset(options))
+
+
+def test_a_ref_is_read_by_worker_processes(ref: Any) -> None:
+    dataset = grain.MapDataset.source(ref).map(doubled).to_iter_dataset(HERE).mp_prefetch(TWO_WORKERS)
+    assert labels(dataset) == list(range(0, 2 * RECORDS, 2))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_ref_is_a_source_of_a_data_loader(ref: Any, workers: int) -> None:
+    sampler = grain.samplers.IndexSampler(RECORDS, shuffle=True, seed=1, num_epochs=1)
+    loader = grain.DataLoader(data_source=ref, sampler=sampler, worker_count=workers)
+    assert sorted(labels(loader)) == list(range(RECORDS))
+
+
+# Batches as elements.
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[int, int, dict[str, Any]]:
+    """A number of records, a global batch, and further arguments of a finite stream of one of some shards."""
+    shards = draw(SHARDS)
+    n, epochs = draw(st.integers(1, 40)), draw(st.integers(1, 3))
+    arguments = {
+        "shuffle": True,
+        "seed": draw(st.integers(0, 2**64 - 1)),
+        "reshuffle": draw(st.booleans()),
+        "num_epochs": epochs,
+        "shard": (draw(st.integers(0, shards - 1)), shards),
+        "remainder": draw(st.sampled_from(["drop", "keep", "pad"])),
+        "start": draw(st.integers(0, n * epochs)),
+    }
+    return n, shards * draw(st.integers(1, 5)), arguments
+
+
+@given(streams())
+@settings(deadline=None, max_examples=60)
+def test_elements_are_the_steps_of_the_stream(drawn: tuple[int, int, dict[str, Any]]) -> None:
+    n, size, arguments = drawn
+    dataset = batches(numbers(n), size, **arguments)
+    stream = numbers(n).stream(size, **arguments)
+    assert len(dataset) == len(stream)
+    assert plain(dataset[step] for step in range(len(stream))) == plain(stream)
+    assert plain(dataset.to_iter_dataset(HERE)) == plain(stream)
+
+
+@given(streams(), st.integers(1, 4))
+@settings(deadline=None, max_examples=60)
+def test_repeating_goes_on_with_the_epochs_that_follow(drawn: tuple[int, int, dict[str, Any]], times: int) -> None:
+    n, size, arguments = drawn
+    arguments["start"] = 0
+    longer = numbers(n).stream(size, **{**arguments, "num_epochs": times * arguments["num_epochs"]})
+    assert plain(batches(numbers(n), size, **arguments).repeat(times).to_iter_dataset(HERE)) == plain(longer)
+
+
+def test_batches_repeat_for_ever(ref: Any) -> None:
+    dataset = batches(ref, 8, shuffle=True, seed=3).repeat()
+    endless = ref.stream(8, shuffle=True, seed=3, num_epochs=None)
+    assert dataset[10**9]["label"].tolist() == endless[10**9]["label"].tolist()
+
+
+@pytest.mark.parametrize("options", [None, HERE, grain.ReadOptions(num_threads=3, prefetch_buffer_size=5)])
+def test_batches_follow_grains_transformations(ref: Any, options: Any) -> None:
+    stream = ref.stream(8, shuffle=True, seed=3)
+    dataset = batches(ref, 8, shuffle=True, seed=3).seed(5).map(doubled).random_map(Noisy())
+    elements = list(dataset.to_iter_dataset(options))
+    assert labels(elements) == [[2 * label for label in batch] for batch in labels(stream)]
+    for element, batch in zip(elements, stream, strict=True):
+        np.testing.assert_array_equal(element["image"], batch["image"])
+    same_after_restore(dataset.to_iter_dataset(options))
+    assert labels(dataset[1::2]) == labels(dataset)[1::2]
+
+
+def test_batches_come_from_worker_processes_in_their_order(ref: Any) -> None:
+    dataset = batches(ref, 8, shuffle=True, seed=3, num_epochs=2)
+    iterator = iter(dataset.to_iter_dataset(HERE).mp_prefetch(TWO_WORKERS))
+    assert labels(iterator) == labels(ref.stream(8, shuffle=True, seed=3, num_epochs=2))
+
+
+def test_batches_are_picklable_and_named_by_their_contents(ref: Any, other: Any) -> None:
+    dataset = batches(ref, 8, shuffle=True, seed=3)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert labels(copy) == labels(dataset)
+    assert repr(copy) == str(copy) == repr(dataset) == repr(batches(ref, 8, shuffle=True, seed=3))
+    assert ref.digest in repr(dataset)
+    assert " at 0x" not in repr(dataset)
+    others = [batches(ref, 6, shuffle=True, seed=3), batches(ref, 8, shuffle=True, seed=4), batches(other, 8)]
+    assert len({repr(dataset), *map(repr, others)}) == 4
+
+
+def test_what_cannot_be_batches_is_refused(ref: Any) -> None:
+    endless: Any = None
+    with pytest.raises(ValueError, match=r"num_epochs=None.*\.repeat\(\).*iter_dataset"):
+        batches(ref, 8, num_epochs=endless)
+    with pytest.raises(ValueError, match="global_batch_size None"):
+        batches(ref, endless)
+    with pytest.raises(IndexError):
+        batches(ref[:0], 8)[0]
+    with pytest.raises(IndexError):
+        batches(ref, 8)[-9]
+
+
+# The sampler.
+
+
+@given(st.integers(1, 50), st.integers(1, 3), SHARDS, st.integers(0, 2**64 - 1), st.data())
+@settings(deadline=None, max_examples=60)
+def test_shards_share_out_what_was_shuffled_as_a_whole(
+    n: int, epochs: int, shards: int, seed: int, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, n * epochs))
+    arguments: dict[str, Any] = {"shuffle": True, "seed": seed, "num_epochs": epochs, "start": start}
+    order = Case(n, 1, epochs=epochs, seed=seed).order()[start:]
+    handed_out = []
+    for shard in range(shards):
+        sampler = Sampler(numbers(n), shard=(shard, shards), remainder="drop", **arguments)
+        loader = grain.DataLoader(data_source=list(range(n)), sampler=sampler, read_options=HERE)
+        assert len(sampler) == len(order)
+        handed_out.append(list(loader))
+    assert [record for turn in zip(*handed_out, strict=True) for record in turn] == order[
+        : len(order) // shards * shards
+    ]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_every_record_comes_once_an_epoch(ref: Any, shards: int) -> None:
+    parts = []
+    for shard in range(shards):
+        options = grain.sharding.ShardOptions(shard, shards)
+        sampler = Sampler(ref, shuffle=True, seed=2, num_epochs=3, shard=options)
+        parts.append(labels(grain.DataLoader(data_source=ref, sampler=sampler)))
+    for epoch in range(3):
+        turns = slice(epoch * RECORDS // shards, (epoch + 1) * RECORDS // shards)
+        assert sorted(label for part in parts for label in part[turns]) == list(range(RECORDS))
+    assert min(parts[0][: RECORDS // shards]) < RECORDS // 2 <= max(parts[0][: RECORDS // shards])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_gives_a_loader_the_order_and_numbers_of_the_stream(ref: Any, workers: int) -> None:
+    stream = ref.stream(shuffle=True, seed=2, num_epochs=2).map(noisy, rng=True)
+    sampler = Sampler(ref, shuffle=True, seed=2, num_epochs=2)
+    loader = grain.DataLoader(data_source=ref, sampler=sampler, operations=[Noisy()], worker_count=workers)
+    expected = list(stream)
+    iterator = iter(loader)
+    elements = list(itertools.islice(iterator, 71))
+    state = iterator.get_state()
+    again = iter(loader)
+    again.set_state(state)
+    elements += list(again)
+    assert labels(elements) == labels(expected)
+    np.testing.assert_array_equal([e["noise"] for e in elements], [e["noise"] for e in expected])
+
+
+def test_numbers_follow_the_global_position_whatever_the_shards_and_the_start(ref: Any) -> None:
+    whole = Sampler(ref, shuffle=True, seed=2**64 - 1, num_epochs=None)
+    later = Sampler(ref, shuffle=True, seed=2**64 - 1, num_epochs=None, shard=(1, 4), start=1000)
+    for index in range(50):
+        one, other = whole[1000 + index], later[index]
+        assert one.record_key == other.record_key
+        assert one.rng.random() == other.rng.random()
+        assert (one.index, other.index) == (1000 + index, index)
+    assert len({whole[index].rng.random() for index in range(200)}) == 200
+    assert Sampler(ref)[0].rng is None
+
+
+def test_a_loaders_output_is_the_same_after_a_restore(ref: Any) -> None:
+    sampler = Sampler(ref[:12], shuffle=True, seed=2)
+    same_after_restore(grain.DataLoader(data_source=ref[:12], sampler=sampler, operations=[Noisy()]))
+
+
+def test_a_loaders_state_is_refused_elsewhere(ref: Any, other: Any) -> None:
+    state = iter(grain.DataLoader(data_source=ref, sampler=Sampler(ref, shuffle=True, seed=2))).get_state()
+    for data, arguments in (
+        (other, {"seed": 2}),
+        (ref[:30], {"seed": 2}),
+        (ref, {"seed": 3}),
+        (ref, {"seed": 2, "shard": (0, 2)}),
+        (ref, {"seed": 2, "num_epochs": 2}),
+        (ref, {"seed": 2, "reshuffle": False}),
+        (ref, {"seed": 2, "start": 6}),
+    ):
+        sampler = Sampler(data, shuffle=True, **arguments)
+        with pytest.raises(ValueError, match="Sampler in checkpoint does not match"):
+            iter(grain.DataLoader(data_source=ref, sampler=sampler)).set_state(state)
+
+
+def test_a_sampler_is_picklable_and_named_by_its_contents(ref: Any) -> None:
+    sampler = Sampler(ref, shuffle=True, seed=2, shard=(1, 2))
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert repr(copy) == repr(sampler) == repr(Sampler(ref, shuffle=True, seed=2, shard=(1, 2)))
+    assert ref.digest in repr(sampler)
+    assert copy[7].record_key == sampler[7].record_key
+    assert len(pickle.dumps(sampler)) < 2000
+
+
+def test_a_sampler_says_what_it_cannot_take(ref: Any) -> None:
+    wrong: Any = "keep"
+    with pytest.raises(ValueError, match=r"60 records do not divide into 7 shards: pass remainder='drop'.*last 4"):
+        Sampler(ref, shard=(0, 7))
+    assert len(Sampler(ref, shard=grain.sharding.ShardOptions(0, 7, drop_remainder=True))) == RECORDS
+    assert len(Sampler(ref, shard=(0, 7), num_epochs=None)) == sys.maxsize
+    with pytest.raises(ValueError, match="remainder 'keep'"):
+        Sampler(ref, remainder=wrong)
+    with pytest.raises(ValueError, match="shuffle=True needs a seed"):
+        Sampler(ref, shuffle=True)
+    for index in (-1, RECORDS):
+        with pytest.raises(IndexError, match=f"index {index} of a sampler of {RECORDS} records"):
+            Sampler(ref)[index]
+
+
+# Streams.
+
+
+@given(streams(), st.booleans(), st.integers(1, 4), st.data())
+@settings(deadline=None, max_examples=60)
+def test_workers_take_turns_and_go_on_from_any_state(
+    drawn: tuple[int, int, dict[str, Any]], batched: bool, workers: int, data: st.DataObject
+) -> None:
+    n, size, arguments = drawn
+    if not batched and arguments["remainder"] == "pad":
+        arguments["remainder"] = "keep"
+    stream = numbers(n).stream(size if batched else None, **arguments)
+    expected = plain(stream)
+    dataset = in_threads(iter_dataset(stream), workers) if workers > 1 else iter_dataset(stream)
+    stop = data.draw(st.integers(0, len(expected)))
+    iterator = iter(dataset)
+    handed_out = plain(itertools.islice(iterator, stop))
+    again = iter(dataset)
+    again.set_state(iterator.get_state())
+    assert handed_out + plain(again) == expected
+    assert handed_out + plain(iterator) == expected
+
+
+def test_worker_processes_hand_out_the_stream_and_go_on_where_they_were(ref: Any) -> None:
+    stream = ref.stream(8, shuffle=True, seed=3, num_epochs=2).map(noisy, rng=True)
+    dataset = iter_dataset(stream).mp_prefetch(TWO_WORKERS)
+    iterator = iter(dataset)
+    found = list(itertools.islice(iterator, 5))
+    state = json.loads(json.dumps(iterator.get_state()))
+    iterator.close()
+    again = iter(dataset)
+    again.set_state(state)
+    found += list(again)
+    np.testing.assert_equal(found, list(stream))
+
+
+def test_a_state_of_worker_processes_fits_no_other_number(ref: Any) -> None:
+    def workers(number: int) -> Any:
+        return iter(in_threads(iter_dataset(ref.stream(4, shuffle=True, seed=3)), number))
+
+    for saved, restored in ((2, 3), (2, 4), (1, 2)):
+        iterator = workers(saved)
+        next(iterator)
+        message = f"saved with {saved} workers and is restored with {restored}"
+        with pytest.raises(ValueError, match=message):
+            workers(restored).set_state(iterator.get_state())
+
+
+def test_an_order_of_its_own_for_each_worker_is_refused(ref: Any) -> None:
+    dataset = iter_dataset(ref.stream(8))
+    with pytest.raises(ValueError, match="sequential_slice=True"):
+        grain.experimental.multithread_prefetch(dataset, 2, 1, sequential_slice=True)
+
+
+def test_output_is_the_same_after_a_restore(ref: Any) -> None:
+    stream = ref.stream(8, shuffle=True, seed=3, num_epochs=2)
+    singles = ref[:12].stream(shuffle=True, seed=3).map(noisy, rng=True)
+    for dataset in (
+        iter_dataset(stream),
+        iter_dataset(ref.stream(8, remainder="pad", start=30)),
+        iter_dataset(singles).map(doubled),
+        iter_dataset(singles).filter(lambda element: element["label"] % 3 > 0).batch(3),
+        iter_dataset(singles).seed(1).random_map(Noisy()),
+        grain.experimental.ThreadPrefetchIterDataset(iter_dataset(singles), prefetch_buffer_size=4),
+        grain.IterDataset.mix([iter_dataset(singles), iter_dataset(ref.stream(seed=4, shuffle=True))], [2, 1]),
+        in_threads(iter_dataset(singles), 3),
+    ):
+        same_after_restore(dataset)
+
+
+def test_output_of_worker_processes_is_the_same_after_a_restore(ref: Any) -> None:
+    same_after_restore(iter_dataset(ref.stream(40, shuffle=True, seed=3)).mp_prefetch(TWO_WORKERS))
+
+
+def test_transformations_follow(ref: Any) -> None:
+    order = labels(ref.stream(shuffle=True, seed=3))
+    dataset = iter_dataset(ref.stream(shuffle=True, seed=3))
+    assert labels(dataset) == order
+    assert labels(dataset.map(doubled)) == [2 * label for label in order]
+    odd = [label for label in order if label % 2]
+    assert labels(dataset.filter(lambda element: element["label"] % 2 == 1).batch(6)) == [
+        odd[begin : begin + 6] for begin in range(0, 30, 6)
+    ]
+    mixed = labels(grain.IterDataset.mix([dataset, iter_dataset(ref.stream())], [2, 1]))
+    assert [label for place, label in enumerate(mixed) if place % 3 < 2][:40] == order[:40]
+    assert mixed[2::3][:20] == list(range(20))
+
+
+def test_states_are_those_of_the_stream_on_any_number_of_shards(ref: Any) -> None:
+    whole = labels(ref.stream(12, shuffle=True, seed=3, num_epochs=2))
+    halves = [
+        iter(iter_dataset(ref.stream(12, shuffle=True, seed=3, num_epochs=2, shard=(shard, 2)))) for shard in range(2)
+    ]
+    found = [[label for half in halves for label in next(half)["label"].tolist()] for _ in range(3)]
+    states = [half.get_state() for half in halves]
+    assert states[0] == states[1]
+
+    plain_stream = iter(ref.stream(12, shuffle=True, seed=3, num_epochs=2))
+    plain_stream.set_state(states[0])
+    assert found + labels(plain_stream) == whole
+
+    quarter = iter(iter_dataset(ref.stream(12, shuffle=True, seed=3, num_epochs=2, shard=(2, 4))))
+    quarter.set_state(plain_stream.get_state())
+    assert list(quarter) == []
+    quarter.set_state(json.loads(json.dumps(states[1])))
+    assert labels(quarter) == [batch[6:9] for batch in whole[3:]]
+
+
+def test_a_mixture_is_shared_out_by_turns(ref: Any) -> None:
+    mixture: Any = cachelayer.mix([(ref[:20], 2), (ref[20:], 1)])
+    stream = mixture.stream(6, shuffle=True, seed=3)
+    found = labels(itertools.islice(in_threads(iter_dataset(stream), 2), 20))
+    assert found == labels(stream[step] for step in range(20))
+    for refused in (lambda: batches(mixture, 6), lambda: Sampler(mixture)):
+        with pytest.raises(TypeError, match=r"a Mixture has no length: pass its stream\(\.\.\.\)"):
+            refused()
+
+
+def test_a_state_of_other_records_or_another_order_is_refused(ref: Any, other: Any) -> None:
+    state = iter(iter_dataset(ref.stream(8, shuffle=True, seed=3))).get_state()
+    for stream, named in ((ref.stream(8, shuffle=True, seed=4), "seed is 4"), (other.stream(8), "digest is")):
+        with pytest.raises(ValueError, match=named):
+            iter(iter_dataset(stream)).set_state(state)
+    junk: Any = ["junk"]
+    with pytest.raises(ValueError, match="not a sampler state"):
+        iter(iter_dataset(ref.stream(8))).set_state(junk)
+
+
+def test_an_iterator_saves_one_state_for_all_processes(ref: Any, tmp_path: Path) -> None:
+    async def call(method: Any) -> None:
+        await (await method(tmp_path))
+
+    halves = [iter(iter_dataset(ref.stream(12, shuffle=True, seed=3, shard=(shard, 2)))) for shard in range(2)]
+    for half in halves:
+        next(half), next(half)
+        asyncio.run(call(half.save))
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    alone = iter(iter_dataset(ref.stream(12, shuffle=True, seed=3)))
+    asyncio.run(call(alone.load))
+    assert labels(alone) == labels(ref.stream(12, shuffle=True, seed=3))[2:]
+
+
+def test_a_closed_iterator_hands_out_nothing(ref: Any) -> None:
+    iterator = iter(iter_dataset(ref.stream(8)))
+    next(iterator)
+    iterator.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(iterator)
+
+
+def test_the_documented_code_runs(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", DOCS.read_text(), re.DOTALL)
+    assert len(blocks) >= 6
+    for code, output in blocks:
+        if "__main__" not in code:
+            printed = io.StringIO()
+            with redirect_stdout(printed):
+                exec(compile(code, str(DOCS), "exec"), names)
+            assert printed.getvalue() == output
+            continue
+        program = tmp_path / "program.py"
+        program.write_text(code)
+        folder = names["ref"].reference.partition("/images@")[0].removeprefix("file://")
+        done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, check=False)
+        assert (done.stdout, done.returncode) == (output, 0), done.stderr

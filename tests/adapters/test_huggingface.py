@@ -1,0 +1,719 @@
+"""Hugging Face datasets in and out, against the package itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from datasets import Features, List, Value
+from pictures_and_sounds import PIXELS, SOUNDS, png, wav
+from PIL import Image
+from repository import ROOT
+from source_conformance import SourceConformance
+
+import cachelayer
+from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, Ragged, RaggedSpec, SourceError
+from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
+
+DOCS = ROOT / "docs" / "huggingface.md"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path / "cache")
+
+
+def row(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "text": f"räw {number}" * (number % 5),
+        "data": bytes([number % 256]) * (number % 7),
+        "label": number % 3,
+        "vector": [number + 0.5, 1.0],
+        "tokens": list(range(number % 6)),
+        "nested": {"flag": number % 2 == 0, "deep": {"when": dt.datetime(2020, 1, 1, 0, 0, number % 60)}},
+        "maybe": None if number % 4 == 1 else number,
+    }
+
+
+FEATURES = Features(
+    {
+        "id": Value("int64"),
+        "text": Value("string"),
+        "data": Value("binary"),
+        "label": datasets.ClassLabel(names=["cat", "dog", "fish"]),
+        "vector": List(Value("float32"), 2),
+        "tokens": List(Value("int16")),
+        "nested": {"flag": Value("bool"), "deep": {"when": Value("timestamp[us]")}},
+        "maybe": Value("int32"),
+    }
+)
+
+
+def element(number: int) -> dict[str, Any]:
+    raw = row(number)
+    return {
+        "id": np.int64(number),
+        "text": raw["text"],
+        "data": raw["data"],
+        "label": np.int64(raw["label"]),
+        "vector": np.array(raw["vector"], np.float32),
+        "tokens": np.array(raw["tokens"], np.int16),
+        "nested": {
+            "flag": np.bool_(raw["nested"]["flag"]),
+            "deep": {"when": np.datetime64(raw["nested"]["deep"]["when"], "us")},
+        },
+        "maybe": None if raw["maybe"] is None else np.int32(raw["maybe"]),
+    }
+
+
+def generated(count: int) -> Iterator[dict[str, Any]]:
+    return map(row, range(count))
+
+
+def in_memory(count: int) -> datasets.Dataset:
+    rows = list(generated(count))
+    return datasets.Dataset.from_dict({name: [each[name] for each in rows] for name in FEATURES}, features=FEATURES)
+
+
+class TestDataset(SourceConformance):
+    def source(self, count: int, folder: Path) -> Any:
+        return in_memory(count)
+
+    def element(self, number: int) -> Any:
+        return element(number)
+
+
+class TestSelectionOnDisk(TestDataset):
+    def source(self, count: int, folder: Path) -> Any:
+        order = np.random.default_rng(0).permutation(count)
+        in_memory(count).select(order).save_to_disk(folder / "saved")
+        return datasets.load_from_disk(folder / "saved").select(np.argsort(order))
+
+
+class TestIterableOfPython(TestDataset):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        return datasets.IterableDataset.from_generator(generated, gen_kwargs={"count": count}, features=FEATURES)
+
+
+class TestIterableOfArrow(TestDataset):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        return in_memory(count).to_iterable_dataset(num_shards=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "values"),
+    [
+        *[(f"{sign}int{bits}", f"{sign}int{bits}", [1, 0, 100]) for sign in ("", "u") for bits in (8, 16, 32, 64)],
+        *[(f"float{bits}", f"float{bits}", [1.5, -0.25, float("inf")]) for bits in (16, 32, 64)],
+        ("bool", "bool", [True, False, True]),
+        ("timestamp[ns]", "M8[ns]", [dt.datetime(2020, 1, 2, 3), dt.datetime(1960, 1, 1)] * 2),
+        ("timestamp[s, tz=Europe/Berlin]", "M8[s]", [dt.datetime(2020, 1, 2, tzinfo=dt.UTC)]),
+        ("date32", "M8[D]", [dt.date(2020, 1, 2), dt.date(1960, 1, 1)]),
+        ("date64", "M8[ms]", [dt.date(2020, 1, 2), dt.date(1960, 1, 1)]),
+        ("time32[s]", "m8[s]", [dt.time(1, 2, 3)]),
+        ("time64[us]", "m8[us]", [dt.time(1, 2, 3, 4)]),
+        ("duration[ms]", "m8[ms]", [dt.timedelta(days=-1, milliseconds=5)]),
+        ("string", str, ["a", "", "ü"]),
+        ("large_string", str, ["a", "", "ü"]),
+        ("string_view", str, ["a", "", "a text that is longer than a view holds in itself"]),
+        ("binary", bytes, [b"a", b"", b"\0"]),
+        ("large_binary", bytes, [b"a", b"", b"\0"]),
+        ("fixed_size_binary[3]", bytes, [b"abc", b"a\0\0"]),
+    ],
+)
+@pytest.mark.parametrize("holes", [False, True])
+def test_values_of_every_dtype_come_in_and_go_out(
+    storage: cachelayer.Storage, tmp_path: Path, kind: str, dtype: Any, values: list[Any], holes: bool
+) -> None:
+    values = [values[0], None, *values[1:]] if holes else values
+    table = pa.table({"x": pa.array(values, Value(kind).pa_type)})
+    dataset = datasets.Dataset(table, info=datasets.DatasetInfo(features=Features({"x": Value(kind)})))
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.element_spec == {"x": ArraySpec(dtype, nullable=holes)}
+    for mine, value in zip(ref, table["x"], strict=True):
+        if value.as_py() is None:
+            assert mine["x"] is None
+        elif isinstance(dtype, str) and dtype[0] in "mM":
+            counts = table["x"].combine_chunks().cast(pa.int32() if value.type.bit_width == 32 else pa.int64())
+            assert mine["x"].dtype == np.dtype(dtype)
+            assert mine["x"].view("i8") in counts.to_pylist()
+        else:
+            assert mine["x"] == value.as_py()
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == dataset.features
+    assert back.data.table["x"].to_pylist() == table["x"].to_pylist()
+
+
+NESTED: list[tuple[str, Any, list[Any], Any]] = [
+    ("fixed", List(Value("int32"), 3), [[1, 2, 3], [4, 5, 6]], ArraySpec("int32", (3,))),
+    ("lists", List(List(Value("int8"))), [[[1], []], [], [[2, 3]]], RaggedSpec("int8", (None, None))),
+    (
+        "deep",
+        List(List(List(Value("int8"), 2))),
+        [[[[1, 2]], []], [], [[[2, 3], [4, 5]]]],
+        RaggedSpec("int8", (None, None, 2)),
+    ),
+    (
+        "deepest",
+        List(List(List(Value("int8"))), 2),
+        [[[[1, 2], []], [[3]]], [[], [[4]]]],
+        RaggedSpec("int8", (None, None, None), ragged_rank=2),
+    ),
+    ("rows", List(List(Value("float32"), 2)), [[[1.0, 2.0]], []], ArraySpec("float32", (None, 2))),
+    ("words", List(Value("string")), [["a", "bc"], [], [""]], ArraySpec(str, (None,))),
+    ("pairs", List(Value("string"), 2), [["a", "bc"], ["", "d"]], ArraySpec(str, (2,))),
+    ("large", datasets.LargeList(Value("int64")), [[1], [2, 3]], ArraySpec("int64", (None,))),
+    ("flags", List(Value("bool")), [[True], [False, True]], ArraySpec("bool", (None,))),
+    ("2d", datasets.Array2D((2, 3), "uint8"), [[[1, 2, 3], [4, 5, 6]]] * 2, ArraySpec("uint8", (2, 3))),
+    ("any", datasets.Array2D((None, 2), "float32"), [[[1, 2]], [[3, 4], [5, 6]]], ArraySpec("float32", (None, 2))),
+    (
+        "2ds",
+        List(datasets.Array2D((1, 2), "int32")),
+        [[[[1, 2]]], [[[3, 4]], [[5, 6]]]],
+        ArraySpec("int32", (None, 1, 2)),
+    ),
+    ("large 2ds", datasets.LargeList(datasets.Array2D((1, 1), "int8")), [[[[1]]], []], ArraySpec("int8", (None, 1, 1))),
+    ("2 2ds", List(datasets.Array2D((1, 1), "int8"), 2), [[[[1]], [[2]]]] * 2, ArraySpec("int8", (2, 1, 1))),
+    ("3d", datasets.Array3D((1, 2, 1), "int64"), [[[[1], [2]]]] * 2, ArraySpec("int64", (1, 2, 1))),
+    ("4d", datasets.Array4D((1, 1, 2, 1), "int64"), [[[[[1], [2]]]]] * 2, ArraySpec("int64", (1, 1, 2, 1))),
+    ("5d", datasets.Array5D((1, 1, 1, 2, 1), "int64"), [[[[[[1], [2]]]]]] * 2, ArraySpec("int64", (1, 1, 1, 2, 1))),
+]
+
+
+def arrow_rows(dataset: datasets.Dataset) -> Any:
+    """A column as it is stored: datasets itself does not read nulls among arrays of unknown shape."""
+    column = dataset.data.table["x"].combine_chunks()
+    return (column.storage if isinstance(column, pa.ExtensionArray) else column).to_pylist()
+
+
+@pytest.mark.parametrize(("feature", "values", "spec"), [case[1:] for case in NESTED], ids=[case[0] for case in NESTED])
+@pytest.mark.parametrize("holes", [False, True])
+def test_lists_and_arrays_come_in_and_go_out(
+    storage: cachelayer.Storage, tmp_path: Path, feature: Any, values: list[Any], spec: Any, holes: bool
+) -> None:
+    values = [*values, None, values[0]] if holes else values
+    dataset = datasets.Dataset.from_dict({"x": values}, features=Features({"x": feature}))
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.element_spec == {"x": spec.as_nullable() if holes else spec}
+    for mine, value in zip(ref, values, strict=True):
+        leaf = mine["x"]
+        assert (leaf if leaf is None else leaf.to_list() if isinstance(leaf, Ragged) else leaf.tolist()) == value
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == dataset.features
+    assert arrow_rows(back) == arrow_rows(dataset) == values
+    assert arrow_rows(to_datasets(ref[1:], cache_dir=tmp_path)) == values[1:]
+    assert [row["x"] for row in to_iterable_dataset(ref.stream())] == values
+
+
+def test_slices_of_nested_arrays_are_read_from_their_place(storage: cachelayer.Storage) -> None:
+    values = [[[i], [], [i] * (i % 3)][: i % 4] if i % 5 else None for i in range(200)]
+    table = pa.table({"x": pa.array(values, pa.list_(pa.list_(pa.int32())))}).slice(37, 111)
+    ref = storage.cache(datasets.Dataset(table), "d", "v1")
+    assert [None if x["x"] is None else x["x"].to_list() for x in ref] == values[37:148]
+
+
+def test_lists_of_dicts_are_dicts_of_lists_inside_and_lists_of_dicts_again_outside(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    features = Features(
+        {"boxes": List({"at": List(Value("float32"), 2), "name": Value("string"), "ids": List(Value("int8"))})}
+    )
+    boxes = [[{"at": [1, 2], "name": "a", "ids": [1]}, {"at": [3, 4], "name": "b", "ids": []}], [], None]
+    dataset = datasets.Dataset.from_dict({"boxes": boxes}, features=features)
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref[0]["boxes"]["at"].tolist() == [[1, 2], [3, 4]]
+    assert ref[0]["boxes"]["name"].tolist() == ["a", "b"]
+    assert ref[0]["boxes"]["ids"].to_list() == [[1], []]
+    assert ref[2] == {"boxes": {"at": None, "name": None, "ids": None}}
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == features
+    assert back[:] == dataset[:]
+
+
+def test_translations_are_dicts_of_texts(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    features = Features(
+        {
+            "one": datasets.Translation(languages=["fr", "en"]),
+            "many": datasets.TranslationVariableLanguages(languages=["en", "fr"]),
+        }
+    )
+    rows = {"one": [{"fr": "oui", "en": "yes"}], "many": [{"en": "yes", "fr": ["oui", "ouais"]}]}
+    dataset = datasets.Dataset.from_dict(rows, features=features)
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref[0]["one"] == {"en": "yes", "fr": "oui"}
+    assert ref[0]["many"]["translation"].tolist() == ["yes", "ouais", "oui"]
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == features
+    assert back[:] == dataset[:]
+
+
+def test_a_column_of_nothing_but_nulls_is_kept(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    rows = {"a": [1, 2], "none": [None, None], "text": [None, None]}
+    features = Features({"a": Value("int8"), "none": Value("null"), "text": Value("string")})
+    dataset = datasets.Dataset.from_dict(rows, features=features)
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.element_spec == {"a": ArraySpec("int8"), "none": None, "text": ArraySpec(str, nullable=True)}
+    assert ref[1] == {"a": 2, "none": None, "text": None}
+    assert to_datasets(ref, cache_dir=tmp_path)[:] == dataset[:]
+
+
+def test_json_is_kept_as_its_text(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    features = Features({"x": datasets.Json()})
+    dataset = datasets.Dataset.from_dict({"x": [{"a": [1, "b"]}, 3]}, features=features)
+    ref = storage.cache(dataset, "d", "v1")
+    assert [each["x"] for each in ref] == ['{"a":[1,"b"]}', "3"]
+    assert to_datasets(ref, cache_dir=tmp_path)[:] == dataset[:]
+
+
+def images(count: int = 20) -> datasets.Dataset:
+    rows = {"image": [Image.fromarray(pixels) for pixels in PIXELS[:count]], "label": list(range(count))}
+    features = Features({"image": datasets.Image(), "label": Value("int64")})
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def test_images_stay_their_files_and_are_decoded_when_read(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    dataset = images()
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.raw().element_spec["image"] == ImageSpec()
+    stored = dataset.cast_column("image", datasets.Image(decode=False))
+    for i, pixels in enumerate(PIXELS):
+        np.testing.assert_array_equal(ref[i]["image"], pixels)
+        assert ref.raw()[i]["image"] == stored[i]["image"]["bytes"]
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == dataset.features
+    assert [np.asarray(each["image"]).tolist() for each in back] == [pixels.tolist() for pixels in PIXELS]
+
+
+def test_the_mode_of_a_feature_is_that_of_the_pixels(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(images().cast_column("image", datasets.Image(mode="L")), "d", "v1")
+    np.testing.assert_array_equal(ref[3]["image"], np.asarray(Image.fromarray(PIXELS[3]).convert("L")))
+
+
+def test_images_that_are_only_named_are_read(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.png" for i in range(3)]
+    for path, pixels in zip(paths, PIXELS, strict=False):
+        path.write_bytes(png(pixels))
+    dataset = datasets.Dataset.from_dict({"image": [*map(str, paths), None]})
+    dataset = dataset.cast_column("image", datasets.Image())
+    ref = storage.cache(dataset, "d", "v1")
+    for i in range(3):
+        np.testing.assert_array_equal(ref[i]["image"], PIXELS[i])
+    assert ref[3]["image"] is None
+    paths[1].unlink()
+    with pytest.raises(ElementError, match=r"record 1, leaf \['image'\]: expected a file, got .*1\.png, which cannot"):
+        storage.cache(dataset, "d", "v2")
+
+
+def test_images_of_streamed_datasets_stay_their_files(storage: cachelayer.Storage) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        for pixels in PIXELS:
+            yield {"image": {"bytes": png(pixels), "path": None}}
+
+    typed = datasets.IterableDataset.from_generator(rows, features=Features({"image": datasets.Image()}))
+    for name, source in (("python", typed), ("arrow", images().remove_columns("label").to_iterable_dataset())):
+        ref = storage.cache(source, name, "v1")
+        assert ref.raw().element_spec == {"image": ImageSpec()}
+        assert ref.raw()[3]["image"].startswith(b"\x89PNG")
+        np.testing.assert_array_equal(ref[19]["image"], PIXELS[19])
+
+
+def test_sounds_stay_their_files_and_are_decoded_when_read(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    files = [{"bytes": wav(samples), "path": None} for samples in SOUNDS]
+    feature = datasets.Audio(sampling_rate=16000, num_channels=1)
+    table = pa.table({"audio": pa.array(files, feature.pa_type)})
+    dataset = datasets.Dataset(table, info=datasets.DatasetInfo(features=Features({"audio": feature})))
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.raw().element_spec == {"audio": AudioSpec(16000, 1)}
+    np.testing.assert_allclose(ref[2]["audio"], SOUNDS[2].mean(axis=1), rtol=1e-6)
+    assert ref.raw()[2]["audio"] == files[2]["bytes"]
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == dataset.features
+    assert back.data.table["audio"].to_pylist() == files
+
+
+def test_lists_of_images_and_images_that_are_not_to_be_decoded_are_bytes(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    features = Features({"pages": List(datasets.Image()), "raw": datasets.Image(decode=False)})
+    files = [{"bytes": png(pixels), "path": None} for pixels in PIXELS[:3]]
+    dataset = datasets.Dataset.from_dict({"pages": [files[:2], [], files], "raw": files}, features=features)
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.element_spec == {"pages": ArraySpec(bytes, (None,)), "raw": ArraySpec(bytes)}
+    assert ref[2]["pages"].tolist() == [file["bytes"] for file in files]
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == features
+    assert back.data.table.to_pydict() == dataset.data.table.to_pydict()
+
+
+def test_bytes_may_be_declared_images_and_images_bytes(storage: cachelayer.Storage) -> None:
+    spec = {"image": ImageSpec("L"), "label": np.int64}
+    assert storage.cache(images(), "d", "v1", element_spec=spec)[0]["image"].ndim == 2
+    plain = {"image": bytes, "label": np.int64}
+    assert storage.cache(images(), "d", "v2", element_spec=plain)[0]["image"].startswith(b"\x89PNG")
+    for wrong in ({"image": bytes}, {"image": bytes, "label": np.int32}, {"image": str, "label": np.int64}):
+        with pytest.raises(ValueError, match="element_spec"):
+            storage.cache(images(), "d", "v3", element_spec=wrong)
+
+
+def test_a_dict_of_splits_gives_a_dict_of_refs(storage: cachelayer.Storage) -> None:
+    splits = datasets.DatasetDict({"train": in_memory(30), "test": in_memory(7)})
+    for make in (storage.cache, storage.cache, storage.submit):
+        name = "d" if make == storage.cache else "other"
+        refs: Any = make(splits, name, "v1")
+        assert {split: len(ref) for split, ref in refs.items()} == {"train": 30, "test": 7}
+        assert [ref.dataset_id for ref in refs.values()] == [f"{name}.train", f"{name}.test"]
+    streamed = datasets.IterableDatasetDict({"train": in_memory(9).to_iterable_dataset()})
+    assert len(storage.cache(streamed, "e", "v1")["train"]) == 9
+    with pytest.raises(TypeError, match=r"a DatasetDict has the splits train, test, each a dataset of its own"):
+        storage.cache(lambda: splits, "f", "v1")
+
+
+def test_names_of_classes_are_kept_and_metadata_of_the_user_too(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(in_memory(5), "d", "v1", metadata={"by": "me"})
+    assert ref.metadata["by"] == "me"
+    assert ref.metadata["huggingface_features"]["label"]["names"] == ["cat", "dog", "fish"]
+    assert ref.provenance["source"] == "datasets"
+
+
+def test_rows_of_a_generator_without_features_tell_them(storage: cachelayer.Storage) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(700):
+            yield {"x": i, "tokens": list(range(i % 4)), "image": Image.fromarray(PIXELS[i % 20])}
+
+    ref = storage.cache(datasets.IterableDataset.from_generator(rows), "d", "v1")
+    assert ref.raw().element_spec == {
+        "x": ArraySpec("int64"),
+        "tokens": ArraySpec("int64", (None,)),
+        "image": ImageSpec(),
+    }
+    assert [each["x"] for each in ref.raw()] == list(range(700))
+    np.testing.assert_array_equal(ref[699]["image"], PIXELS[699 % 20])
+
+
+def test_what_map_gives_is_stored(storage: cachelayer.Storage) -> None:
+    mapped = in_memory(600).to_iterable_dataset().map(lambda each: {"square": each["id"] ** 2})
+    ref = storage.cache(mapped.select_columns(["square", "id"]), "d", "v1")
+    assert ref[599] == {"id": 599, "square": 599**2}
+    assert len(storage.cache(in_memory(600).to_iterable_dataset().skip(10).take(400), "d", "v2")) == 400
+
+
+def test_formats_do_not_matter_but_for_their_columns(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(in_memory(5).with_format("numpy", columns=["id", "text"]), "d", "v1")
+    assert list(ref.element_spec) == ["id", "text"]
+    whole = storage.cache(in_memory(5).with_format("torch"), "d", "v2")
+    assert whole.digest == storage.cache(in_memory(5), "d", "v3").digest
+    with pytest.raises(ValueError, match=r"the dataset has a transform.*with dataset\.map"):
+        storage.cache(in_memory(5).with_transform(lambda rows: rows), "d", "v4")
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "reason"),
+    [
+        (Value("decimal128(5, 2)"), [None], r"leaf \['x'\] has Arrow's type decimal128\(5, 2\), which is not stored"),
+        (List(Value("null")), [[]], r"leaf \['x'\] has Arrow's type null, which is not stored: it holds only nulls"),
+        (datasets.Video(), [None], r"leaf \['x'\] is a Video, which is not stored: leave it out"),
+        (datasets.Image(mode="P"), [None], r"leaf \['x'\]: mode 'P' of an image"),
+    ],
+    ids=["decimal", "nulls", "video", "palette"],
+)
+def test_what_cannot_be_stored_is_refused_by_name(
+    storage: cachelayer.Storage, feature: Any, values: list[Any], reason: str
+) -> None:
+    dataset = datasets.Dataset.from_dict({"x": values}, features=Features({"x": feature}))
+    with pytest.raises(TypeError, match=reason):
+        storage.cache(dataset, "d", "v1")
+
+
+@pytest.mark.parametrize(
+    ("feature", "good", "bad"),
+    [
+        (List(Value("int64")), [1], [1, None]),
+        (List(List(Value("string"))), [["a"]], [["a"], ["b", None]]),
+        (List(List(Value("int8"))), [[1]], [[1], None]),
+        (List({"a": Value("int8")}), [{"a": 1}], [{"a": 1}, None]),
+    ],
+)
+def test_a_null_within_a_list_is_named_by_its_record(
+    storage: cachelayer.Storage, feature: Any, good: Any, bad: Any
+) -> None:
+    values = [good, None, *[good] * 1500, bad]
+    dataset = datasets.Dataset.from_dict({"x": values}, features=Features({"x": feature}))
+    with pytest.raises(ElementError, match=r"record 1502, leaf \['x'\].*: expected values in every place of a list"):
+        storage.cache(dataset, "d", "v1")
+
+
+def test_an_array_of_another_shape_than_its_feature_says_is_named_by_its_record(storage: cachelayer.Storage) -> None:
+    feature = datasets.Array2D((2, 2), "int8")
+    kind = Features({"x": feature}).arrow_schema.field("x").type
+    lists = pa.array([[[1, 2], [3, 4]], [[1, 2], [3]]], kind.storage_type)
+    table = pa.table({"x": pa.ExtensionArray.from_storage(kind, lists)})
+    dataset = datasets.Dataset(table, info=datasets.DatasetInfo(features=Features({"x": feature})))
+    with pytest.raises(
+        ElementError, match=r"record 1, leaf \['x'\]: expected int8\[2, 2\], got a list of 1 at depth 1"
+    ):
+        storage.cache(dataset, "d", "v1")
+
+
+def test_a_failing_generator_is_named_by_its_record(storage: cachelayer.Storage) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        for i in range(500):
+            if i == 300:
+                raise OSError("the disk is gone")
+            yield {"x": i}
+
+    for features in (None, Features({"x": Value("int64")})):
+        dataset = datasets.IterableDataset.from_generator(rows, features=features)
+        with pytest.raises(SourceError, match=r"failed at record 300: .*the disk is gone"):
+            storage.cache(dataset, "d", "v1")
+    assert storage.datasets() == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"x": "text", "y": 1}, r"record 400, leaf \['x'\]: expected a value of Value\('int64'\), got str 'text'"),
+        ({"x": 1.5, "y": 1}, r"record 400, leaf \['x'\]: expected a value of Value\('int64'\), got float 1.5"),
+        ({"x": [1], "y": 1}, r"record 400, leaf \['x'\]: expected a value of Value\('int64'\), got a list of 1"),
+        ({"x": 1}, r"record 400: expected the columns \['x', 'y'\], got \['x'\]"),
+        ({"x": 1, "y": 1, "z": 1}, r"record 400: expected the columns \['x', 'y'\], got \['x', 'y', 'z'\]"),
+    ],
+)
+def test_a_schema_that_changes_halfway_is_named_by_its_record(
+    storage: cachelayer.Storage, bad: Any, reason: str
+) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from ({"x": i, "y": i} for i in range(400))
+        yield bad
+
+    with pytest.raises(ElementError, match=reason):
+        storage.cache(datasets.IterableDataset.from_generator(rows), "d", "v1")
+
+
+def test_a_column_that_was_all_null_at_first_is_named_where_it_is_not(storage: cachelayer.Storage) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from ({"x": i, "y": None} for i in range(400))
+        yield {"x": 400, "y": 1}
+
+    with pytest.raises(ElementError, match=r"record 400, leaf \['y'\]: expected a value of Value\('null'\), got int 1"):
+        storage.cache(datasets.IterableDataset.from_generator(rows), "d", "v1")
+    typed = Features({"x": Value("int64"), "y": Value("int8")})
+    ref = storage.cache(datasets.IterableDataset.from_generator(rows, features=typed), "d", "v1")
+    assert [ref[0]["y"], ref[400]["y"]] == [None, 1]
+
+
+LATE: dict[str, tuple[Any, Any]] = {
+    "a float past float32": (np.float32(1.5), 1e300),
+    "a float that float32 rounds": (np.float32(1.5), 0.1),
+    "a float in lists of float32": (np.zeros(2, np.float32), np.full(2, 1e300)),
+    "an integer past 2^53 among floats": (0.5, 2**53 + 1),
+    "an integer past int8": (np.int8(1), 300),
+    "an integer past int64": (1, 2**63),
+    "a number among texts": ("a", 1),
+    "bytes among texts": ("a", b"\xff"),
+    "a float among integers": (1, 0.5),
+    "a flag among integers": (1, True),
+    "another key": ({"a": 1}, {"a": 1, "b": 2}),
+    "a finer time": (np.datetime64(1, "s"), np.datetime64(1, "ns")),
+    "a zone": (dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+    "a list of lists": ([1], [[1]]),
+    "nanoseconds of pandas": (pd.Timestamp(2020, 1, 1), pd.Timestamp("2020-01-01 00:00:00.000000001")),
+}
+HELD: dict[str, tuple[Any, Any]] = {
+    "null": (1, None),
+    "an integer among floats": (0.5, 2**53),
+    "a narrower integer": (1, np.int8(5)),
+    "a narrower float": (0.5, np.float32(1.5)),
+    "keys in another order": ({"a": 1, "b": 2}, {"b": 4, "a": 3}),
+    "an empty list": ([0.5], []),
+    "integers in a list": ([[0.5]], [[1, 2], [3]]),
+    "infinity": (np.float32(0), float("inf")),
+    "NaN": ([np.float32(0)], [float("nan"), 0.5]),
+}
+
+
+def streamed(first: Any, late: Any, count: int, **options: Any) -> datasets.IterableDataset:
+    return datasets.IterableDataset.from_generator(lambda: ({"x": x} for x in [*[first] * count, late]), **options)
+
+
+@pytest.mark.parametrize("count", [2, 300])
+@pytest.mark.parametrize("case", LATE)
+def test_a_late_value_that_its_column_does_not_hold_is_refused_by_its_record(
+    storage: cachelayer.Storage, case: str, count: int
+) -> None:
+    first, late = LATE[case]
+    try:
+        ref = storage.cache(streamed(first, late, count), "d", "v1")
+    except ElementError as error:
+        refused = str(error)
+    else:
+        # Rows of one table may have a wider type, or null for a key that is missing.
+        assert count == 2
+        np.testing.assert_equal(ref[count]["x"], late)
+        held = ref[0]["x"]
+        assert {key: held[key] for key in first} == first if isinstance(first, dict) else np.all(held == first)
+        return
+    assert re.search(rf"record {count}, leaf \['x'\].*features=", refused)
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_a_late_value_that_its_column_holds_is_kept(storage: cachelayer.Storage, case: str) -> None:
+    first, late = HELD[case]
+    ref = storage.cache(streamed(first, late, 300), "d", "v1")
+    found = ref[300]["x"]
+    np.testing.assert_equal(found.to_list() if isinstance(found, Ragged) else found, late)
+
+
+@pytest.mark.parametrize("count", [0, 300])
+def test_a_number_that_its_feature_makes_infinite_is_refused(storage: cachelayer.Storage, count: int) -> None:
+    typed = Features({"x": Value("float32")})
+    with pytest.raises(ElementError, match=rf"record {count}, leaf \['x'\].*finite"):
+        storage.cache(streamed(0.5, 1e300, count, features=typed), "d", "v1")
+    assert storage.cache(streamed(0.5, float("inf"), count, features=typed), "d", "v1")[count]["x"] == np.inf
+
+
+def test_names_of_columns_do_not_change_their_types(storage: cachelayer.Storage) -> None:
+    dataset = datasets.IterableDataset.from_generator(
+        lambda: iter([{"attention_mask": [1, 0]}, {"attention_mask": [1]}])
+    )
+    ref = storage.cache(dataset, "d", "v1")
+    assert ref.element_spec == {"attention_mask": ArraySpec("int64", (None,))}
+
+
+def test_mixed_types_in_the_first_rows_are_named_by_their_record(storage: cachelayer.Storage) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from ({"x": i} for i in range(5))
+        yield {"x": "text"}
+
+    with pytest.raises(ElementError, match=r"record 5, leaf \['x'\]: expected a value of Value"):
+        storage.cache(datasets.IterableDataset.from_generator(rows), "d", "v1")
+
+
+def test_batches_that_are_none_are_refused(storage: cachelayer.Storage) -> None:
+    with pytest.raises(ValueError, match="unbatch=True: rows of a datasets"):
+        storage.cache(in_memory(3), "d", "v1", unbatch=True)
+
+
+@pytest.mark.parametrize("count", [0, 3, 700])
+def test_a_dataset_comes_back_whole_from_a_mapped_file(storage: cachelayer.Storage, tmp_path: Path, count: int) -> None:
+    ref = storage.cache(in_memory(count), "d", "v1", allow_empty=True)
+    back = to_datasets(ref, cache_dir=tmp_path)
+    assert back.features == FEATURES
+    assert back[:] == in_memory(count)[:]
+    files = list(tmp_path.glob("cachelayer/*"))
+    assert [file["filename"] for file in back.cache_files] == list(map(str, files))
+    written = files[0].stat().st_mtime_ns
+    assert len(to_datasets(ref, cache_dir=tmp_path)) == count
+    assert files[0].stat().st_mtime_ns == written
+
+
+def test_a_ref_of_another_source_has_the_features_of_its_spec(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    arrays = {
+        "image": np.arange(48, dtype=np.uint8).reshape(4, 2, 2, 3),
+        "day": np.array(["2020-01-01"] * 4, "M8[D]"),
+        "inner": {"x": np.arange(4.0), "flag": np.array([True] * 4)},
+    }
+    back = to_datasets(storage.cache(arrays, "d", "v1"), cache_dir=tmp_path)
+    assert back.features["day"] == Value("date32")
+    assert back.with_format("numpy")["image"][:].tolist() == arrays["image"].tolist()
+    assert back[3]["inner"] == {"x": 3.0, "flag": True}
+    joined = cachelayer.concat([storage.cache(images(4), "e", "v1"), storage.cache(images(3), "f", "v1")])
+    assert to_datasets(joined, cache_dir=tmp_path)[5]["image"] == PIXELS[1].tolist()
+    spec = {"image": ImageSpec("L"), "sound": AudioSpec(8000)}
+    files = storage.cache([{"image": png(PIXELS[0]), "sound": b""}], "g", "v1", element_spec=spec)
+    assert to_datasets(files, cache_dir=tmp_path).features == Features(
+        {"image": datasets.Image(mode="L"), "sound": datasets.Audio(sampling_rate=8000)}
+    )
+
+
+@pytest.mark.parametrize("rows", [[np.arange(3)], [{"x": np.complex64(1)}], [{"x": (1, 2)}]], ids=str)
+def test_elements_that_are_no_rows_are_refused(storage: cachelayer.Storage, tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(TypeError, match=r"dicts; elements are|datasets has no feature for"):
+        to_datasets(storage.cache(rows, "d", "v1"), cache_dir=tmp_path)
+
+
+def test_a_stream_goes_out_in_its_order_and_resumes_where_it_was(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(in_memory(600), "d", "v1")
+    stream = ref.stream(shuffle=True, seed=5, num_epochs=2)
+    dataset = to_iterable_dataset(stream)
+    assert dataset.features == FEATURES
+    order = [int(each["id"]) for each in stream]
+    rows = list(dataset)
+    assert [each["id"] for each in rows] == order
+    assert rows[0] == in_memory(600)[order[0]]
+    for stop in (1, 300, 650):
+        iterator = iter(dataset)
+        for _ in range(stop):
+            next(iterator)
+        again = to_iterable_dataset(stream)
+        again.load_state_dict(dataset.state_dict())
+        assert [each["id"] for each in again] == order[stop:]
+
+
+def test_a_text_that_arrow_does_not_hold_is_refused_by_its_leaf(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    ref = storage.cache([{"x": "a"}, {"x": "\ud800"}], "d", "v1")
+    for out in (lambda: to_datasets(ref, cache_dir=tmp_path), lambda: list(to_iterable_dataset(ref.stream()))):
+        with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['x'\] holds text that is not UTF-8"):
+            out()
+
+
+def test_nanoseconds_go_out_in_a_stream(storage: cachelayer.Storage) -> None:
+    times = np.array([0, 1, 2**53 + 1], "M8[ns]")
+    ref = storage.cache([{"at": {"t": at, "d": at - times[0]}, "all": times} for at in times], "d", "v1")
+    rows = list(to_iterable_dataset(ref.stream()))
+    assert [row["at"] for row in rows] == [{"t": at, "d": at - times[0]} for at in times]
+    assert [row["all"] for row in rows] == [list(times)] * 3
+
+
+def test_streams_of_shards_share_the_rows_out(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(in_memory(40), "d", "v1")
+    parts = [to_iterable_dataset(ref.stream(shuffle=True, seed=1, shard=(r, 2))) for r in range(2)]
+    assert sorted(each["id"] for part in parts for each in part) == list(range(40))
+
+
+def test_images_of_a_stream_are_images_again(storage: cachelayer.Storage) -> None:
+    dataset = to_iterable_dataset(storage.cache(images(), "d", "v1").stream())
+    assert [np.asarray(each["image"]).tolist() for each in dataset] == [pixels.tolist() for pixels in PIXELS]
+    assert len(next(iter(dataset.batch(8)))["image"]) == 8
+
+
+def test_streams_that_have_no_rows_are_refused(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(in_memory(8), "d", "v1")
+    with pytest.raises(ValueError, match="leave global_batch_size out"):
+        to_iterable_dataset(ref.stream(4))
+    with pytest.raises(ValueError, match="of a mapped stream"):
+        to_iterable_dataset(ref.stream().map(lambda each: each))
+    with pytest.raises(ValueError, match="the stream decides the order"):
+        list(to_iterable_dataset(ref.stream()).shuffle(seed=1))
+    state = to_iterable_dataset(ref.stream())
+    next(iter(state))
+    other = to_iterable_dataset(ref.stream(shuffle=True, seed=1))
+    other.load_state_dict(state.state_dict())
+    with pytest.raises(ValueError, match="shuffle"):
+        next(iter(other))
+
+
+def test_the_documented_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", DOCS.read_text(), re.DOTALL)
+    assert len(blocks) >= 4
+    for code, output in blocks:
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code, str(DOCS), "exec"), names)
+        assert printed.getvalue() == output

@@ -1,0 +1,400 @@
+"""Rows that only Hugging Face's datasets has: each goes in unchanged, or is refused by its record and leaf."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from datasets import Array2D, ClassLabel, Features, Json, LargeList, List, Translation, Value
+from datasets.distributed import split_dataset_by_node
+from PIL import Image
+from values_across import assert_same
+from values_table import BIG, NS
+
+import cachelayer
+from cachelayer import ArraySpec, CacheLayerWarning, ElementError, ImageSpec, InvalidTypeError, Storage
+from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    return Storage(tmp_path_factory.mktemp("values"))
+
+
+@dataclass
+class Rows:
+    """What ``from_generator`` calls."""
+
+    values: list[Any]
+
+    def __call__(self) -> Iterator[Any]:
+        return ({"x": value} for value in self.values)
+
+    def __reduce__(self) -> Any:
+        # datasets hashes what it is given, and knows no hash of some values.
+        return Rows, ([],)
+
+
+def streamed(values: list[Any], feature: Any = None) -> datasets.IterableDataset:
+    features = None if feature is None else Features({"x": feature})
+    return datasets.IterableDataset.from_generator(Rows(values), features=features)
+
+
+class Point(NamedTuple):
+    a: int
+    b: int
+
+
+def picture() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(file, "PNG")
+    return file.getvalue()
+
+
+def i8(*values: int) -> Any:
+    return np.array(values, "i1")
+
+
+WITHOUT: dict[str, tuple[list[Any], list[Any] | str]] = {
+    "null": ([None, 1], [None, np.int64(1)]),
+    "text arrays": ([np.array(["a", "ü"])], [np.array(["a", "ü"], object)]),
+    "bytes arrays": ([np.array([b"\xff"], object)], [np.array([b"\xff"], object)]),
+    "timedelta": ([dt.timedelta(days=3, microseconds=1)], [np.timedelta64(3 * 86400 * 10**6 + 1, "us")]),
+    "2^64 - 1": ([np.uint64(2**64 - 1)], [np.uint64(2**64 - 1)]),
+    "an integer of Python past 2^63": ([1, 2**63], r"record 1, leaf \['x'\]: .*too large"),
+    "long doubles": ([np.longdouble(1) / 3], r"record 0, leaf \['x'\]: "),
+    "big-endian": ([np.array([1], ">i4")], r"record 0, leaf \['x'\]: .*Byte-swapped"),
+    "empty dicts": ([{}, {}], [{}, {}]),
+    "decimals": ([Decimal("1.5")], r"leaf \['x'\] has Arrow's type decimal128"),
+    "another key": ([{"a": 1}, {"a": 1, "b": 2}], r"record 1, leaf \['x'\]: .*'b'"),
+    "a missing key": ([{"a": 1, "b": 2}, {"a": 1}], r"record 1, leaf \['x'\]: .*the key 'b' is not in every dict"),
+    "a missing key in lists": ([[{"a": 1, "b": 2}], [{"a": 1}]], r"record 1, leaf \['x'\]: .*'b'"),
+    "an integer beside a float": ([1, 0.5], [np.float64(1), np.float64(0.5)]),
+    "a large integer beside a float": ([BIG, 0.5], r"record 1, leaf \['x'\]: "),
+    "a large integer in a list of floats": ([[0.5, BIG]], r"record 0, leaf \['x'\]: .*9007199254740993"),
+    "bytes in a list of texts": ([["a", b"b"]], r"record 0, leaf \['x'\]: .*bytes and str are not string"),
+    "bytes after texts in dicts": ([{"s": "a"}, {"s": b"b"}], r"record 1, leaf \['x'\]: .*binary is not string"),
+    "a flag beside a number": ([1, True], r"record 1, leaf \['x'\]: "),
+    "nanoseconds of pandas": ([pd.Timestamp(NS)], [np.datetime64(NS, "ns")]),
+    "nanoseconds of pandas in lists": ([[pd.Timestamp(NS)]], [np.array([NS]).view("M8[ns]")]),
+    "nanoseconds of pandas in dicts": ([{"a": [pd.Timedelta(NS)]}], [{"a": np.array([NS]).view("m8[ns]")}]),
+    "nanoseconds of pandas after microseconds": ([pd.Timestamp(0), pd.Timestamp(NS)], r"record 1, leaf \['x'\]: "),
+    "nanoseconds of pandas with a zone": ([pd.Timestamp(NS, tz="UTC")], r"record 0, leaf \['x'\]: .*nanoseconds"),
+    "nanoseconds of NumPy in dicts": ([{"a": np.datetime64(NS, "ns")}], [{"a": np.datetime64(NS, "ns")}]),
+    "times with and without a zone in lists": (
+        [[dt.datetime(2020, 1, 1)], [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]],
+        r"record 1, leaf \['x'\]: .*some times have a zone and some do not",
+    ),
+    "a moment after dates": ([dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5)], r"record 1, leaf \['x'\]: "),
+    "a time of day with a zone": ([dt.time(1, tzinfo=dt.UTC)], r"record 0, leaf \['x'\]: .*would lose its zone"),
+    "days": ([np.datetime64(5, "D")], [np.datetime64(5, "D")]),
+    "days in dicts": ([{"a": np.array([5], "M8[D]")}], [{"a": np.array([5], "M8[D]")}]),
+    "arrays without dimensions": ([np.array(5), torch.tensor(6)], [np.int64(5), np.int64(6)]),
+    "tensors whose gradient is wanted": ([torch.ones(2, requires_grad=True)], [np.ones(2, np.float32)]),
+    "bfloat16": ([torch.ones(2, dtype=torch.bfloat16)], r"record 0, leaf \['x'\]: .*BFloat16"),
+    "arrays of two ranks": ([np.ones(2), np.ones((2, 2))], r"record 1, leaf \['x'\]: "),
+    "arrays of two dtypes": ([np.ones(1), np.array([BIG])], r"record 1, leaf \['x'\]: "),
+    "arrays without rows": ([np.ones((0, 2))], r"record 0, leaf \['x'\]: .*do not keep the shape \(0, 2\)"),
+    "masked arrays": ([np.ma.array([1, 2], mask=[0, 1])], r"record 0, leaf \['x'\]: .*more than a list"),
+    "sets": ([{1, 2}], r"record 0, leaf \['x'\]: .*a set is more than a list"),
+    "named tuples": ([Point(1, 2)], r"record 0, leaf \['x'\]: .*a Point is more than a list"),
+    "a lone surrogate": (["a", "\ud800"], r"record 1, leaf \['x'\]: .*surrogates not allowed"),
+}
+WITH: dict[str, tuple[Any, list[Any], list[Any] | str]] = {
+    "nanoseconds of pandas": (Value("timestamp[ns]"), [pd.Timestamp(NS), None], [np.datetime64(NS, "ns"), None]),
+    "nanoseconds of pandas in lists": (
+        List(Value("timestamp[ns]")),
+        [[pd.Timestamp(NS)]],
+        [np.array([NS]).view("M8[ns]")],
+    ),
+    "nanoseconds of pandas in dicts": (
+        {"a": Value("duration[ns]")},
+        [{"a": pd.Timedelta(NS)}],
+        [{"a": np.timedelta64(NS, "ns")}],
+    ),
+    "nanoseconds as microseconds": (Value("timestamp[us]"), [pd.Timestamp(NS)], r"record 0, leaf \['x'\]: .*lose data"),
+    "microseconds as seconds": (Value("timestamp[s]"), [dt.datetime(2020, 1, 1, 0, 0, 0, 5)], r"record 0, leaf"),
+    "far seconds": (Value("timestamp[s]"), [np.datetime64(2**60, "s")], [np.datetime64(2**60, "s")]),
+    "2^64 - 1": (Value("uint64"), [2**64 - 1, None], [np.uint64(2**64 - 1), None]),
+    "2^64 - 1 in lists": (List(Value("uint64")), [[2**64 - 1]], [np.array([2**64 - 1], "u8")]),
+    "-1 without signs": (Value("uint64"), [-1], r"record 0, leaf \['x'\]: .*-1 not in range"),
+    "a fraction as an integer": (Value("int8"), [1, 1.5], r"record 1, leaf \['x'\]: .*1.5.* truncated"),
+    "a fraction as an integer in lists": (List(Value("int8")), [[1.5]], r"record 0, leaf \['x'\]: "),
+    "a fraction as an integer in arrays": (Array2D((1, 1), "int8"), [[[1.5]]], r"record 0, leaf \['x'\]: "),
+    "text as a flag": (List(Value("bool")), [["False"]], r"record 0, leaf \['x'\]: .*str are not bool"),
+    "text as a number": (List(Value("float64")), [["1.5"]], r"record 0, leaf \['x'\]: .*str are not double"),
+    "bytes as text": (Value("string"), [b"a"], r"record 0, leaf \['x'\]: .*bytes are not string"),
+    "numbers as text": (Value("string"), [5, None], ["5", None]),
+    "NaN as text": (Value("string"), [float("nan")], r"record 0, leaf \['x'\]: .*float are not string"),
+    "large texts": (Value("large_string"), ["ä", None], ["ä", None]),
+    "a lone surrogate": (Value("large_string"), ["a", "\ud800"], r"record 1, leaf \['x'\]: .*surrogates"),
+    "a rounded float": (Value("float32"), [0.1], [np.float32(0.1)]),
+    "a float past float16": (List(Value("float16")), [[1.0], [7e4]], r"record 1, leaf \['x'\]: .*infinite"),
+    "lists of nothing": (List(Value("int8"), 0), [[], None], [i8(), None]),
+    "lists of other lengths": (List(Value("int8"), 2), [[1, 2], [1]], r"record 1, leaf \['x'\]: "),
+    "large lists": (LargeList(Value("int8")), [[1], []], [i8(1), i8()]),
+    "arrays in lists": (List(Array2D((1, 2), "int8")), [[i8(1, 2)[None]]], [i8(1, 2).reshape(1, 1, 2)]),
+    "arrays of nanoseconds": (
+        Array2D((1, 1), "timestamp[ns]"),
+        [np.array([[NS]]).view("M8[ns]")],
+        [np.array([[NS]]).view("M8[ns]")],
+    ),
+    "arrays of texts": (Array2D((1, 1), "string"), [np.array([["a"]])], [np.array([["a"]], object)]),
+    "arrays without rows": (Array2D((None, 2), "int8"), [np.ones((0, 2), "i1")], [np.ones((0, 2), "i1")]),
+    "arrays of another shape": (Array2D((2, 2), "int8"), [np.ones((2, 3), "i1")], r"record 0, leaf \['x'\]: "),
+    "a sequence of dicts": (
+        datasets.Sequence({"a": Value("int8")}),
+        [{"a": [1, 2]}, {"a": []}],
+        [{"a": i8(1, 2)}, {"a": i8()}],
+    ),
+    "a missing key": (
+        {"a": Value("int8"), "b": Value("int8")},
+        [{"a": 1}],
+        [{"a": np.int8(1), "b": None}],
+    ),
+    "another key": ({"a": Value("int8")}, [{"a": 1, "z": 2}], r"record 0, leaf \['x'\]: .*z"),
+    "labels": (
+        ClassLabel(names=["a", "b"]),
+        [0, "b", -1, None],
+        [np.int64(0), np.int64(1), np.int64(-1), None],
+    ),
+    "an unknown label": (ClassLabel(names=["a"]), ["a", "z"], r"record 1, leaf \['x'\]: .*z"),
+    "a label that is too large": (ClassLabel(names=["a"]), [0, 5], r"record 1, leaf \['x'\]: .*greater than"),
+    "translations": (Translation(["en", "fr"]), [{"fr": "oui", "en": None}], [{"en": None, "fr": "oui"}]),
+    "another language": (Translation(["en"]), [{"en": "yes", "fr": "oui"}], r"record 0, leaf \['x'\]: .*fr"),
+    "dates": (Value("date32"), [dt.date(1970, 1, 6), np.datetime64(5, "D")], [np.datetime64(5, "D")] * 2),
+    "a moment as a date": (Value("date32"), [dt.datetime(2020, 1, 1, 5)], r"record 0, leaf \['x'\]: .*not hold"),
+    "times of day": (Value("time64[ns]"), [dt.time(0, 0, 0, 1), None], [np.timedelta64(1000, "ns"), None]),
+    "spans": (Value("duration[us]"), [dt.timedelta(microseconds=5)], [np.timedelta64(5, "us")]),
+    "JSON": (Json(), [{"a": [1, "b"]}, "x", None], ['{"a":[1,"b"]}', '"x"', None]),
+    "JSON without a number": (Json(), [[1.5], float("nan")], r"record 1, leaf \['x'\]: .*another value"),
+    "JSON of bytes": (Json(), [b"a"], r"record 0, leaf \['x'\]: .*another value"),
+    "an image that is none": (datasets.Image(), [{"bytes": None, "path": None}], r"record 0, leaf \['x'\]: "),
+    "a set": (List(Value("int8")), [{1, 2}], r"record 0, leaf \['x'\]: .*a set is more than a list"),
+}
+
+
+def check(storage: Storage, name: str, source: Any, wanted: list[Any] | str) -> None:
+    identity = "".join(filter(str.isalnum, name))
+    if isinstance(wanted, str):
+        with pytest.raises((ElementError, InvalidTypeError), match=f"(?s){wanted}"):
+            storage.submit(source, identity, "v1")
+        assert identity not in storage.datasets()
+        return
+    found = list(storage.submit(source, identity, "v1"))
+    assert len(found) == len(wanted)
+    for element, value in zip(found, wanted, strict=True):
+        assert_same(element["x"], value)
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_row_without_features_goes_in_unchanged_or_is_refused(name: str, storage: Storage) -> None:
+    values, wanted = WITHOUT[name]
+    check(storage, f"without {name}", streamed(values), wanted)
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_a_row_of_declared_features_goes_in_unchanged_or_is_refused(name: str, storage: Storage) -> None:
+    feature, values, wanted = WITH[name]
+    check(storage, f"with {name}", streamed(values, feature), wanted)
+
+
+@pytest.mark.parametrize("feature", [None, Value("timestamp[ns]")])
+def test_nat_in_a_row_becomes_null_with_one_warning(feature: Any, storage: Storage) -> None:
+    values = [np.datetime64(NS, "ns"), np.datetime64("NaT", "ns"), pd.NaT]
+    with pytest.warns(CacheLayerWarning, match=r"leaf \['x'\] holds NaT, which Arrow does not have") as said:
+        ref = storage.submit(streamed(values, feature), f"nat-{feature is None}", "v1")
+    assert [element["x"] for element in ref] == [np.datetime64(NS, "ns"), None, None]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("feature", [None, Value("string")])
+def test_rows_that_do_not_fit_are_left_out_and_the_others_kept(feature: Any, storage: Storage) -> None:
+    source = streamed(["a", "\ud800", "b", b"c", "d"], feature)
+    with pytest.warns(CacheLayerWarning, match="2 of 5 records were left out.*record 1, leaf"):
+        ref = storage.submit(source, f"skipped-{feature is None}", "v1", on_error="skip")
+    assert [element["x"] for element in ref] == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_invalid_text_of_a_dataset_is_left_out_too(stream: bool, storage: Storage) -> None:
+    dataset = datasets.Dataset(pa.table({"x": pa.array([b"a", b"\xff", b"b"]).view(pa.string())}))
+    source = dataset.to_iterable_dataset() if stream else dataset
+    with pytest.raises(ElementError, match=r"record 1, leaf \['x'\]: expected text in UTF-8"):
+        storage.submit(source, f"invalid-{stream}", "v1")
+    with pytest.warns(CacheLayerWarning, match="1 of 3 records were left out"):
+        ref = storage.submit(source, f"invalid-{stream}", "v1", on_error="skip")
+    assert [element["x"] for element in ref] == ["a", "b"]
+
+
+def test_a_column_that_no_feature_names_is_refused_and_one_that_is_missing_is_null(storage: Storage) -> None:
+    features = Features({"x": Value("int8"), "y": Value("int8")})
+    rows = datasets.IterableDataset.from_generator(Rows([1]), features=features)
+    assert list(storage.submit(rows, "missing-column", "v1")) == [{"x": 1, "y": None}]
+    rows = datasets.IterableDataset.from_generator(Rows([1]), features=Features({"y": Value("int8")}))
+    with pytest.raises(ElementError, match=r"record 0: expected the columns \['y'\], got \['x'\]"):
+        storage.submit(rows, "another-column", "v1")
+
+
+def test_rows_come_in_the_order_of_the_epoch_that_was_set(storage: Storage) -> None:
+    for number, dataset in enumerate((streamed(list(range(30))), datasets.Dataset.from_dict({"x": range(30)}))):
+        source = dataset if number == 0 else dataset.to_iterable_dataset(num_shards=3)
+        shuffled = source.shuffle(seed=3, buffer_size=9)
+        shuffled.set_epoch(2)
+        ref = storage.submit(shuffled, f"epoch-{number}", "v1")
+        assert [element["x"] for element in ref] == [row["x"] for row in shuffled]
+
+
+def test_a_dataset_that_goes_on_from_a_state_is_refused(storage: Storage) -> None:
+    source = streamed([1, 2, 3])
+    next(iter(source))
+    source.load_state_dict(source.state_dict())
+    with pytest.raises(cachelayer.InvalidArgumentError, match="its first rows would be missing"):
+        storage.submit(source, "resumed", "v1")
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch", "pandas", "arrow", "polars"])
+def test_formats_of_streamed_rows_do_not_matter(form: str, storage: Storage) -> None:
+    features = Features({"x": Value("timestamp[ns]")})
+    for name, known in (("known", features), ("unknown", None)):
+        rows = datasets.IterableDataset.from_generator(Rows([np.datetime64(NS, "ns")]), features=known)
+        ref = storage.submit(rows.with_format(form), f"{form}-{name}", "v1")
+        assert_same(ref[0]["x"], np.datetime64(NS, "ns"))
+
+
+def test_images_that_are_null_or_broken_stay_what_they_are(storage: Storage, tmp_path: Path) -> None:
+    good = picture()
+    ref = storage.submit(streamed([None, b"broken", good], datasets.Image()), "images", "v1")
+    assert ref.raw().element_spec == {"x": ImageSpec(nullable=True)}
+    assert [element["x"] for element in ref.raw()] == [None, b"broken", good]
+    with pytest.raises(ElementError, match=r"record 1, leaf \['x'\]"):
+        ref[1]
+    back = to_datasets(ref, cache_dir=tmp_path).cast_column("x", datasets.Image(decode=False))
+    assert [row["x"] and row["x"]["bytes"] for row in back] == [None, b"broken", good]
+    with pytest.warns(CacheLayerWarning, match="1 of 3 records were left out.*record 1"):
+        kept = storage.submit(streamed([None, b"broken", good], datasets.Image()), "kept", "v1", on_error="skip")
+    assert [element["x"] for element in kept.raw()] == [None, good]
+
+
+def test_json_comes_out_of_a_stream_as_it_went_in(storage: Storage) -> None:
+    values = [{"a": [1, "b"]}, 3, None, "text"]
+    ref = storage.submit(streamed(values, Json()), "json", "v1")
+    out = to_iterable_dataset(ref.stream())
+    assert [row["x"] for row in out] == values
+    assert [element["x"] for element in storage.submit(out, "json-again", "v1")] == [element["x"] for element in ref]
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", "m8[s]", "M8[ms]", "M8[D]", "m8[ns]", "M8[ns]"])
+def test_times_that_python_does_not_have_go_out_as_those_of_numpy(dtype: str, storage: Storage) -> None:
+    far = np.array([2**31 - 2 if dtype == "M8[D]" else 2**60 + 1, 5], "q").view(dtype)
+    identity = f"far-{dtype[0]}-{dtype[3:-1]}-{dtype.isupper()}"
+    ref = storage.submit([{"x": each} for each in far], identity, "v1")
+    out = to_iterable_dataset(ref.stream())
+    assert_same(next(iter(out))["x"], far[0])
+    for got, wanted in zip(storage.submit(out, identity, "v2"), far, strict=True):
+        assert_same(got["x"], wanted)
+
+
+def test_times_of_day_in_nanoseconds_go_out_of_a_stream(storage: Storage) -> None:
+    table = pa.table({"x": pa.array([1001, None], pa.int64()).view(pa.time64("ns"))})
+    ref = storage.submit(datasets.Dataset(table), "time-of-day", "v1")
+    assert [row["x"] for row in to_iterable_dataset(ref.stream())] == [np.timedelta64(1001, "ns"), None]
+
+
+def test_a_mapped_stream_goes_out_if_its_spec_is_declared(storage: Storage) -> None:
+    ref = storage.submit([{"x": np.int64(n)} for n in range(5)], "mapped", "v1")
+    spec = {"square": np.int64, "below": ArraySpec("int64", (None,))}
+    mapped = ref.stream(shuffle=True, seed=1).map(
+        lambda each: {"square": each["x"] ** 2, "below": np.arange(each["x"])}, element_spec=spec
+    )
+    out = to_iterable_dataset(mapped)
+    assert out.features == Features({"square": Value("int64"), "below": List(Value("int64"))})
+    wanted = [{"square": int(each["square"]), "below": each["below"].tolist()} for each in mapped.epoch(0)]
+    iterator = iter(out)
+    assert [next(iterator) for _ in range(3)] == wanted[:3]
+    again = to_iterable_dataset(mapped)
+    again.load_state_dict(out.state_dict())
+    assert list(again) == wanted[3:]
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"pass element_spec= to map\(\)"):
+        to_iterable_dataset(ref.stream().map(lambda each: each))
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"element_spec\['x'\] of map\(\) is a file"):
+        to_iterable_dataset(ref.stream().map(lambda each: each, element_spec={"x": ImageSpec()}))
+
+
+def test_set_epoch_gives_the_rows_of_that_epoch(storage: Storage) -> None:
+    ref = storage.submit([{"x": np.int64(n)} for n in range(20)], "epochs", "v1")
+    stream = ref.stream(shuffle=True, seed=1)
+    out = to_iterable_dataset(stream)
+    doubled = out.map(lambda row: {"x": 2 * row["x"]})
+    for epoch in (2, 1):
+        order = [int(each["x"]) for each in stream.epoch(epoch)]
+        out.set_epoch(epoch)
+        doubled.set_epoch(epoch)
+        assert [row["x"] for row in out] == order
+        assert [row["x"] for row in doubled] == [2 * number for number in order]
+        iterator = iter(out)
+        for _ in range(7):
+            next(iterator)
+        again = to_iterable_dataset(stream)
+        again.set_epoch(epoch)
+        again.load_state_dict(out.state_dict())
+        assert [row["x"] for row in again] == order[7:]
+    unshuffled = to_iterable_dataset(ref.stream())
+    unshuffled.set_epoch(5)
+    assert [row["x"] for row in unshuffled] == list(range(20))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="the stream decides the order"):
+        out.shuffle(seed=1)
+
+
+def test_a_second_iteration_in_one_order_says_that_set_epoch_gives_another(storage: Storage) -> None:
+    ref = storage.submit([{"x": np.int64(n)} for n in range(20)], "again", "v1")
+    out = to_iterable_dataset(ref.stream(shuffle=True, seed=1))
+    first = [row["x"] for row in out]
+    with pytest.warns(CacheLayerWarning, match=r"call set_epoch\(e\) of the dataset") as said:
+        assert [[row["x"] for row in out] for _ in range(2)] == [first, first]
+    assert len(said) == 1
+    assert "stream.epoch" not in str(said[0].message)
+    for epoch in (1, 2):
+        out.set_epoch(epoch)
+        assert [row["x"] for row in out] != first
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3}, {"shuffle": True, "seed": 3, "shard": (1, 2)}])
+def test_nodes_share_a_stream_out_exactly_and_each_goes_on_from_its_state(options: Any, storage: Storage) -> None:
+    for number in (1, 10):
+        ref = storage.cache([{"x": np.int64(n)} for n in range(number)], f"nodes-{number}", "v1")
+        wanted = [int(each["x"]) for each in ref.stream(**options).epoch(2)]
+        for world in (1, 2, 3, 4):
+            for rank in range(world):
+
+                def node(rank: int = rank, world: int = world, ref: Any = ref) -> datasets.IterableDataset:
+                    found = split_dataset_by_node(to_iterable_dataset(ref.stream(**options)), rank, world)
+                    found.set_epoch(2)
+                    return found
+
+                rows = [row["x"] for row in node()]
+                assert rows == wanted[rank::world]
+                for place in range(len(rows)):
+                    stopped, again = node(), node()
+                    iterator = iter(stopped)
+                    for _ in range(place):
+                        next(iterator)
+                    again.load_state_dict(stopped.state_dict())
+                    assert [row["x"] for row in again] == rows[place:]
+
+
+def test_shards_that_a_stream_does_not_have_are_refused_with_the_fix(storage: Storage) -> None:
+    ref = storage.cache([{"x": np.int64(n)} for n in range(4)], "shards", "v1")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="split_dataset_by_node"):
+        to_iterable_dataset(ref.stream()).shard(2, 0)

@@ -1,0 +1,402 @@
+"""Keras in and out: what is put in comes back, and a real ``fit`` sees the epochs of a stream."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import pytest
+from jax_process import assert_tests_pass, run_page
+from source_conformance import SourceConformance
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.adapters.keras import to_keras
+
+# Forks beside threads are what Keras's multiprocessing does.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning",
+    "ignore:os.fork.. was called:RuntimeWarning",
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on PyTorch
+)
+RECORDS, BATCH = 40, 16
+
+
+class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    """``count`` elements in batches of 8."""
+
+    def __init__(self, count: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.count = count
+
+    def __len__(self) -> int:
+        return -(-self.count // 8)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = np.arange(8 * index, min(8 * index + 8, self.count))
+        return {"x": np.stack([rows, rows / 2], 1), "name": [f"n{row}" for row in rows]}, rows.astype(np.int32)
+
+
+class Failing(Batches):
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise ValueError("no batch today")
+        return super().__getitem__(index)
+
+
+class Ending(Batches):
+    """Its batch 3 raises what ends an iteration."""
+
+    error: type[Exception] = IndexError
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise self.error
+        return super().__getitem__(index)
+
+
+class Processes(Batches):
+    def __getitem__(self, index: int) -> Any:
+        return np.full(8, os.getpid())
+
+
+class Endless(Batches):
+    num_batches = None
+
+
+class Epochs(Batches):
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.calls: list[str] = []
+
+    def on_epoch_begin(self) -> None:
+        self.calls.append("begin")
+
+    def on_epoch_end(self) -> None:
+        self.calls.append("end")
+
+
+# In.
+
+
+class OfKeras(SourceConformance):
+    seeks = False
+    workers: ClassVar[dict[str, Any]] = {}
+
+    def source(self, count: int, folder: Path) -> Any:
+        return Batches(count, **self.workers)
+
+    def element(self, number: int) -> Any:
+        return {"x": np.array([number, number / 2]), "name": f"n{number}"}, np.int32(number)
+
+
+class TestPyDataset(OfKeras):
+    pass
+
+
+class TestPyDatasetInThreads(OfKeras):
+    workers: ClassVar = {"workers": 3, "max_queue_size": 4}
+
+
+class TestPyDatasetInProcesses(OfKeras):
+    workers: ClassVar = {"workers": 2, "use_multiprocessing": True}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def test_the_worker_processes_that_it_asks_for_make_the_batches(storage: Storage) -> None:
+    ref = storage.cache(Processes(400, workers=2, use_multiprocessing=True), "d", "v1")
+    assert len(ref) == 400
+    assert os.getpid() not in {int(process) for process in ref}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"workers": 2}, {"workers": 2, "use_multiprocessing": True}], ids=["plain", "threads", "processes"]
+)
+def test_a_failure_names_the_record_at_which_its_batch_begins(storage: Storage, options: dict[str, Any]) -> None:
+    with pytest.raises(cachelayer.SourceError, match="batch that begins at record 24: ValueError: no batch today"):
+        storage.cache(Failing(80, **options), "d", "v1")
+
+
+@pytest.mark.parametrize("error", [IndexError, StopIteration])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["plain", "threads"])
+def test_a_batch_that_raises_an_index_error_is_no_end(
+    storage: Storage, options: dict[str, Any], error: type[Exception]
+) -> None:
+    source = Ending(80, **options)
+    source.error = error
+    with pytest.raises(cachelayer.SourceError, match="batch that begins at record 24"):
+        storage.cache(source, "d", "v1")
+    assert storage.datasets() == []
+
+
+def test_an_endless_dataset_needs_a_number_of_records(storage: Storage) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match="pass max_records="):
+        storage.cache(Endless(8), "d", "v1")
+    assert len(storage.cache(Endless(80, workers=2), "d", "v1", max_records=21)) == 21
+
+
+def test_a_build_is_one_epoch_of_the_dataset(storage: Storage) -> None:
+    source = Epochs(20)
+    storage.cache(source, "d", "v1")
+    assert source.calls == ["begin", "end"]
+
+
+def test_a_batch_that_holds_what_has_no_rows_is_refused(storage: Storage) -> None:
+    class Odd(Batches):
+        def __getitem__(self, index: int) -> Any:
+            return np.zeros((8, 2)), "label"
+
+    with pytest.raises(cachelayer.ElementError, match=r"record 0, leaf \[1\]: expected an array with a row for each"):
+        storage.cache(Odd(16), "d", "v1")
+
+
+class Given(keras.utils.PyDataset):  # type: ignore[misc]
+    """Batches that a test makes; ``length`` is what its ``__len__`` returns."""
+
+    def __init__(self, make: Any, length: Any = 2) -> None:
+        super().__init__()
+        self.make, self.length = make, length
+
+    def __len__(self) -> int:
+        return self.length  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(np.arange(3, dtype=np.float32) + 3 * index)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_batches_of_tensors_are_those_of_arrays(storage: Storage, framework: str) -> None:
+    tensor = importlib.import_module(framework)
+    make = tensor.tensor if framework == "torch" else tensor.constant
+    kind = tensor.bfloat16
+    ref = storage.cache(Given(lambda rows: (make(rows), {"y": make(rows.tolist(), dtype=kind)})), "d", "v1")
+    assert ref.element_spec == (cachelayer.ArraySpec("float32"), {"y": cachelayer.ArraySpec("bfloat16")})
+    assert [(float(x), float(y["y"])) for x, y in ref] == [(row, row) for row in range(6)]
+
+
+def test_batches_of_jax_arrays_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert_tests_pass("keras_cases.py")
+
+
+def test_a_sample_weight_of_none_is_left_out_in_and_out(storage: Storage) -> None:
+    ref = storage.cache(Given(lambda rows: (rows, rows, None)), "d", "v1")
+    assert [tuple(map(float, row)) for row in ref] == [(row, row) for row in range(6)]
+    stream = ref.stream(4, remainder="pad").map_batches(lambda batch: (*batch, None))
+    assert [part.tolist() for part in to_keras(stream)[1]] == [[4, 5, 5, 5], [4, 5, 5, 5], [1, 1, 0, 0]]
+    plain = ref.stream(4).map_batches(lambda batch: (*batch, None))
+    assert len(to_keras(plain)[0]) == 2
+
+
+def test_a_length_of_none_is_no_end(storage: Storage) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"endless.*pass max_records="):
+        storage.cache(Given(lambda rows: rows, None), "d", "v1")
+    assert len(storage.cache(Given(lambda rows: rows, None), "d", "v1", max_records=7)) == 7
+
+
+# Out.
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    numbers = np.arange(RECORDS)
+    storage = Storage(tmp_path_factory.mktemp("keras"))
+    return storage.submit({"x": np.stack([numbers, numbers], 1).astype("f4"), "y": numbers}, "numbers", "v1")
+
+
+def pair(batch: Any) -> Any:
+    return batch["x"], batch["y"]
+
+
+class Watched(keras.Model):  # type: ignore[misc]
+    """A model that keeps the targets and weights of every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.seen: list[Any] = []
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, *arguments: Any) -> Any:
+        self.seen.append([keras.ops.convert_to_numpy(part).tolist() for part in arguments[-1][1:] if part is not None])
+        return super().train_step(*arguments)
+
+
+def watched() -> Watched:
+    model = Watched()
+    model.compile(loss="mse", optimizer="sgd", run_eagerly=True)
+    return model
+
+
+def fit(model: Watched, dataset: Any, epochs: int = 3, **options: Any) -> list[Any]:
+    model.seen.clear()
+    model.fit(dataset, epochs=epochs, verbose=0, shuffle=False, callbacks=[dataset.callback], **options)
+    return model.seen[:]
+
+
+def expected(ref: Any, epochs: int = 3, start: int = 0, **options: Any) -> list[Any]:
+    stream = ref.stream(BATCH, shuffle=True, seed=7, num_epochs=epochs, start=start * RECORDS, **options)
+    return [[batch["y"].tolist()] for batch in stream]
+
+
+def test_fit_sees_every_epoch_of_the_stream_in_its_order(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
+    model = watched()
+    assert len(dataset) == 3
+    assert fit(model, dataset) == expected(ref)
+    assert fit(model, dataset, epochs=4, initial_epoch=2) == expected(ref, epochs=4, start=2)
+    assert fit(watched(), dataset) == expected(ref)
+
+
+def test_fit_without_its_shuffle_off_still_sees_each_record_once_an_epoch(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
+    model = watched()
+    model.fit(dataset, epochs=2, verbose=0, callbacks=[dataset.callback])
+    epochs = [model.seen[:3], model.seen[3:]]
+    for number, seen in enumerate(epochs):
+        assert sorted(seen) == sorted(expected(ref, epochs=number + 1, start=number))
+
+
+def test_shards_see_their_parts_and_drop_what_is_left(ref: Any) -> None:
+    for shard in range(2):
+        options = {"shard": (shard, 2), "remainder": "drop"}
+        dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7, **options).map_batches(pair))
+        assert len(dataset) == 2
+        assert fit(watched(), dataset) == expected(ref, **options)
+
+
+def test_padding_has_no_weight(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7, remainder="pad").map_batches(pair))
+    last = fit(watched(), dataset, epochs=1)[-1]
+    assert last[0][:8] == expected(ref, epochs=1)[-1][0]
+    assert last[1] == [1.0] * 8 + [0.0] * 8
+
+
+def test_dicts_and_arrays_of_inputs_are_predicted(ref: Any) -> None:
+    inputs = {name: keras.Input((2,) if name == "x" else (), name=name) for name in ("x", "y")}
+    model = keras.Model(inputs, keras.ops.sum(inputs["x"], axis=1))
+    by_name = model.predict(to_keras(ref.stream(BATCH)), verbose=0)
+    assert by_name.tolist() == [2.0 * number for number in range(RECORDS)]
+
+
+def test_training_learns(ref: Any) -> None:
+    dataset = to_keras(
+        ref.stream(BATCH, shuffle=True, seed=7).map_batches(lambda batch: (batch["x"] / 40, batch["x"].sum(1) / 40))
+    )
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=keras.optimizers.Adam(0.1))
+    history = model.fit(dataset, epochs=10, verbose=0, shuffle=False, callbacks=[dataset.callback])
+    assert history.history["loss"][-1] < 0.1 * history.history["loss"][0]
+
+
+def test_without_the_callback_each_epoch_is_another_one_of_the_stream(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
+    model = watched()
+    model.fit(dataset, epochs=3, verbose=0, shuffle=False)
+    epochs = [model.seen[first : first + 3] for first in (0, 3, 6)]
+    first = next(epoch for epoch in range(4) if epochs[0] == expected(ref, epochs=epoch + 1, start=epoch))
+    assert epochs[1] == expected(ref, epochs=first + 2, start=first + 1)
+    assert epochs[2] == expected(ref, epochs=first + 3, start=first + 2)
+
+
+def test_what_is_validated_with_is_the_same_each_time(ref: Any) -> None:
+    class Validated(Watched):
+        def test_step(self, *arguments: Any) -> Any:
+            self.seen.append(keras.ops.convert_to_numpy(arguments[-1][1]).tolist())
+            return super().test_step(*arguments)
+
+    model = Validated()
+    model.compile(loss="mse", optimizer="sgd", run_eagerly=True)
+    training = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
+    held_out = to_keras(ref.stream(BATCH).map_batches(pair))
+    seen = fit(model, training, validation_data=held_out)
+    validated = [part for part in seen if not isinstance(part[0], list)]
+    assert validated == [batch["y"].tolist() for batch in ref.stream(BATCH)] * 3
+
+
+def test_steps_per_epoch_that_are_not_those_of_the_stream_are_refused(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH).map_batches(pair))
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"steps_per_epoch=2.*has 3 batches"):
+        fit(watched(), dataset, steps_per_epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "pass a global_batch_size"),
+        ({"global_batch_size": 8, "start": 8}, "pass initial_epoch="),
+        ({"global_batch_size": 64, "remainder": "drop"}, "give no batch of 64"),
+        ({"global_batch_size": 39, "remainder": "keep", "shard": (0, 3)}, "Keras does not take empty batches"),
+    ],
+)
+def test_streams_without_epochs_of_whole_batches_are_refused(ref: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match=message):
+        to_keras(ref.stream(**arguments))
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda batch: (batch["x"], np.array(["a"] * len(batch["y"]), object)), r"leaf \[1\] is object.*map_batches"),
+        (lambda batch: (1, 2, 3, 4), r"fit\(\) takes \(x, y\)"),
+        (lambda batch: (batch["x"], None), r"leaf \[1\] is NoneType"),
+        (lambda batch: (batch["x"].astype("int4"),), r"leaf \[0\] is int4"),
+        (lambda batch: (batch["x"].astype("g"),), r"leaf \[0\] is float128"),
+        (lambda batch: {"x": batch["x"], "t": batch["y"].view("M8[s]")}, r"leaf \['t'\] is datetime64"),
+    ],
+)
+def test_batches_that_keras_cannot_take_are_refused_with_their_leaf(ref: Any, fn: Any, message: str) -> None:
+    with pytest.raises(cachelayer.InvalidTypeError, match=message):
+        to_keras(ref.stream(BATCH).map_batches(fn))[0]
+
+
+def test_an_epoch_has_its_own_batches_and_no_others(ref: Any) -> None:
+    dataset = to_keras(ref.stream(BATCH, shuffle=True, seed=7).map_batches(pair))
+    dataset.set_epoch(1)
+    wanted = [batch[0] for batch in expected(ref, epochs=2, start=1)]
+    assert [dataset[index][1].tolist() for index in (0, 1, 2, -1, -3)] == [*wanted, wanted[2], wanted[0]]
+    assert [y.tolist() for _, y in dataset] == wanted
+    for index in (3, 99, -4):
+        with pytest.raises(cachelayer.RecordIndexError, match=f"batch {index} of an epoch of 3 batches"):
+            dataset[index]
+
+
+def test_what_is_no_stream_is_refused(ref: Any) -> None:
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"not a stream: pass its stream\(\.\.\.\)"):
+        to_keras(ref)
+
+
+@pytest.mark.soak
+def test_fit_on_other_backends_sees_the_same() -> None:
+    chosen = "fit_sees or padding or without_the_callback"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
+    children = [
+        subprocess.Popen(
+            command,
+            env=os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for backend in ("torch", "jax")
+    ]
+    for child in children:
+        out, _ = child.communicate()
+        assert child.returncode == 0, out
+        assert "3 passed" in out
+
+
+def test_the_page_shows_what_happens() -> None:
+    run_page("keras.md")

@@ -1,0 +1,502 @@
+"""Tables, datasets and files of pyarrow as sources."""
+
+from __future__ import annotations
+
+import decimal
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.dataset as pa_dataset
+import pyarrow.feather as pa_feather
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from source_conformance import SourceConformance
+
+import cachelayer
+from cachelayer import ArraySpec, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, Ragged, SourceError
+from cachelayer.adapters.pyarrow import from_csv, from_ipc, from_json, from_parquet
+
+
+def element(number: int) -> dict[str, Any]:
+    return {
+        "id": np.int64(number),
+        "text": None if number % 5 == 3 else f"ü{number}",
+        "blob": b"\0" * (number % 4),
+        "score": None if number % 7 == 2 else np.float32(number / 2),
+        "flag": np.bool_(number % 2),
+        "vector": np.array([number, -number], np.int16),
+        "ragged": None if number % 6 == 4 else np.arange(number % 3, dtype=np.int64),
+        "words": np.array([f"w{i}" for i in range(number % 3)], dtype=object),
+        "point": {"x": np.float64(number), "unit": "m"},
+        "when": np.datetime64(number, "us"),
+    }
+
+
+SCHEMA = pa.schema(
+    {
+        "id": pa.int64(),
+        "text": pa.string(),
+        "blob": pa.binary(),
+        "score": pa.float32(),
+        "flag": pa.bool_(),
+        "vector": pa.list_(pa.int16(), 2),
+        "ragged": pa.list_(pa.int64()),
+        "words": pa.list_(pa.string()),
+        "point": pa.struct({"x": pa.float64(), "unit": pa.dictionary(pa.int32(), pa.string())}),
+        "when": pa.timestamp("us", "UTC"),
+    }
+)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    return value.astype(object) if isinstance(value, np.datetime64) else getattr(value, "tolist", lambda: value)()
+
+
+def table(start: int, stop: int) -> pa.Table:
+    return pa.Table.from_pylist([plain(element(number)) for number in range(start, stop)], SCHEMA)
+
+
+class Conformance(SourceConformance):
+    def element(self, number: int) -> Any:
+        return element(number)
+
+
+class TestTable(Conformance):
+    def source(self, count: int, folder: Path) -> Any:
+        return pa.concat_tables([table(0, count // 2), table(count // 2, count)])
+
+
+class TestRecordBatchReader(Conformance):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        return pa.RecordBatchReader.from_batches(SCHEMA, table(0, count).to_batches(max_chunksize=7))
+
+
+class TestDataset(Conformance):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        pq.write_table(table(0, count // 2), folder / "0.parquet")
+        pq.write_table(table(count // 2, count), folder / "1.parquet", row_group_size=9)
+        return pa_dataset.dataset([str(folder / "0.parquet"), str(folder / "1.parquet")], schema=SCHEMA)
+
+
+class TestParquet(Conformance):
+    def source(self, count: int, folder: Path) -> Any:
+        pq.write_table(table(0, count // 3), folder / "train-0.parquet")
+        pq.write_table(table(count // 3, count), folder / "train-1.parquet", row_group_size=50)
+        return from_parquet(folder / "train-*.parquet")
+
+
+class TestIpc(Conformance):
+    def source(self, count: int, folder: Path) -> Any:
+        with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+            writer.write_table(table(0, count // 2))
+        with pa.OSFile(str(folder / "b.arrows"), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+            writer.write_table(table(count // 2, count), max_chunksize=10)
+        return from_ipc([folder / "a.arrow", str(folder / "b.arrows")])
+
+
+class TestCsv(SourceConformance):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        rows = "".join(f"{n},w{n},{n / 4},{'' if n % 3 == 1 else n}\n" for n in range(count))
+        (folder / "rows.csv").write_text("n,name,quarter,gap\n" + rows)
+        types = {"n": pa.int32(), "gap": pa.int64(), "quarter": pa.float32()}
+        return from_csv(folder / "rows.csv", convert_options=pa_csv.ConvertOptions(column_types=types))
+
+    def element(self, number: int) -> Any:
+        gap = None if number % 3 == 1 else np.int64(number)
+        return {"n": np.int32(number), "name": f"w{number}", "quarter": np.float32(number / 4), "gap": gap}
+
+
+class TestJsonLines(SourceConformance):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        lines = [f'{{"n": {n}, "tags": {list(range(n % 3))}, "who": {{"name": "w{n}"}}}}\n' for n in range(count)]
+        (folder / "rows.jsonl").write_text("".join(lines))
+        schema = pa.schema({"n": pa.int64(), "tags": pa.list_(pa.int64()), "who": pa.struct({"name": pa.string()})})
+        return from_json(folder / "rows.jsonl", parse_options=pa_json.ParseOptions(explicit_schema=schema))
+
+    def element(self, number: int) -> Any:
+        return {"n": np.int64(number), "tags": np.arange(number % 3), "who": {"name": f"w{number}"}}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path / "cache")
+
+
+def cached(storage: cachelayer.Storage, column: pa.Array, **options: Any) -> Any:
+    return storage.cache(pa.table({"x": column}), "d", "v1", **options)
+
+
+EMPTY = np.array([], np.int64)
+COLUMNS: dict[str, tuple[Any, Any, list[Any]]] = {
+    "dictionary": (pa.array(["a", None, "a"]).dictionary_encode(), ArraySpec(str, nullable=True), ["a", None, "a"]),
+    "run-end": (pc.run_end_encode(pa.array([5, 5, 6])), ArraySpec("int64"), [5, 5, 6]),
+    "views": (pa.array(["a" * 50, "b"], pa.string_view()), ArraySpec(str), ["a" * 50, "b"]),
+    "fixed bytes": (pa.array([b"ab", b"cd"], pa.binary(2)), ArraySpec(bytes), [b"ab", b"cd"]),
+    "half": (pa.array([np.float16(1.5), None], pa.float16()), ArraySpec("float16", nullable=True), [1.5, None]),
+    "unsigned": (pa.array([2**64 - 1], pa.uint64()), ArraySpec("uint64"), [2**64 - 1]),
+    "time": (pa.array([7], pa.time32("ms")), ArraySpec("m8[ms]"), [np.timedelta64(7, "ms")]),
+    "date": (pa.array([7], pa.date32()), ArraySpec("M8[D]"), [np.datetime64(7, "D")]),
+    "duration": (pa.array([7], pa.duration("ns")), ArraySpec("m8[ns]"), [np.timedelta64(7, "ns")]),
+    "fixed lists of strings": (
+        pa.array([["a", "b"], None], pa.list_(pa.string(), 2)),
+        ArraySpec(str, (2,), nullable=True),
+        [np.array(["a", "b"], object), None],
+    ),
+    "large lists": (
+        pa.array([[1], []], pa.large_list(pa.int64())),
+        ArraySpec("int64", (None,)),
+        [np.array([1]), EMPTY],
+    ),
+    "lists of pairs": (
+        pa.array([[[1, 2]], []], pa.list_(pa.list_(pa.int64(), 2))),
+        ArraySpec("int64", (None, 2)),
+        [np.array([[1, 2]]), EMPTY.reshape(0, 2)],
+    ),
+    "tensors": (
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12).reshape(2, 2, 3)),
+        ArraySpec("int64", (2, 3)),
+        list(np.arange(12).reshape(2, 2, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_types_of_arrow_become_leaves(storage: cachelayer.Storage, name: str) -> None:
+    column, spec, values = COLUMNS[name]
+    ref = cached(storage, column)
+    assert ref.element_spec == {"x": spec}
+    for row, expected in zip(ref, values, strict=True):
+        assert row["x"] is None if expected is None else np.array_equal(row["x"], expected)
+
+
+def test_lists_within_lists_are_ragged_and_lists_of_structs_a_list_of_each_field(storage: cachelayer.Storage) -> None:
+    rows = storage.cache(
+        pa.table({"r": pa.array([[[1, 2], []], []]), "s": pa.array([[{"a": 1, "b": "x"}, {"a": 2, "b": "y"}], []])}),
+        "d",
+        "v1",
+    )
+    assert isinstance(rows[0]["r"], Ragged)
+    assert [row["r"].to_list() for row in rows] == [[[1, 2], []], []]
+    assert [row["s"]["a"].tolist() for row in rows] == [[1, 2], []]
+    assert rows[0]["s"]["b"].tolist() == ["x", "y"]
+
+
+def test_maps_are_lists_of_keys_and_values(storage: cachelayer.Storage) -> None:
+    ref = cached(storage, pa.array([[("a", 1), ("b", 2)], []], pa.map_(pa.string(), pa.int64())))
+    assert ref[0]["x"]["key"].tolist() == ["a", "b"]
+    assert [row["x"]["value"].tolist() for row in ref] == [[1, 2], []]
+
+
+def test_dictionaries_that_differ_between_chunks_and_row_groups_are_joined(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    def chunk(words: list[str]) -> pa.Table:
+        encoded = pa.array(words).dictionary_encode()
+        offsets = pa.array(range(len(words) + 1), pa.int32())
+        return pa.table(
+            {
+                "struct": pa.StructArray.from_arrays([encoded], ["word"]),
+                "list": pa.ListArray.from_arrays(offsets, encoded),
+            }
+        )
+
+    words = [["a", "b"], ["c", "a", "d"], ["b", "z"]]
+    whole = pa.concat_tables(map(chunk, words))
+    pq.write_table(whole, tmp_path / "a.parquet", row_group_size=2)
+    for version, source in (("v1", whole), ("v2", from_parquet(tmp_path / "a.parquet"))):
+        ref = storage.cache(source, "d", version)
+        assert [row["struct"]["word"] for row in ref] == list("abcadbz")
+        assert [row["list"].tolist() for row in ref] == [[word] for word in "abcadbz"]
+
+
+def test_tensors_may_be_null(storage: cachelayer.Storage) -> None:
+    kind = pa.fixed_shape_tensor(pa.int8(), [2, 2])
+    ref = cached(storage, pa.ExtensionArray.from_storage(kind, pa.array([[1, 2, 3, 4], None], kind.storage_type)))
+    assert ref[0]["x"].tolist() == [[1, 2], [3, 4]]
+    assert ref[1]["x"] is None
+
+
+def test_a_slice_of_a_table_is_cached_as_the_slice(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(table(0, 100).slice(13, 40), "d", "v1")
+    assert [row["text"] for row in ref] == [element(number)["text"] for number in range(13, 53)]
+    assert [row["words"].tolist() for row in ref] == [element(number)["words"].tolist() for number in range(13, 53)]
+
+
+def test_the_length_of_parquet_is_known_before_it_is_read(tmp_path: Path) -> None:
+    for number in range(3):
+        pq.write_table(table(0, 10 + number), tmp_path / f"{number}.parquet")
+    assert from_parquet(tmp_path / "*.parquet").length == 33
+    assert from_csv(tmp_path / "*.csv").kind == "csv"
+
+
+def test_columns_are_chosen_by_name(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    pq.write_table(table(0, 5), tmp_path / "a.parquet")
+    assert list(storage.cache(from_parquet(tmp_path / "a.parquet", ["flag", "id"]), "d", "v1")[0]) == ["flag", "id"]
+    with pytest.raises(InvalidArgumentError, match=r"a\.parquet: there is no column 'nope' among"):
+        storage.cache(from_parquet(tmp_path / "a.parquet", ["nope"]), "d", "v2")
+
+
+def test_files_are_read_through_fsspec(storage: cachelayer.Storage) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for number in range(2):
+        with memory.open(f"/pyarrow/{number}.parquet", "wb") as file:
+            pq.write_table(table(10 * number, 10 * number + 10), file)
+        with memory.open(f"/pyarrow/{number}.arrow", "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+            writer.write_table(table(10 * number, 10 * number + 10))
+        memory.pipe(f"/pyarrow/{number}.csv", f"n\n{number}\n".encode())
+    for name, source in (
+        ("p", from_parquet("memory://pyarrow/*.parquet")),
+        ("a", from_ipc("memory://pyarrow/*.arrow")),
+    ):
+        assert [int(row["id"]) for row in storage.cache(source, name, "v1")] == list(range(20))
+    assert [row["n"] for row in storage.cache(from_csv("memory://pyarrow/*.csv"), "c", "v1")] == [0, 1]
+
+
+def test_a_parquet_file_cut_short_is_named_before_anything_is_built(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    for number in range(3):
+        pq.write_table(table(0, 50), tmp_path / f"{number}.parquet")
+    whole = (tmp_path / "1.parquet").read_bytes()
+    (tmp_path / "1.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceError, match=r"1\.parquet is not a Parquet file, or is cut short: ArrowInvalid") as caught:
+        storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
+    assert isinstance(caught.value.__cause__, pa.ArrowInvalid)
+    assert storage.datasets() == []
+
+
+def test_a_parquet_file_whose_middle_is_damaged_is_named_with_the_record(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    for number in range(2):
+        pq.write_table(pa.table({"n": np.random.default_rng(number).random(4000)}), tmp_path / f"{number}.parquet")
+    path = tmp_path / "1.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * (len(whole) - 4 - 600) + whole[-600:])
+    with pytest.raises(SourceError, match=r"1\.parquet failed at record 4000 or later"):
+        storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
+
+
+@pytest.mark.parametrize("end", [3, 60, -20])
+def test_an_arrow_file_cut_short_is_named(storage: cachelayer.Storage, tmp_path: Path, end: int) -> None:
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        writer.write_table(table(0, 50))
+    (tmp_path / "a.arrow").write_bytes((tmp_path / "a.arrow").read_bytes()[:end])
+    with pytest.raises(SourceError, match=r"a\.arrow is not an Arrow IPC file, or is cut short"):
+        storage.cache(from_ipc(tmp_path / "a.arrow"), "d", "v1")
+
+
+def test_an_arrow_stream_that_is_cut_between_batches_or_goes_on_is_named(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    path, ends = tmp_path / "a.arrows", []
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+        for start in range(3):
+            writer.write_table(table(start, start + 1))
+            ends.append(file.tell())
+    whole = path.read_bytes()
+    assert len(storage.cache(from_ipc(path), "d", "v1")) == 3
+    changes = [(whole[:end], "is cut short: it has no end mark") for end in ends]
+    for data, reason in (*changes, (whole + whole, "continues after the end of its stream")):
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match=rf"a\.arrows {reason}"):
+            storage.cache(from_ipc(path), "d", "v2")
+
+
+@pytest.mark.parametrize(
+    ("second", "change"),
+    [
+        ({"n": [1.5], "s": ["a"]}, r"column 'n' is double, not int64 as in .*0\.parquet"),
+        ({"n": [1]}, r"its columns are \['n'\], not \['n', 's'\] as in .*0\.parquet"),
+        ({"s": ["a"], "n": [1]}, r"its columns are \['s', 'n'\], not \['n', 's'\]"),
+    ],
+)
+def test_a_schema_that_changes_between_files_is_named(
+    storage: cachelayer.Storage, tmp_path: Path, second: Any, change: str
+) -> None:
+    pq.write_table(pa.table({"n": [1], "s": ["b"]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table(second), tmp_path / "1.parquet")
+    with pytest.raises(SourceError, match=rf"the schema changes at .*1\.parquet: {change}"):
+        storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
+
+
+def test_a_schema_that_is_given_casts_every_file(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1], "s": ["b"]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"s": [None], "n": [1.5]}), tmp_path / "1.parquet")
+    schema = pa.schema({"n": pa.float32(), "s": pa.string()})
+    ref = storage.cache(from_parquet(tmp_path / "*.parquet", schema=schema), "d", "v1")
+    assert list(ref) == [{"n": np.float32(1), "s": "b"}, {"n": np.float32(1.5), "s": None}]
+    assert ref.element_spec["n"] == ArraySpec("float32")
+    with pytest.raises(ElementError, match=r"record 1, leaf \['n'\]: .*int64 holds, got 1.5.*1\.parquet"):
+        storage.cache(from_parquet(tmp_path / "*.parquet", schema=pa.schema({"n": pa.int64()})), "d", "v2")
+
+
+def test_a_column_of_nothing_but_nulls_asks_for_a_spec(storage: cachelayer.Storage) -> None:
+    nulls = pa.table({"n": [1, 2], "x": pa.nulls(2)})
+    with pytest.raises(InvalidArgumentError, match=r"leaf \['x'\] is null in every row.*pass element_spec="):
+        storage.cache(nulls, "d", "v1")
+    for version, leaf in (("v1", ArraySpec("float32", (3,))), ("v2", ArraySpec(str))):
+        ref = storage.cache(nulls, "d", version, element_spec={"n": np.int64, "x": leaf})
+        assert ref.element_spec["x"] == leaf.as_nullable()
+        assert list(ref) == [{"n": 1, "x": None}, {"n": 2, "x": None}]
+    assert storage.cache(nulls, "d", "v3", element_spec={"n": np.int64, "x": None})[0] == {"n": 1, "x": None}
+
+
+def test_a_declared_spec_reaches_files_too(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.nulls(2)}), tmp_path / "a.parquet")
+    source = from_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InvalidArgumentError, match=r"null in every row in .*a\.parquet"):
+        storage.cache(source, "d", "v1")
+    ref = storage.cache(source, "d", "v1", element_spec={"x": np.float32})
+    assert ref.element_spec == {"x": ArraySpec("float32", nullable=True)}
+
+
+def test_lists_that_are_all_empty_take_the_declared_dtype(storage: cachelayer.Storage) -> None:
+    empty = pa.array([[], None], pa.list_(pa.null()))
+    ref = cached(storage, empty, element_spec={"x": ArraySpec("float32", (None,))})
+    assert ref[0]["x"].dtype == np.float32
+    assert ref[1]["x"] is None
+
+
+def test_a_typed_column_of_nulls_needs_no_spec(storage: cachelayer.Storage) -> None:
+    assert list(cached(storage, pa.array([None, None], pa.int32()))) == [{"x": None}] * 2
+
+
+def test_null_within_a_list_is_refused_with_record_leaf_and_file(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [[1], [2, 3]]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"x": [[1], [], [2, None]]}), tmp_path / "1.parquet")
+    with pytest.raises(ElementError, match=r"record 4, leaf \['x'\]: .*null.*It is in .*1\.parquet"):
+        storage.cache(from_parquet(tmp_path / "*.parquet"), "d", "v1")
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (pa.array([decimal.Decimal("1.5")]), r"leaf \['x'\] has Arrow's type decimal128.*cast it"),
+        (pa.array([pa.scalar((1, 2, 3), pa.month_day_nano_interval())]), r"leaf \['x'\] has Arrow's type month_day"),
+        (pa.array([{"y": [decimal.Decimal(1)]}]), r"leaf \['x'\]\['y'\] has Arrow's type decimal128"),
+    ],
+)
+def test_types_without_a_dtype_are_refused_by_name(storage: cachelayer.Storage, column: Any, reason: str) -> None:
+    with pytest.raises(InvalidTypeError, match=reason):
+        cached(storage, column)
+
+
+def test_two_columns_of_one_name_are_refused(storage: cachelayer.Storage) -> None:
+    with pytest.raises(InvalidTypeError, match=r"two columns are named \['a'\]"):
+        storage.cache(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), "d", "v1")
+
+
+@pytest.mark.parametrize("read", [from_parquet, from_ipc, from_csv, from_json])
+def test_what_is_not_there_is_an_error(storage: cachelayer.Storage, tmp_path: Path, read: Any) -> None:
+    for paths in (tmp_path / "nope", str(tmp_path / "*.nope"), tmp_path, []):
+        with pytest.raises(InvalidArgumentError, match=r"there is no file|no paths"):
+            storage.cache(read(paths), "d", "v1")
+    with pytest.raises(InvalidTypeError, match=r"a path is a str or an os\.PathLike, not 3"):
+        storage.cache(read([3]), "d", "v1")
+
+
+def test_a_declared_spec_says_lengths_and_how_bytes_are_decoded(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    pq.write_table(
+        pa.table({"image": [file.getvalue()], "box": [[1, 2]], "grid": [[[1], [2]]]}), tmp_path / "a.parquet"
+    )
+    spec = {"image": ImageSpec(), "box": ArraySpec("int64", (2,)), "grid": ArraySpec("int64", (2, 1))}
+    ref = storage.cache(from_parquet(tmp_path / "a.parquet"), "d", "v1", element_spec=spec)
+    assert ref.raw().element_spec == spec
+    np.testing.assert_array_equal(ref[0]["image"], pixels)
+    assert ref[0]["grid"].tolist() == [[1], [2]]
+
+
+def test_lists_of_other_lengths_than_declared_are_refused(storage: cachelayer.Storage) -> None:
+    with pytest.raises(ElementError, match=r"record 1, leaf \['x'\]: expected int64\[2\], got a list of 3"):
+        cached(storage, pa.array([[1, 2], [1, 2, 3]]), element_spec={"x": ArraySpec("int64", (2,))})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"x": ArraySpec("int32", (None,))},
+        {"x": ArraySpec("int64")},
+        {"x": ImageSpec()},
+        {"x": {"y": np.int64}},
+        {"y": ArraySpec("int64", (None,))},
+        {"x": None},
+        np.int64,
+    ],
+    ids=str,
+)
+def test_a_declared_spec_of_other_columns_is_refused(storage: cachelayer.Storage, spec: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="element_spec"):
+        cached(storage, pa.array([[1]]), element_spec=spec)
+
+
+def test_rows_are_elements_already(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="unbatch=True: rows are elements already"):
+        storage.cache(table(0, 3), "d", "v1", unbatch=True)
+    pq.write_table(table(0, 3), tmp_path / "a.parquet")
+    with pytest.raises(InvalidArgumentError, match="unbatch=True: a source of parquet gives elements already"):
+        storage.cache(from_parquet(tmp_path / "a.parquet"), "d", "v1", unbatch=True)
+
+
+def test_an_empty_table_is_an_empty_dataset(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(table(0, 0), "d", "v1", allow_empty=True)
+    assert len(ref) == 0
+    assert ref.element_spec["vector"] == ArraySpec("int16", (2,))
+
+
+DECLARED: dict[str, tuple[pa.Array, pa.DataType, str]] = {
+    "integers past 2^53 as floats": (pa.array([1, 2**53 + 1]), pa.float64(), "9007199254740993"),
+    "numbers past float32": (pa.array([1.0, 1e300]), pa.float32(), r"1e\+300"),
+    "numbers past float16": (pa.array([1.0, 1e5], pa.float32()), pa.float16(), "100000.0"),
+    "integers past int8": (pa.array([1, 300]), pa.int8(), "300"),
+    "fractions as integers": (pa.array([1.0, 0.5]), pa.int64(), "0.5"),
+    "nanoseconds as seconds": (pa.array([0, 1], pa.timestamp("ns")), pa.timestamp("s"), r"Timestamp\(.1970"),
+    "numbers as booleans": (pa.array([1.0, 2.0]), pa.bool_(), "2.0"),
+    "moments as days": (pa.array([0, 1], pa.timestamp("s")), pa.date32(), r"datetime.datetime\(1970"),
+    "words as numbers": (pa.array(["1", "one"]), pa.int64(), "'one'"),
+    "bytes as text": (pa.array([b"fine", b"\xff"]), pa.string(), r"b'\\xff'"),
+}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_value_that_a_declared_type_cannot_hold_is_refused_with_its_record_or_left_out(
+    name: str, suffix: str, tmp_path: Path
+) -> None:
+    values, kind, shown = DECLARED[name]
+    storage, path, schema = cachelayer.Storage(tmp_path / "cache"), tmp_path / f"x.{suffix}", pa.schema({"x": kind})
+    write, read = (pq.write_table, from_parquet) if suffix == "parquet" else (pa_feather.write_feather, from_ipc)
+    write(pa.table({"x": values}), str(path))
+    with pytest.raises(ElementError, match=rf"record 1, leaf \['x'\]: expected .*, got {shown}.*It is in"):
+        storage.submit(read(path, schema=schema), "d", "v1")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 2 records were left out"):
+        ref = storage.submit(read(path, schema=schema), "d", "v2", on_error="skip")
+    assert len(ref) == 1
+
+
+def test_a_name_that_is_no_utf8_is_refused(storage: cachelayer.Storage) -> None:
+    table = pa.Table.from_arrays([pa.array([1])], schema=pa.schema([pa.field(b"\xff", pa.int64())]))
+    with pytest.raises(InvalidTypeError, match=r"a column has a name that is not UTF-8: b'\\xff'"):
+        storage.submit(table, "named", "v1")

@@ -1,0 +1,81 @@
+"""Adapters that are passed a stream instead of records, or the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cachelayer
+from cachelayer import InvalidTypeError
+from cachelayer.adapters import grain, jax, orbax, pandas, polars, torch
+from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
+
+TAKE_STREAMS: dict[str, Callable[[Any], Any]] = {
+    "torch.loader": torch.loader,
+    "jax.global_batches": lambda given: jax.global_batches(given, sharding()),
+    "grain.iter_dataset": grain.iter_dataset,
+    "to_iterable_dataset": to_iterable_dataset,
+}
+TAKE_REFS: dict[str, Callable[[Any], Any]] = {
+    "to_torch": torch.to_torch,
+    "torch.Sampler": torch.Sampler,
+    "torch.BatchSampler": lambda given: torch.BatchSampler(given, 2),
+    "grain.batches": lambda given: grain.batches(given, 2),
+    "grain.Sampler": grain.Sampler,
+    "to_datasets": to_datasets,
+    "to_pandas": pandas.to_pandas,
+    "to_polars": polars.to_polars,
+}
+
+
+def sharding() -> Any:
+    import jax as framework
+
+    # Without devices: once JAX has threads, processes that other tests fork warn.
+    mesh = framework.sharding.AbstractMesh((1,), ("data",))
+    return framework.sharding.NamedSharding(mesh, framework.sharding.PartitionSpec("data"))
+
+
+def wrapped() -> Any:
+    return cachelayer.wrap([{"n": n} for n in range(4)], identity="four")
+
+
+# The wrong value that is passed, and what the message says to pass instead.
+NO_STREAMS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a ref": (wrapped, r"a WrappedRef is not a stream: pass its stream\(\.\.\.\)"),
+    "an iterator": (
+        lambda: iter(wrapped().stream(2)),
+        r"a StreamIterator is not a stream.*pass ref\.stream.* itself",
+    ),
+    "nothing": (lambda: None, r"a NoneType is not a stream: pass ref\.stream\(\.\.\.\)"),
+    "a list": (lambda: [1, 2], r"a list is not a stream: pass ref\.stream"),
+}
+NO_REFS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a stream": (lambda: wrapped().stream(2), r"a Stream is not a DataRef: pass the DataRef itself"),
+    "an iterator": (lambda: iter(wrapped().stream(2)), "a StreamIterator is not a DataRef: pass the DataRef itself"),
+    "nothing": (lambda: None, r"a NoneType is not a DataRef: pass a DataRef, or wrap\(\)"),
+    "a list": (lambda: [1, 2], r"a list is not a DataRef: .*wrap\(\)"),
+}
+
+
+@pytest.mark.parametrize("adapter", TAKE_STREAMS.values(), ids=TAKE_STREAMS)
+@pytest.mark.parametrize(("make", "message"), NO_STREAMS.values(), ids=NO_STREAMS)
+def test_what_takes_a_stream_says_what_to_pass(adapter: Any, make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidTypeError, match=message):
+        adapter(make())
+
+
+@pytest.mark.parametrize("adapter", TAKE_REFS.values(), ids=TAKE_REFS)
+@pytest.mark.parametrize(("make", "message"), NO_REFS.values(), ids=NO_REFS)
+def test_what_takes_records_says_what_to_pass(adapter: Any, make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidTypeError, match=message):
+        adapter(make())
+
+
+@pytest.mark.parametrize("make", [wrapped, lambda: wrapped().stream(2), lambda: None])
+@pytest.mark.parametrize("arguments", [orbax.CheckpointSave, orbax.CheckpointRestore])
+def test_a_checkpoint_takes_an_iterator(arguments: Any, make: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidTypeError, match=r"has no state: pass an iterator, such as iter\(stream\)"):
+        arguments(make())

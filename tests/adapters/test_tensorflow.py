@@ -1,0 +1,565 @@
+"""tf.data in and out, against TensorFlow itself."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from source_conformance import assert_resumes, assert_seeks, records_of, skipped, spec_of
+
+import cachelayer
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer.adapters.tensorflow import to_tf
+from cachelayer.builds.source import Seekable, Skippable, as_source
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path)
+
+
+def assert_same(mine: Any, theirs: Any) -> None:
+    """Whether an element is what TensorFlow gives for it."""
+    if isinstance(theirs, dict):
+        assert list(mine) == list(theirs)
+        for key in theirs:
+            assert_same(mine[key], theirs[key])
+    elif isinstance(theirs, tuple):
+        assert getattr(mine, "_fields", None) == getattr(theirs, "_fields", None)
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same(one, other)
+    elif isinstance(theirs, tf.RaggedTensor):
+        assert isinstance(mine, Ragged)
+        assert mine.to_list() == theirs.to_list()
+        assert mine.flat_values.dtype == theirs.flat_values.numpy().dtype
+        assert [s.dtype for s in mine.nested_row_splits] == [s.numpy().dtype for s in theirs.nested_row_splits]
+    elif isinstance(theirs, tf.SparseTensor):
+        assert isinstance(mine, Sparse)
+        for part in ("indices", "values", "dense_shape"):
+            np.testing.assert_array_equal(getattr(mine, part), getattr(theirs, part).numpy())
+    elif theirs is None:
+        assert mine is None
+    else:
+        array = theirs.numpy()
+        if isinstance(array, bytes):
+            assert mine == array
+        else:
+            assert mine.dtype == array.dtype
+            assert mine.shape == array.shape
+            np.testing.assert_array_equal(mine, array)
+
+
+def varying() -> Iterator[dict[str, Any]]:
+    for i in range(40):
+        yield {
+            "z": np.full((i % 4, 2, 3 - i % 2), i, np.float32),
+            "a": b"x" * i,
+            "words": np.array([b"w%d" % k for k in range(i % 3)], dtype=object),
+            "fixed": np.full((2, 3), i, np.int16),
+            "id": np.int64(i),
+        }
+
+
+VARYING = {
+    "z": tf.TensorSpec((None, 2, None), tf.float32),
+    "a": tf.TensorSpec((), tf.string),
+    "words": tf.TensorSpec((None,), tf.string),
+    "fixed": tf.TensorSpec((2, 3), tf.int16),
+    "id": tf.TensorSpec((), tf.int64),
+}
+
+
+def ragged_rows(dtype: Any = tf.int64) -> tf.data.Dataset:
+    rows = tf.ragged.constant([[[1, 2], []], [], [[3]], [[4, 5, 6], [7], []]], row_splits_dtype=dtype)
+    return tf.data.Dataset.from_tensor_slices({"r": rows, "n": tf.range(4)})
+
+
+def sparse_rows() -> tf.data.Dataset:
+    return tf.data.Dataset.range(5).map(
+        lambda i: {
+            "s": tf.sparse.from_dense(tf.one_hot(i, 5)),
+            "t": tf.sparse.from_dense(tf.eye(3) * tf.cast(i, tf.float32)),
+        }
+    )
+
+
+PIPELINES = {
+    "images": lambda: tf.data.Dataset.from_tensor_slices(
+        {"image": np.random.default_rng(0).integers(0, 256, (3000, 8, 8, 3), dtype=np.uint8), "label": np.arange(3000)}
+    ),
+    "mapped": lambda: tf.data.Dataset.range(2500).map(lambda i: (i, {"b": i % 2 == 0, "a": tf.cast(i, tf.bfloat16)})),
+    "scalars": lambda: tf.data.Dataset.range(10),
+    "strings": lambda: tf.data.Dataset.from_tensor_slices([b"", b"a", "ü".encode() * 5000]),
+    "plain string arrays": lambda: tf.data.Dataset.from_tensor_slices([["a", "bc"], ["", "d"]]),
+    "varying": lambda: tf.data.Dataset.from_generator(varying, output_signature=VARYING),
+    "one-tuple": lambda: tf.data.Dataset.from_generator(
+        lambda: ((np.zeros(i, np.int32),) for i in range(5)), output_signature=(tf.TensorSpec((None,), tf.int32),)
+    ),
+    "namedtuple": lambda: tf.data.Dataset.range(4).map(lambda i: Point(i, [tf.fill([2], i), (i, i)])),
+    "varying namedtuple": lambda: tf.data.Dataset.range(4).map(lambda i: Point(tf.range(i), i)),
+    "ragged": ragged_rows,
+    "ragged int32 splits": lambda: ragged_rows(tf.int32),
+    "ragged strings": lambda: tf.data.Dataset.from_tensors(tf.ragged.constant([["a", "bb"], []])).repeat(3),
+    "ragged rank 0": lambda: tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
+    "ragged rank 0 int32 splits beside others": lambda: tf.data.Dataset.zip(
+        (
+            tf.data.Dataset.from_tensor_slices(
+                {"one": tf.ragged.constant([[], [1, 2], [3]], row_splits_dtype=tf.int32), "text": ["", "a", "b"]}
+            ),
+            tf.data.Dataset.from_generator(
+                lambda: (np.zeros(i, np.int8) for i in range(3)), output_signature=tf.TensorSpec((None,), tf.int8)
+            ),
+            sparse_rows(),
+        )
+    ),
+    "ragged rank 0 beside none": lambda: tf.data.Dataset.from_tensor_slices(
+        {"a": tf.ragged.constant([[], [1, 2], [3]]), "b": (None, np.zeros((3, 0, 2)))}
+    ),
+    "ragged rank 0 of rows": lambda: tf.data.Dataset.from_tensor_slices(
+        tf.RaggedTensor.from_row_splits(tf.reshape(tf.range(6), (3, 2)), [0, 0, 2, 3])
+    ),
+    "sparse": sparse_rows,
+    "none": lambda: tf.data.Dataset.from_tensors((1, None)),
+    "none within": lambda: tf.data.Dataset.range(4).map(lambda i: {"b": None, "a": (i, None, tf.range(i)), "c": {}}),
+    "zero-size": lambda: tf.data.Dataset.from_tensors(np.zeros((0, 5), np.float32)),
+    "unknown length": lambda: tf.data.Dataset.range(100).filter(lambda i: i % 3 == 0),
+    "batched by the user": lambda: tf.data.Dataset.range(10).batch(4),
+    "empty": lambda: tf.data.Dataset.range(0),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_element_comes_back(storage: cachelayer.Storage, name: str) -> None:
+    dataset = PIPELINES[name]()
+    expected = list(dataset)
+    ref = storage.cache(dataset, "d", "v1", allow_empty=not expected)
+    assert len(ref) == len(expected)
+    for mine, theirs in zip(ref, expected, strict=True):
+        assert_same(mine, theirs)
+    for index in range(0, len(ref), 7):
+        assert_same(ref[index], expected[index])
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_to_tf_gives_the_same_elements_again(storage: cachelayer.Storage, name: str) -> None:
+    dataset = PIPELINES[name]()
+    again = to_tf(storage.cache(dataset, "d", "v1", allow_empty=name == "empty").stream())
+    assert int(again.cardinality()) == len(list(dataset))
+    assert again.element_spec == dataset.element_spec
+    for mine, theirs in zip(again, dataset, strict=True):
+        tf.nest.map_structure(lambda a, b: assert_same(*_numpy_pair(a, b)), mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["ragged rank 0", "ragged rank 0 beside none", "ragged rank 0 of rows"])
+def test_ragged_tensors_of_one_dimension_are_batched_by_tensorflow_as_before(
+    storage: cachelayer.Storage, name: str
+) -> None:
+    dataset = PIPELINES[name]()
+    again = to_tf(storage.cache(dataset, "d", "v1")[0:3].stream())
+    assert again.batch(2).element_spec == dataset.batch(2).element_spec
+    for mine, theirs in zip(again.batch(2), dataset.batch(2), strict=True):
+        tf.nest.map_structure(lambda a, b: np.testing.assert_equal(_listed(a), _listed(b)), mine, theirs)
+
+
+def _listed(value: Any) -> Any:
+    if value is None:
+        return None
+    return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy()
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_lists_go_out_as_tuples_with_a_warning(storage: cachelayer.Storage, batch: int | None) -> None:
+    ref = storage.cache([{"x": [np.int32(i), [np.zeros(2)]]} for i in range(4)], "d", "v1")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="lists .* into tuples") as caught:
+        dataset = to_tf(ref.stream(batch))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    first, (second,) = next(iter(dataset))["x"]
+    assert first.numpy().tolist() == (0 if batch is None else [0, 1])
+    assert second.shape == ((2,) if batch is None else (2, 2))
+
+
+@pytest.mark.parametrize("elements", [{}, (None, {})])
+def test_elements_without_a_leaf_are_refused(storage: cachelayer.Storage, elements: Any) -> None:
+    ref = storage.cache([elements] * 2, "d", "v1", element_spec=elements)
+    with pytest.raises(cachelayer.InvalidTypeError, match="without a leaf"):
+        to_tf(ref.stream())
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8_e4m3fn", "bfloat16"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_small_numbers_go_out(storage: cachelayer.Storage, dtype: str, batch: int | None) -> None:
+    rows = np.arange(6).reshape(3, 2).astype(dtype)
+    out = list(to_tf(storage.cache(list(rows), "d", "v1").stream(batch)))
+    np.testing.assert_array_equal(np.concatenate([np.asarray(part).reshape(-1, 2) for part in out]), rows)
+
+
+def _numpy_pair(mine: Any, theirs: Any) -> tuple[Any, Any]:
+    if mine is None:
+        return mine, theirs
+    if isinstance(mine, tf.RaggedTensor):
+        splits = tuple(level.numpy() for level in mine.nested_row_splits)
+        return Ragged.from_nested(mine.flat_values.numpy(), splits), theirs
+    if isinstance(mine, tf.SparseTensor):
+        return Sparse(mine.indices.numpy(), mine.values.numpy(), mine.dense_shape.numpy()), theirs
+    value = mine.numpy()
+    return value if isinstance(value, bytes) else np.asarray(value), theirs
+
+
+def test_the_spec_is_the_datasets(storage: cachelayer.Storage) -> None:
+    assert storage.cache(PIPELINES["varying"](), "a", "v").element_spec == {
+        "z": ArraySpec("float32", (None, 2, None)),
+        "a": ArraySpec(bytes),
+        "words": ArraySpec(bytes, (None,)),
+        "fixed": ArraySpec("int16", (2, 3)),
+        "id": ArraySpec("int64"),
+    }
+    assert storage.cache(ragged_rows(), "b", "v").element_spec["r"] == RaggedSpec("int32", (None, None))
+    assert storage.cache(sparse_rows(), "c", "v").element_spec == {
+        "s": SparseSpec("float32", (5,)),
+        "t": SparseSpec("float32", (3, 3)),
+    }
+    assert storage.cache(PIPELINES["mapped"](), "d", "v").element_spec[1]["a"] == ArraySpec(ml_dtypes.bfloat16)
+
+
+def test_a_shape_of_unknown_rank_is_taken_from_the_first_element(storage: cachelayer.Storage) -> None:
+    def load(i: Any) -> Any:
+        return tf.numpy_function(lambda k: np.zeros((int(k) + 1, 2), np.float32), [i], tf.float32)
+
+    ref = storage.cache(tf.data.Dataset.range(4).map(load), "d", "v1")
+    assert ref.element_spec == ArraySpec("float32", (None, None))
+    assert [element.shape for element in ref] == [(1, 2), (2, 2), (3, 2), (4, 2)]
+
+
+def test_a_declared_spec_fixes_what_the_pipeline_leaves_open(storage: cachelayer.Storage) -> None:
+    def load(i: Any) -> Any:
+        return tf.numpy_function(lambda k: np.full((2, 2), k, np.float32), [i], tf.float32)
+
+    dataset = tf.data.Dataset.range(4).map(load)
+    ref = storage.cache(dataset, "d", "v1", element_spec=tf.TensorSpec((2, 2), tf.float32))
+    assert ref.element_spec == ArraySpec("float32", (2, 2))
+    assert ref.read([0, 3])[:, 0, 0].tolist() == [0.0, 3.0]
+    with pytest.raises(cachelayer.ElementError, match=r"record 0: expected float32\[3, 2\], got float32\[2, 2\]"):
+        storage.submit(dataset, "d", "v2", element_spec=tf.TensorSpec((3, 2), tf.float32))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="float64"):
+        storage.submit(dataset, "d", "v2", element_spec=ArraySpec("float64", (2, 2)))
+
+
+def test_batches_are_taken_apart_on_request(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(PIPELINES["images"]().batch(64), "d", "v1", unbatch=True)
+    assert len(ref) == 3000
+    assert ref[2999]["label"] == 2999
+
+
+def test_an_endless_dataset_is_refused_up_front(storage: cachelayer.Storage) -> None:
+    endless = tf.data.Dataset.range(3).repeat()
+    with pytest.raises(cachelayer.InvalidArgumentError, match="max_records"):
+        storage.cache(endless, "d", "v1")
+    assert storage.datasets() == []
+    assert list(storage.cache(endless, "d", "v1", max_records=7)) == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("bad", [37, 1300])
+def test_a_failing_pipeline_names_the_record(storage: cachelayer.Storage, bad: int) -> None:
+    def rows() -> Iterator[int]:
+        for i in range(3000):
+            if i == bad:
+                raise ValueError("boom")
+            yield i
+
+    dataset = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((), tf.int64))
+    with pytest.raises(cachelayer.SourceError, match=rf"record {bad}:.*") as caught:
+        storage.cache(dataset, "d", "v1")
+    assert caught.value.__cause__ is not None
+    assert storage.datasets() == []
+
+
+def payloads(records: int) -> tf.data.Dataset:
+    numbers = tf.data.Dataset.range(records).shuffle(1000, seed=1, reshuffle_each_iteration=False)
+    return numbers.map(lambda n: {"n": n, "payload": tf.fill((200,), tf.cast(n % 251, tf.uint8))})
+
+
+@pytest.mark.parametrize("dataset", [payloads(100), ragged_rows().repeat(20)], ids=["shuffled with a seed", "ragged"])
+def test_a_pipeline_begins_at_any_element(dataset: tf.data.Dataset) -> None:
+    assert_seeks(lambda: as_source(dataset))
+
+
+def test_a_build_that_failed_goes_on_to_the_version_of_one_run(tmp_path: Path) -> None:
+    assert_resumes(lambda: payloads(6000), tmp_path, 6000, 100_000)
+
+
+def test_a_failing_element_is_named_by_its_number_in_the_whole_pipeline() -> None:
+    dataset = tf.data.Dataset.range(3000).map(lambda n: tf.debugging.check_numerics(1 / (n - 1300), "boom"))
+    source = skipped(as_source(dataset), 100)
+    with pytest.raises(cachelayer.SourceError, match=r"record 1300:.*boom"):
+        records_of(source, spec_of(source), None)
+
+
+def test_a_pipeline_without_a_fixed_order_is_run_through() -> None:
+    options = tf.data.Options()
+    options.deterministic = False
+    assert not isinstance(as_source(tf.data.Dataset.range(9).with_options(options)), (Seekable, Skippable))
+
+
+def test_a_pipeline_that_is_shuffled_anew_does_not_go_on(tmp_path: Path) -> None:
+    drawn = tf.data.Dataset.range(3000).shuffle(3000)
+    with pytest.raises(cachelayer.SourceError, match=r"not what they were.*resume=False"):
+        assert_resumes(lambda: drawn, tmp_path, 3000, 3000)
+
+
+def test_what_cannot_be_stored_is_refused_by_name(storage: cachelayer.Storage) -> None:
+    nested = tf.data.Dataset.range(6).window(2).map(lambda w: {"w": w})
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['w'\].*DatasetSpec"):
+        storage.cache(nested, "d", "v1")
+
+
+def test_to_tf_hands_out_batches(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(PIPELINES["varying"](), "d", "v1")
+    stream = ref.stream(16, shuffle=True, seed=3)
+    batches = list(to_tf(stream))
+    assert [len(batch["id"]) for batch in batches] == [16, 16, 8]
+    for mine, theirs in zip(stream, batches, strict=True):
+        np.testing.assert_array_equal(mine["id"], theirs["id"].numpy())
+        assert mine["z"].to_list() == theirs["z"].to_list()
+        assert mine["words"].to_list() == theirs["words"].to_list()
+        assert mine["a"].tolist() == theirs["a"].numpy().tolist()
+
+
+def test_to_tf_batches_have_static_shapes_where_they_can(storage: cachelayer.Storage) -> None:
+    ref = storage.cache(PIPELINES["images"](), "d", "v1")
+    assert to_tf(ref.stream(100)).element_spec["image"].shape == (100, 8, 8, 3)
+    assert to_tf(ref.stream(128, remainder="drop")).element_spec["image"].shape == (128, 8, 8, 3)
+    assert to_tf(ref.stream(128)).element_spec["image"].shape.as_list() == [None, 8, 8, 3]
+    batch, mask = to_tf(ref.stream(128, remainder="pad")).element_spec
+    assert (batch["label"].shape, mask.shape) == ((128,), (128,))
+    assert sum(int(mask.numpy().sum()) for _, mask in to_tf(ref.stream(128, remainder="pad"))) == 3000
+
+
+def test_augmentation_code_goes_on_unchanged(storage: cachelayer.Storage) -> None:
+    def augmented(dataset: tf.data.Dataset) -> list[Any]:
+        mapped = dataset.map(lambda row: (tf.cast(row["image"], tf.float32) / 255.0, row["label"])).batch(100)
+        return [label.numpy().tolist() for _, label in mapped]
+
+    dataset = PIPELINES["images"]()
+    assert augmented(to_tf(storage.cache(dataset, "d", "v1").stream())) == augmented(dataset)
+
+
+def test_to_tf_of_an_endless_stream_is_endless(storage: cachelayer.Storage) -> None:
+    stream = storage.cache(PIPELINES["scalars"](), "d", "v1").stream(num_epochs=None)
+    again = to_tf(stream)
+    assert int(again.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert [int(i) for i in again.take(25)] == [*range(10), *range(10), *range(5)]
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_text_that_utf8_does_not_have_goes_out_with_one_warning_a_leaf(
+    storage: cachelayer.Storage, batch: int | None
+) -> None:
+    spec = {
+        "one": ArraySpec(str),
+        "two": ArraySpec(str, (2,)),
+        "any": ArraySpec(str, (None,)),
+        "wide": ArraySpec("<U2"),
+        "raw": ArraySpec(bytes),
+    }
+    bad = np.array(["fine", "\ud800"], object)
+    rows = [{"one": "\ud800", "two": bad, "any": bad[:n], "wide": np.str_("\udfff"), "raw": b"\xff"} for n in range(3)]
+    for names, warned in (("one", "two", "any", "wide"), 4), (("one", "raw"), 1):
+        chosen = [{name: row[name] for name in names} for row in rows]
+        ref = storage.cache(chosen, "-".join(names), "v1", element_spec={name: spec[name] for name in names})
+        with pytest.warns(cachelayer.CacheLayerWarning, match=r"lone surrogate.*surrogatepass") as caught:
+            elements = list(to_tf(ref.stream(batch)))
+        said = [str(warning.message) for warning in caught]
+        assert len(said) == warned
+        assert all(sum(f"leaf ['{name}']" in text for text in said) == (name != "raw") for name in names)
+        assert np.ravel(elements[-1]["one"].numpy()).tolist() == [b"\xed\xa0\x80"]
+    assert np.ravel(elements[0]["raw"].numpy()).tolist() == [b"\xff"] * (batch or 1)
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_mapped_stream_goes_out_if_it_declares_its_spec(storage: cachelayer.Storage, batch: int | None) -> None:
+    ref: Any = storage.cache(ragged_rows(), "d", "v1")
+
+    def double(row: Any) -> Any:
+        return Point(row["n"] * 2, np.arange(int(row["n"])))
+
+    spec = Point(ArraySpec("int32"), ArraySpec("int64", (None,)))
+    mapped = ref.stream(batch).map(double, element_spec=spec)
+    items = list(to_tf(mapped, positions=True))
+    assert np.concatenate([np.ravel(item.x.numpy()) for item, _ in items]).tolist() == [0, 2, 4, 6]
+    rows = [row for item, _ in items for row in (item.y.to_list() if batch else [item.y.numpy().tolist()])]
+    assert rows == [[], [0], [0, 1], [0, 1, 2]]
+    assert [int(after) for _, after in items] == ([1, 2, 3, 4] if batch is None else [2, 4])
+    for unknown in (ref.stream(batch).map(double), mapped.map(lambda row: row)):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"pass element_spec= to map\(\)"):
+            to_tf(unknown)
+    nullable = ref.stream(batch).map(lambda row: row["n"], element_spec=ArraySpec("int32", nullable=True))
+    with pytest.raises(cachelayer.InvalidTypeError, match="has no null"):
+        to_tf(nullable)
+
+
+def test_functions_of_batches_have_no_spec_to_go_out_with(storage: cachelayer.Storage) -> None:
+    stream = storage.cache({"a": np.arange(4)}, "d", "v1").stream(2)
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"map\(\) the tf.data.Dataset"):
+        to_tf(stream.map_batches(lambda batch: batch))
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("odd", [2.5, 2**63, "x", np.float32(2), np.arange(2), None])
+def test_items_of_an_object_are_never_cast_to_the_type_of_its_first(batch: int | None, odd: Any) -> None:
+    ref = cachelayer.wrap([{"x": value} for value in (1, 2, 3, odd)], identity="mixed")
+    dataset = iter(to_tf(ref.stream(batch)))
+    with pytest.raises(tf.errors.OpError, match=r"ElementError: .*leaf \['x'\]: expected int64"):
+        list(dataset)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int4", "uint4"])
+def test_dtypes_that_tensorflow_makes_no_batches_of_are_refused_by_name(
+    storage: cachelayer.Storage, dtype: str
+) -> None:
+    rows = tf.data.Dataset.from_tensors({"x": np.arange(6).reshape(3, 2).astype(dtype)})
+    for unbatch in (False, True):
+        with pytest.raises(cachelayer.InvalidTypeError, match=rf"leaf \['x'\].*{dtype}, of which .* no batches"):
+            storage.cache(rows, "d", "v1", unbatch=unbatch)
+
+
+def test_rows_that_hold_nothing_are_taken_apart(storage: cachelayer.Storage) -> None:
+    batches = tf.data.Dataset.from_tensors(({"a": np.zeros((3, 2, 0)), "b": [b"", b"a", b"b"]}, np.arange(3)))
+    ref = storage.cache(batches.repeat(100), "d", "v1", unbatch=True)
+    assert len(ref) == 300
+    assert ref.element_spec == ({"a": ArraySpec("float64", (2, 0)), "b": ArraySpec(bytes)}, ArraySpec("int64"))
+    assert [(row["b"], int(number)) for row, number in ref] == [(b"", 0), (b"a", 1), (b"b", 2)] * 100
+
+
+def test_what_has_no_rows_is_not_taken_apart(storage: cachelayer.Storage) -> None:
+    for elements in (tf.data.Dataset.range(3), tf.data.Dataset.from_tensors({"a": [1, 2], "b": 3})):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"no batches to split.*leave it out"):
+            storage.cache(elements, "e", "v1", unbatch=True)
+
+
+def test_what_is_no_stream_is_refused(storage: cachelayer.Storage) -> None:
+    ref = storage.cache([{"a": 1}], "d", "v1")
+    for wrong in (ref, iter(ref.stream()), None):
+        with pytest.raises(cachelayer.InvalidTypeError, match=r"is not a stream.*stream\(\.\.\.\)"):
+            to_tf(wrong)
+
+
+def test_float8_e5m2_is_refused(storage: cachelayer.Storage) -> None:
+    ref = storage.cache([np.zeros(2, "float8_e5m2")], "d", "v1")
+    with pytest.raises(cachelayer.InvalidTypeError, match="TensorFlow has no type for float8_e5m2"):
+        to_tf(ref.stream())
+
+
+def test_leaves_without_a_tensorflow_type_are_refused(storage: cachelayer.Storage) -> None:
+    nulls = storage.cache([{"a": 1}, {"a": None}], "d", "v1")
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['a'\].*None"):
+        to_tf(nulls.stream())
+    times = storage.cache([{"t": np.datetime64("2020-01-01")}], "e", "v1")
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"\['t'\]"):
+        to_tf(times.stream())
+
+
+def test_to_tf_of_a_stream_that_starts_within_a_batch(storage: cachelayer.Storage) -> None:
+    stream = storage.cache(PIPELINES["images"](), "d", "v1").stream(100, start=50, num_epochs=2)
+    assert [len(batch["label"]) for batch in to_tf(stream)] == [100] * 29 + [50] + [100] * 30
+
+
+@pytest.mark.parametrize("batch", [None, 100])
+@pytest.mark.parametrize("name", ["images", "words"])
+def test_to_tf_tells_where_training_is_whatever_was_read_ahead(
+    storage: cachelayer.Storage, batch: int | None, name: str
+) -> None:
+    rows = [{"n": np.int64(n), **({"text": "x" * (n % 5)} if name == "words" else {})} for n in range(450)]
+    ref: Any = storage.cache(rows, "d", "v1")
+    seen: list[int] = []
+    position = 0
+    for items, after in to_tf(ref.stream(batch, shuffle=True, seed=5), positions=True):
+        seen += np.ravel(items["n"]).tolist()
+        position = int(after)
+        if len(seen) >= 250:
+            break
+    assert position == len(seen) < 450
+    for items in to_tf(ref.stream(batch, shuffle=True, seed=5, start=position)):
+        seen += np.ravel(items["n"]).tolist()
+    assert seen == ref.stream(450, shuffle=True, seed=5).records(0).tolist()
+
+
+def test_positions_stand_beside_batches_and_masks(storage: cachelayer.Storage) -> None:
+    ref: Any = storage.cache({"n": np.arange(10)}, "d", "v1")
+    found = [
+        (batch["n"].numpy().tolist(), mask.numpy().tolist(), int(after))
+        for (batch, mask), after in to_tf(ref.stream(4, remainder="pad"), positions=True)
+    ]
+    assert found[-1] == ([8, 9, 9, 9], [True, True, False, False], 10)
+
+
+def numbers_of(dataset: Any) -> list[int]:
+    return [int(number) for item in dataset for number in np.ravel(item.numpy())]
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_each_iteration_of_to_tf_has_the_epochs_that_follow(batch: int | None, epochs: int) -> None:
+    ref = cachelayer.wrap(np.arange(10), identity="ten")
+
+    def expected(iteration: int) -> list[int]:
+        whole = {"shuffle": True, "seed": 5, "num_epochs": (iteration + 1) * epochs, "start": iteration * epochs * 10}
+        return [int(number) for number in ref.stream(**whole)]
+
+    dataset = to_tf(ref.stream(batch, shuffle=True, seed=5, num_epochs=epochs))
+    assert numbers_of(dataset.take(1)) == expected(0)[: batch or 1]
+    assert numbers_of(dataset) == expected(1)
+    assert numbers_of(dataset.repeat(3)) == expected(2) + expected(3) + expected(4)
+    positions = [int(after) for _, after in to_tf(ref.stream(5, shuffle=True, seed=5), positions=True).repeat(3)]
+    assert positions == [5, 10, 15, 20, 25, 30]
+
+
+def test_each_iteration_of_to_tf_is_the_same_if_all_epochs_have_one_order() -> None:
+    ref = cachelayer.wrap(np.arange(10), identity="ten")
+    for options in ({}, {"shuffle": True, "seed": 5, "reshuffle": False}):
+        stream = ref.stream(4, start=3, num_epochs=2, **options)
+        expected = [int(number) for part in stream for number in part]
+        assert numbers_of(to_tf(stream).repeat(2)) == expected * 2
+
+
+def test_a_run_that_began_within_an_epoch_goes_on_with_the_next() -> None:
+    ref = cachelayer.wrap(np.arange(10), identity="ten")
+    dataset = to_tf(ref.stream(4, shuffle=True, seed=5, num_epochs=3, start=24))
+    whole = [int(number) for number in ref.stream(shuffle=True, seed=5, num_epochs=4, start=24)]
+    assert numbers_of(dataset.repeat(2)) == whole
+
+
+def test_fit_sees_another_epoch_each_time() -> None:
+    ref = cachelayer.wrap([np.float32(number) for number in range(10)], identity="ten")
+    seen: list[list[float]] = []
+
+    class Watched(tf.keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, item: Any) -> Any:
+            seen.append(item[1].numpy().tolist())
+            return {"loss": tf.constant(0.0)}
+
+    dataset = to_tf(ref.stream(5, shuffle=True, seed=5)).map(lambda x: (x[:, None], x))
+    model = Watched()
+    model(tf.zeros((1, 1)))
+    model.compile(run_eagerly=True)
+    model.fit(dataset, epochs=3, verbose=0, shuffle=False)
+    epochs = [tuple(seen[2 * epoch] + seen[2 * epoch + 1]) for epoch in range(3)]
+    orders = [tuple(ref.stream(shuffle=True, seed=5, num_epochs=e + 1, start=e * 10)) for e in range(5)]
+    first = orders.index(epochs[0])
+    assert epochs == orders[first : first + 3]

@@ -1,0 +1,838 @@
+"""PyTorch in and out, against PyTorch and torchdata themselves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax_process import run_page
+from source_conformance import SourceConformance
+from torch.utils import data
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import cachelayer
+from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
+from cachelayer.adapters.torch import BatchSampler, Sampler, as_source, loader, tensors, to_torch
+
+# Forks beside threads are what DataLoader does, and what these tests are about.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning",
+    "ignore:os.fork.. was called:RuntimeWarning",
+    "ignore:'set_vital' is deprecated:UserWarning",  # torchdata 0.11 calls it
+)
+RECORDS = 60
+
+
+def item(number: int) -> dict[str, Any]:
+    return {
+        "image": torch.full((2, 3), number, dtype=torch.bfloat16),
+        "label": number,
+        "name": f"n{number}",
+        "pair": (torch.tensor(number / 3), torch.arange(2) + number),
+    }
+
+
+def stored(number: int) -> dict[str, Any]:
+    """The item as it is read from the cache."""
+    return {
+        "image": np.full((2, 3), number, ml_dtypes.bfloat16),
+        "label": np.int64(number),
+        "name": f"n{number}",
+        "pair": (np.float32(number / 3), np.arange(2) + number),
+    }
+
+
+class Items(data.Dataset[Any]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Any:
+        return item(number)
+
+
+class ManyItems(Items):
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        return [item(number) for number in numbers]
+
+
+class Failing(Items):
+    def __getitem__(self, number: int) -> Any:
+        if number == 17:
+            raise ValueError("no item today")
+        return item(number)
+
+
+class FailingMany(Failing):
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        return [self[number] for number in numbers]
+
+
+class Ending(Items):
+    """Its item 17 raises what ends an iteration."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__(40)
+        self.error = error
+
+    def __getitem__(self, number: int) -> Any:
+        if number == 17:
+            raise self.error
+        return item(number)
+
+
+class EndingMany(Ending):
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        return [self[number] for number in numbers]
+
+
+class TooFew(Items):
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
+        return [item(number) for number in numbers if number != 17]
+
+
+class Reused(Items):
+    """Its items are one tensor, which it writes into again and again."""
+
+    tensor = torch.zeros(3)
+
+    def __getitem__(self, number: int) -> Any:
+        return {"x": self.tensor.fill_(number)}
+
+
+class SaidStream(data.IterableDataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(range(30))
+
+
+class Processes(Items):
+    def __getitem__(self, number: int) -> Any:
+        return os.getpid()
+
+
+class Stream(data.IterableDataset[Any]):
+    def __init__(self, dataset: Items) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.dataset[number] for number in range(len(self.dataset)))
+
+
+class Each(data.Dataset[Any]):
+    """Elements that a test lists."""
+
+    def __init__(self, elements: list[Any]) -> None:
+        self.elements = elements
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.elements[number]
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass
+class Sample:
+    image: Any
+    at: Point
+
+
+# In.
+
+
+class OfTorch(SourceConformance):
+    def element(self, number: int) -> Any:
+        return stored(number)
+
+
+class TestDataset(OfTorch):
+    def source(self, count: int, folder: Path) -> Any:
+        return Items(count)
+
+
+class TestDatasetOfManyItems(OfTorch):
+    def source(self, count: int, folder: Path) -> Any:
+        return ManyItems(count)
+
+
+class TestIterableDataset(OfTorch):
+    seeks = False
+
+    def source(self, count: int, folder: Path) -> Any:
+        return Stream(Items(count))
+
+
+class TestUnbatchedLoader(OfTorch):
+    def source(self, count: int, folder: Path) -> Any:
+        # Each tensor of each element travels from a worker by a file of its own: seconds for thousands.
+        return data.DataLoader(Items(count), batch_size=None, num_workers=2 if count < 100 else 0)
+
+
+class TestBatchedLoader(OfTorch):
+    options: ClassVar = {"unbatch": True}
+
+    def source(self, count: int, folder: Path) -> Any:
+        return data.DataLoader(Items(count), batch_size=16, num_workers=2)
+
+    def element(self, number: int) -> Any:
+        # A DataLoader's own collate makes lists of tuples.
+        return stored(number) | {"pair": list(stored(number)["pair"])}
+
+
+class TestTensorDataset(OfTorch):
+    def source(self, count: int, folder: Path) -> Any:
+        return data.TensorDataset(torch.arange(3 * count).view(count, 3), torch.arange(count).to(torch.bfloat16))
+
+    def element(self, number: int) -> Any:
+        return np.arange(3) + 3 * number, np.asarray(number, ml_dtypes.bfloat16)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32"),
+        *("float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"),
+        *("float8_e5m2fnuz", "float8_e8m0fnu"),
+    ],
+)
+def test_every_dtype_comes_back_as_the_same_tensor(storage: Storage, dtype: str) -> None:
+    given, other = (torch.tensor(values).to(getattr(torch, dtype)) for values in ([0.5, 1, 2, 4], [4, 2, 1, 0.5]))
+    ref = storage.cache(Each([given, other]), "d", "v1")
+    assert ref.element_spec == ArraySpec("bool" if dtype == "bool" else dtype, (4,))
+    back = to_torch(ref)[[1, 0]]
+    assert back.dtype == given.dtype
+    assert back.tolist() == [other.tolist(), given.tolist()]
+
+
+def test_structures_stay_and_a_dataclass_becomes_a_namedtuple_of_its_name_and_fields(storage: Storage) -> None:
+    given = [Sample(torch.ones(2) * i, Point([i, (torch.tensor(i),)], "y")) for i in range(3)]
+    element = storage.cache(Each(given), "d", "v1")[2]
+    assert type(element).__name__ == "Sample"
+    assert element._fields == ("image", "at")
+    assert element.image.tolist() == [2, 2]
+    assert type(element.at).__name__ == "Point"
+    assert element.at == ([2, (2,)], "y")
+
+
+def test_a_tensor_is_a_source_of_its_rows(storage: Storage) -> None:
+    ref = storage.cache(torch.arange(6.0, requires_grad=True).view(3, 2), "d", "v1")
+    assert [row.tolist() for row in ref] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_tensors_that_require_grad_or_are_views_are_stored_by_value(storage: Storage) -> None:
+    base = torch.arange(6.0, requires_grad=True)
+    conjugate = torch.tensor([1 + 2j, 3 - 1j]).conj()
+    given = {"grad": base * 2, "strided": base[::2], "expanded": torch.ones(1).expand(4), "conj": conjugate}
+    element = storage.cache(Each([given]), "d", "v1")[0]
+    for name, tensor in given.items():
+        assert element[name].tolist() == tensor.tolist()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        torch.eye(3).to_sparse(),
+        torch.empty(3, device="meta"),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged),
+    ],
+)
+def test_a_tensor_that_numpy_cannot_hold_is_refused_with_its_record_and_leaf(storage: Storage, bad: Any) -> None:
+    given = [{"x": Sample(torch.ones(3), 0)}, {"x": Sample(bad, 0)}]
+    with pytest.raises(
+        cachelayer.ElementError, match=r"record 1, leaf \['x'\]\.image: .*numpy.* got a tensor of layout"
+    ):
+        storage.cache(Each(given), "d", "v1")
+
+
+def test_a_leaf_that_is_no_array_is_refused_with_its_leaf(storage: Storage) -> None:
+    with pytest.raises(cachelayer.ElementError, match=r"leaf \['x'\].*object"):
+        storage.cache(Each([{"x": object()}]), "d", "v1")
+
+
+@pytest.mark.parametrize("source", [Failing(40), FailingMany(40), Stream(Failing(40))])
+def test_a_failure_names_the_record(storage: Storage, source: Any) -> None:
+    with pytest.raises(cachelayer.SourceError, match="record 17: ValueError: no item today"):
+        storage.cache(source, "d", "v1")
+
+
+ENDING: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dataset": (Ending, {}),
+    "many at once": (EndingMany, {}),
+    "two workers": (Ending, {"workers": 2}),
+    "iterable dataset": (lambda error: Stream(Ending(error)), {}),
+    "loader": (lambda error: data.DataLoader(Ending(error), batch_size=None), {}),
+    "batches": (lambda error: data.DataLoader(Ending(error), batch_size=4), {}),
+    "rows": (lambda error: data.DataLoader(Ending(error), batch_size=4), {"unbatch": True}),
+    "shuffled rows": (lambda error: data.DataLoader(Ending(error), batch_size=4, shuffle=True), {"unbatch": True}),
+}
+
+
+@pytest.mark.parametrize("error", [IndexError, StopIteration])
+@pytest.mark.parametrize("case", ENDING)
+def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: str, error: type[Exception]) -> None:
+    make, options = ENDING[case]
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(make(error), "d", "v1", **options)
+    assert storage.datasets() == []
+
+
+def test_other_items_than_the_length_says_are_refused(storage: Storage) -> None:
+    with pytest.raises(cachelayer.SourceError, match=r"__getitems__ of the TooFew returned \d+ items for \d+"):
+        storage.cache(TooFew(40), "d", "v1")
+    with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, and its length is 40"):
+        storage.cache(SaidStream(), "d", "v1")
+    # PyTorch takes the length of a loader of an IterableDataset for a hint.
+    assert len(storage.cache(data.DataLoader(SaidStream(), batch_size=None), "d", "v1")) == 30
+
+
+def test_a_tensor_that_is_used_again_is_stored_as_it_was(storage: Storage) -> None:
+    for version, source in enumerate((Reused(9), data.DataLoader(Reused(9), batch_size=None), Stream(Reused(9)))):
+        ref = storage.cache(source, "d", f"v{version}")
+        assert [row["x"].tolist() for row in ref] == [[number] * 3 for number in range(9)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [None, 8])
+def test_a_failure_in_a_loader_names_the_record(storage: Storage, workers: int, size: int | None) -> None:
+    source = data.DataLoader(Failing(40), batch_size=size, num_workers=workers)
+    with pytest.raises(cachelayer.SourceError, match=r"record 17\b.*ValueError"):
+        storage.cache(source, "d", "v1", unbatch=size is not None)
+
+
+def test_a_failure_in_a_shuffled_loader_names_the_record_at_which_the_batch_begins(storage: Storage) -> None:
+    order = [*range(20, 40), *range(20)]
+    source = data.DataLoader(Failing(40), batch_size=8, sampler=order)
+    with pytest.raises(cachelayer.SourceError, match="batch that begins at record 32: ValueError"):
+        storage.cache(source, "d", "v1", unbatch=True)
+
+
+def test_the_workers_of_a_loader_make_the_elements(storage: Storage) -> None:
+    ref = storage.cache(data.DataLoader(Processes(64), batch_size=4, num_workers=2), "d", "v1", unbatch=True)
+    processes = {int(process) for process in ref}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+
+
+def test_a_batched_loader_gives_batches_where_unbatch_is_not_asked_for(storage: Storage) -> None:
+    ref = storage.cache(data.DataLoader(Items(32), batch_size=8), "d", "v1")
+    assert len(ref) == 4
+    assert ref[1]["label"].tolist() == list(range(8, 16))
+
+
+def test_str_and_bytes_of_batches_are_taken_apart(storage: Storage) -> None:
+    given = [{"s": f"é{i}", "b": b"\0" * i, "t": (f"t{i}", i)} for i in range(10)]
+    ref = storage.cache(data.DataLoader(Each(given), batch_size=4), "d", "v1", unbatch=True)
+    assert list(ref) == [element | {"t": list(element["t"])} for element in given]
+
+
+@pytest.mark.parametrize(
+    ("collate", "expected"),
+    [
+        (
+            lambda items: {"x": torch.stack(items), "meta": object()},
+            r"record 0, leaf \['meta'\]: .* row for each record",
+        ),
+        (lambda items: {"x": torch.stack(items), "n": len(items)}, r"record 0, leaf \['n'\]: .* row for each record"),
+        (
+            lambda items: {"x": torch.stack(items), "n": torch.ones(3)},
+            r"record 0: .*as many rows.*\['x'\]: 4.*\['n'\]: 3",
+        ),
+    ],
+)
+def test_a_loader_that_collates_to_what_has_no_rows_is_refused(storage: Storage, collate: Any, expected: str) -> None:
+    source = data.DataLoader(Each(list(torch.arange(8))), batch_size=4, collate_fn=collate)
+    with pytest.raises(cachelayer.ElementError, match=expected):
+        storage.cache(source, "d", "v1", unbatch=True)
+
+
+def time_first(items: list[Any]) -> Any:
+    return torch.stack(items, 1)
+
+
+def row_by_row(items: list[Any]) -> Any:
+    return torch.stack(items)
+
+
+class InOrder(data.IterableDataset[Any]):
+    """A chain of these has no length, and says so by a TypeError."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([torch.arange(6) + 10 * number for number in range(4)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda **options: data.DataLoader(Each(list(InOrder())), batch_size=4, **options),
+        lambda **options: data.DataLoader(Each(list(InOrder())), batch_sampler=[[0, 1, 2], [3]], **options),
+        lambda **options: data.DataLoader(InOrder(), batch_size=3, **options),
+    ],
+)
+def test_batches_that_are_not_rows_of_samples_are_refused_on_any_loader(
+    storage: Storage, source: Any, workers: int
+) -> None:
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    with pytest.raises(cachelayer.ElementError, match=r"record 0: .*row for each of the \d samples.*got 6 rows"):
+        storage.cache(source(collate_fn=time_first, **options), "d", "v1", unbatch=True)
+    loader = source(collate_fn=row_by_row, **options)
+    wanted = [row.tolist() for batch in loader for row in batch]
+    ref = storage.cache(loader, "d", "v1", unbatch=True)
+    assert [row.tolist() for row in ref] == wanted
+
+
+def test_a_loader_that_does_not_tell_the_samples_of_a_batch_is_refused(storage: Storage) -> None:
+    source = StatefulDataLoader(Each(list(InOrder())), batch_size=4, collate_fn=time_first)
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"StatefulDataLoader.*how many samples"):
+        storage.cache(source, "d", "v1", unbatch=True)
+
+
+def test_iterable_datasets_of_unknown_length_are_stored(storage: Storage) -> None:
+    ref = storage.cache(data.ChainDataset([InOrder(), InOrder()]), "d", "v1")
+    assert [int(row[0]) for row in ref] == [0, 10, 20, 30] * 2
+
+
+def test_a_batch_of_another_type_is_refused_with_its_first_record(storage: Storage) -> None:
+    batches = Each([{"x": torch.zeros(4, 2)}, {"x": torch.zeros(4, 3)}])
+    with pytest.raises(
+        cachelayer.ElementError, match=r"record 4, leaf \['x'\]: expected float32\[2\], got float32\[3\]"
+    ):
+        storage.cache(batches, "d", "v1", unbatch=True)
+
+
+def test_a_dataset_without_a_length_is_refused(storage: Storage) -> None:
+    class Unsized(data.Dataset[Any]):
+        def __getitem__(self, number: int) -> Any:
+            return number
+
+    with pytest.raises(cachelayer.InvalidTypeError, match="Unsized has no length"):
+        storage.cache(Unsized(), "d", "v1")
+
+
+def test_objects_of_others_are_left_to_their_adapters() -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"x": [1, 2]})
+    assert as_source(rows.with_format("torch")) is None
+    assert as_source(rows.to_iterable_dataset().with_format("torch")) is None
+    assert as_source([1, 2]) is None
+
+
+# Out.
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return Storage(tmp_path_factory.mktemp("torch")).submit(Items(RECORDS), "items", "v1", shard_bytes=400)
+
+
+def plain(value: Any) -> Any:
+    """Tensors and arrays as lists."""
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(child) for child in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def test_a_dataset_gives_elements_batches_and_parts(ref: Any) -> None:
+    dataset = to_torch(ref)
+    assert len(dataset) == RECORDS
+    assert plain(dataset[7]) == plain(ref[7])
+    assert dataset[7]["image"].dtype == torch.bfloat16
+    assert dataset[7]["label"].dtype == torch.int64
+    for indices in ([5, 3, -1], np.array([5, 3, -1]), torch.tensor([5, 3, -1]), []):
+        assert plain(dataset[indices]) == plain(ref.read(list(indices)))
+        assert plain(dataset.__getitems__(list(indices))) == plain(ref.__getitems__(list(indices)))
+    assert plain(list(dataset[10:20:3])) == plain(list(ref[10:20:3]))
+    with pytest.raises(cachelayer.RecordIndexError):
+        dataset[RECORDS]
+
+
+def test_tensors_share_the_memory_of_the_arrays(ref: Any) -> None:
+    batch = ref.read([3, 4])
+    converted = tensors(batch)
+    assert converted["image"].data_ptr() == batch["image"].ctypes.data
+    assert converted["label"].data_ptr() == batch["label"].ctypes.data
+    rows = to_torch(ref).__getitems__([3, 4])
+    assert rows[0]["label"].untyped_storage().data_ptr() == rows[1]["label"].untyped_storage().data_ptr()
+
+
+def test_arrays_that_are_read_only_are_copied() -> None:
+    array = np.arange(3)
+    array.setflags(write=False)
+    tensors(array)[0] = 7
+    assert array.tolist() == [0, 1, 2]
+
+
+def test_leaves_of_unknown_shape_are_lists_of_tensors_and_others_keep_their_kind(storage: Storage) -> None:
+    rows = [
+        Ragged.from_nested(np.arange(3.0), (np.array([0, 2, 3]),)),
+        Ragged.from_nested(np.arange(1.0), (np.array([0, 0, 1]),)),
+    ]
+    elements = [
+        {
+            "image": np.full((2 + i, 3, 1), i, np.uint8),
+            "empty": np.zeros((0, 4), np.float32),
+            "words": np.array(["a", "b"][: i + 1], object),
+            "ragged": rows[i],
+            "sparse": Sparse([[i, 1]], [5.0], [2, 2]),
+            "maybe": None if i else np.int32(4),
+            "raw": b"x" * i,
+        }
+        for i in range(2)
+    ]
+    spec = {
+        "image": ArraySpec("u1", (None, None, 1)),
+        "empty": ArraySpec("f4", (None, 4)),
+        "words": ArraySpec(str, (None,)),
+        "ragged": RaggedSpec("f8", (2, None)),
+        "sparse": SparseSpec("f8", (2, 2)),
+        "maybe": ArraySpec("i4"),
+        "raw": ArraySpec(bytes),
+    }
+    dataset = to_torch(storage.cache(elements, "d", "v1", element_spec=spec))
+    batch = dataset[[0, 1]]
+    assert [tuple(image.shape) for image in batch["image"]] == [(2, 3, 1), (3, 3, 1)]
+    assert [tuple(empty.shape) for empty in batch["empty"]] == [(0, 4), (0, 4)]
+    assert batch["words"] == [["a"], ["a", "b"]]
+    assert plain(batch["ragged"]) == [[[0, 1], [2]], [[], [0]]]
+    assert batch["sparse"].to_dense()[1].tolist() == [[0, 0], [0, 5]]
+    assert isinstance(batch["maybe"], Nullable)
+    assert (batch["maybe"].values.tolist(), batch["maybe"].valid.tolist()) == ([4, 0], [True, False])
+    assert batch["raw"] == [b"", b"x"]
+    for element in (dataset[1], dataset.__getitems__([0, 1])[1]):
+        assert tuple(element["image"].shape) == (3, 3, 1)
+        assert element["words"] == ["a", "b"]
+        assert plain(element["ragged"]) == [[], [0]]
+        assert element["sparse"].to_dense().tolist() == [[0, 0], [0, 5]]
+        assert element["maybe"] is None
+        assert element["raw"] == b"x"
+
+
+def test_a_dtype_that_torch_has_not_is_refused_with_its_leaf(storage: Storage) -> None:
+    ref = storage.cache([{"at": np.datetime64("2020-01-01")}], "d", "v1")
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"leaf \['at'\] has dtype datetime64.*PyTorch does not have"):
+        to_torch(ref)
+
+
+def test_a_loader_of_torch_collates_elements(ref: Any) -> None:
+    batches = list(data.DataLoader(to_torch(ref), batch_size=25))
+    assert [len(batch["name"]) for batch in batches] == [25, 25, 10]
+    assert torch.cat([batch["label"] for batch in batches]).tolist() == list(range(RECORDS))
+    assert batches[0]["image"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_a_loader_of_torch_reads_whole_batches_in_our_order(ref: Any, workers: int, context: str | None) -> None:
+    sampler = BatchSampler(ref, 16, seed=3)
+    batches = data.DataLoader(
+        to_torch(ref), batch_size=None, sampler=sampler, num_workers=workers, multiprocessing_context=context
+    )
+    for epoch in range(1 if context == "spawn" else 2):
+        sampler.set_epoch(epoch)
+        expected = ref.stream(16, shuffle=True, seed=3, num_epochs=2, start=epoch * RECORDS)
+        assert plain(list(batches)) == plain(list(itertools.islice(expected, len(sampler))))
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], "d@v1"])
+def test_what_is_no_ref_or_stream_is_refused(ref: Any, wrong: Any) -> None:
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a DataRef"):
+        to_torch(wrong)
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a stream"):
+        loader(ref)
+
+
+# Streams.
+
+
+def noisy(element: Any, rng: np.random.Generator) -> Any:
+    return {"label": element["label"], "noise": rng.random(2)}
+
+
+def streams(ref: Any) -> dict[str, Any]:
+    return {
+        "plain": ref.stream(16),
+        "shuffled": ref.stream(16, shuffle=True, seed=4, num_epochs=3),
+        "padded": ref.stream(16, shuffle=True, seed=4, remainder="pad", shard=(1, 2)),
+        "some batches empty": ref.stream(56, remainder="keep", shard=(7, 8)),
+        "mapped": ref.stream(8, shuffle=True, seed=4).map(noisy, rng=True),
+        "mapped batches": ref.stream(8).map_batches(lambda batch: (batch["image"], batch["label"])),
+        "from a start": ref.stream(16, num_epochs=2, start=40, remainder="drop"),
+    }
+
+
+NAMES = ["plain", "shuffled", "padded", "some batches empty", "mapped", "mapped batches", "from a start"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loader_gives_the_stream_as_tensors(ref: Any, name: str, workers: int) -> None:
+    stream = streams(ref)[name]
+    batches = loader(stream, num_workers=workers)
+    assert len(batches) == len(stream)
+    assert plain(next(iter(batches))) == plain(stream[0])
+    assert plain(list(loader(stream, num_workers=workers))) == plain(list(stream))
+
+
+def test_elements_of_an_unbatched_stream_are_tensors(ref: Any) -> None:
+    assert plain(list(loader(ref.stream()))) == plain(list(ref))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="num_workers needs batches"):
+        loader(ref.stream(), num_workers=1)
+
+
+def test_spawned_workers_give_the_same(ref: Any) -> None:
+    stream = ref.stream(16, shuffle=True, seed=4)
+    assert plain(list(loader(stream, num_workers=1, multiprocessing_context="spawn"))) == plain(list(stream))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_is_that_of_what_was_handed_out(ref: Any, workers: int) -> None:
+    stream = ref.stream(16, shuffle=True, seed=4, num_epochs=3)
+    batches = loader(stream, num_workers=workers)
+    assert batches.state_dict() == iter(stream).get_state()
+    for handed, (_, state) in zip(batches, stream.with_state(), strict=True):
+        assert json.loads(json.dumps(batches.state_dict())) == state
+        assert handed["label"].shape[0] in (16, 12)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_goes_on_once_where_another_stopped_on_any_number_of_ranks(ref: Any, workers: int) -> None:
+    def ranks(count: int) -> list[Any]:
+        arguments = {"shuffle": True, "seed": 4, "num_epochs": None, "remainder": "keep"}
+        return [loader(ref.stream(16, shard=(rank, count), **arguments), num_workers=workers) for rank in range(count)]
+
+    whole = [batch["label"].tolist() for batch in itertools.islice(ranks(1)[0], 9)]
+    pair = ranks(2)
+    two = [iter(rank) for rank in pair]
+    stopped = [[label for rank in two for label in next(rank)["label"].tolist()] for _ in range(5)]
+    assert pair[0].state_dict() == pair[1].state_dict()
+    four = ranks(4)
+    for rank in four:
+        rank.load_state_dict(pair[0].state_dict())
+    going = [iter(rank) for rank in four]
+    rest = [[label for rank in going for label in next(rank)["label"].tolist()] for _ in range(4)]
+    assert stopped + rest == whole
+    again = [next(iter(rank))["label"].tolist() for rank in four]
+    assert [label for part in again for label in part] == whole[0]
+
+
+def labels(batches: Any) -> list[int]:
+    return [label for batch in batches for label in batch["label"].tolist()]
+
+
+def epochs_of(ref: Any, first: int, end: int) -> list[int]:
+    return labels(ref.stream(16, shuffle=True, seed=4, num_epochs=end, start=first * len(ref)))
+
+
+@pytest.mark.parametrize(("workers", "epochs"), [(0, 1), (2, 1), (0, 3)])
+def test_each_iteration_of_a_loader_has_the_epochs_that_follow(ref: Any, workers: int, epochs: int) -> None:
+    batches = loader(ref.stream(16, shuffle=True, seed=4, num_epochs=epochs), num_workers=workers)
+    next(iter(batches))
+    assert labels(batches) == epochs_of(ref, epochs, 2 * epochs)
+    assert batches.state_dict()["position"] == 2 * epochs * len(ref)
+    again = loader(ref.stream(16, shuffle=True, seed=4, num_epochs=epochs), num_workers=workers)
+    again.load_state_dict(batches.state_dict())
+    assert labels(again) == labels(batches) == epochs_of(ref, 2 * epochs, 3 * epochs)
+    iterator = iter(again)
+    begun = labels(itertools.islice(iterator, 2))
+    batches.load_state_dict(again.state_dict())
+    batches.set_epoch(3)
+    assert begun + labels(batches) == epochs_of(ref, 3 * epochs, 4 * epochs)
+    batches.set_epoch(1)
+    assert labels(batches) == epochs_of(ref, epochs, 2 * epochs)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 4, "reshuffle": False}])
+def test_each_iteration_of_a_loader_is_the_same_if_all_epochs_have_one_order(ref: Any, options: Any) -> None:
+    batches = loader(ref.stream(16, start=32, **options))
+    assert labels(batches) == labels(batches) == labels(ref.stream(16, start=32, **options))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_failed_goes_on_with_the_batch_that_it_has_not_handed_out(ref: Any, workers: int) -> None:
+    def fails_at_times(batch: Any) -> Any:
+        if batch["label"][0] == 32 and not done.exists():
+            done.touch()
+            raise OSError("gone")
+        return batch
+
+    with tempfile.TemporaryDirectory() as folder:
+        done = Path(folder, "done")
+        batches = loader(ref.stream(16).map_batches(fails_at_times), num_workers=workers)
+        iterator = iter(batches)
+        seen = labels(itertools.islice(iterator, 2))
+        with pytest.raises(OSError, match="gone"):
+            next(iterator)
+        assert batches.state_dict()["position"] == 32
+        assert seen + labels(iterator) == list(range(len(ref)))
+
+
+def test_a_state_of_other_records_is_refused(ref: Any) -> None:
+    state = loader(ref[:30].stream(4)).state_dict()
+    with pytest.raises(cachelayer.StateError, match="digest is"):
+        loader(ref.stream(4)).load_state_dict(state)
+    with pytest.raises(cachelayer.StateError, match="digest is"):
+        Sampler(ref, shuffle=False).load_state_dict(state)
+
+
+# Samplers.
+
+
+def numbers(n: int) -> Any:
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def order(n: int, seed: int, epoch: int) -> list[int]:
+    return [int(number) for number in numbers(n).stream(shuffle=True, seed=seed, num_epochs=epoch + 1, start=epoch * n)]
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2**64 - 1), st.integers(0, 3))
+@settings(deadline=None, max_examples=60)
+def test_samplers_of_all_ranks_give_each_record_once_in_our_order(n: int, ranks: int, seed: int, epoch: int) -> None:
+    samplers = [Sampler(numbers(n), ranks, rank, seed=seed, drop_last=False) for rank in range(ranks)]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    found = [list(sampler) for sampler in samplers]
+    assert [len(sampler) for sampler in samplers] == list(map(len, found))
+    together = [number for step in itertools.zip_longest(*found) for number in step if number is not None]
+    assert together == order(n, seed, epoch)
+    assert {sampler.state_dict()["position"] for sampler in samplers} == {(epoch + 1) * n}
+
+
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.integers(0, 3))
+@settings(deadline=None, max_examples=60)
+def test_batch_samplers_give_the_batches_of_the_stream(n: int, ranks: int, share: int, drop: bool, epoch: int) -> None:
+    size = ranks * share
+    for rank in range(ranks):
+        sampler = BatchSampler(numbers(n), size, ranks, rank, seed=5, drop_last=drop)
+        sampler.set_epoch(epoch)
+        stream = numbers(n).stream(
+            size,
+            shuffle=True,
+            seed=5,
+            num_epochs=epoch + 1,
+            start=epoch * n,
+            shard=(rank, ranks),
+            remainder="drop" if drop else "keep",
+        )
+        assert list(sampler) == [stream.records(step).tolist() for step in range(len(stream))]
+        assert len(sampler) == len(stream)
+
+
+@given(st.integers(4, 40), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(0, 40))
+@settings(deadline=None, max_examples=60)
+def test_samplers_go_on_on_another_number_of_ranks(n: int, before: int, after: int, stop: int) -> None:
+    def samplers(ranks: int) -> list[Any]:
+        return [BatchSampler(numbers(n), 4, ranks, rank, seed=5, drop_last=False) for rank in range(ranks)]
+
+    def steps(of: list[Any]) -> list[list[int]]:
+        return [[number for part in parts for number in part] for parts in zip(*of, strict=True)]
+
+    first = samplers(before)
+    begun = steps([list(itertools.islice(iter(sampler), stop)) for sampler in first])
+    rest = samplers(after)
+    for sampler in rest:
+        sampler.load_state_dict(json.loads(json.dumps(first[0].state_dict())))
+    whole = samplers(1)[0]
+    wanted = list(whole)
+    if begun == wanted:
+        whole.set_epoch(1)
+        wanted += list(whole)
+    assert begun + steps(rest) == wanted
+
+
+def test_a_loaded_place_holds_for_one_iteration_and_for_its_own_epoch(ref: Any) -> None:
+    sampler = Sampler(ref, seed=1)
+    iterator = iter(sampler)
+    begun = [next(iterator) for _ in range(20)]
+    state = sampler.state_dict()
+    sampler = Sampler(ref, seed=1)
+    sampler.load_state_dict(state)
+    sampler.set_epoch(0)
+    assert begun + list(sampler) == order(RECORDS, 1, 0) == list(sampler)
+    sampler.load_state_dict(state)
+    sampler.set_epoch(1)
+    assert list(sampler) == order(RECORDS, 1, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_stateful_data_loader_goes_on_with_the_batch_after_what_it_handed_out(
+    ref: Any, workers: int, whole: bool
+) -> None:
+    def batches() -> Any:
+        if whole:
+            return StatefulDataLoader(
+                to_torch(ref), batch_size=None, sampler=BatchSampler(ref, 8, seed=2), num_workers=workers
+            )
+        return StatefulDataLoader(to_torch(ref), batch_size=8, sampler=Sampler(ref, seed=2), num_workers=workers)
+
+    expected = [batch["label"].tolist() for batch in ref.stream(8, shuffle=True, seed=2)]
+    first = batches()
+    begun = [batch["label"].tolist() for batch in itertools.islice(iter(first), 3)]
+    rest = batches()
+    rest.load_state_dict(first.state_dict())
+    assert begun + [batch["label"].tolist() for batch in rest] == expected
+
+
+def in_process(rank: int, folder: str, port_file: str) -> None:
+    store = torch.distributed.FileStore(port_file, 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    indices = list(Sampler(numbers(10), seed=6))
+    Path(folder, str(rank)).write_text(json.dumps(indices))
+    torch.distributed.destroy_process_group()
+
+
+def test_rank_and_world_are_those_of_torch_distributed(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(in_process, (str(tmp_path), str(tmp_path / "store")), nprocs=2)
+    found = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    assert [number for pair in zip(*found, strict=True) for number in pair] == order(10, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda ref: Sampler(ref, 7, 0), "60 records do not divide into steps of 7 over 7 ranks: pass drop_last"),
+        (lambda ref: BatchSampler(ref, 16, 2, 0), "60 records do not divide into steps of 16"),
+        (lambda ref: BatchSampler(ref, 15, 2, 0, drop_last=True), "not divisible by the shard count 2"),
+        (lambda ref: Sampler(ref, 2, 2), re.escape("(2, 2): the index must lie in [0, 2)")),
+        (lambda ref: Sampler(ref, 0, 0), "num_replicas"),
+        (lambda ref: Sampler(ref, seed=-1), "seed"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_with_their_name(ref: Any, make: Any, message: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match=message):
+        make(ref)
+
+
+def test_the_page_shows_what_happens() -> None:
+    run_page("torch.md")

@@ -1,0 +1,152 @@
+"""Training on several JAX processes: killed, and gone on with by another number of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job
+from reference import Case
+from repository import SUPPORT
+
+import cachelayer
+
+pytestmark = pytest.mark.needs("jax", "orbax", "optax")
+CHILD = SUPPORT.joinpath("train_child.py")
+CASE = Case(RECORDS, BATCH, EPOCHS, remainder="drop", seed=SEED)
+DEVICES = {"train": 1, "meshes": 2}
+Lines = list[dict[str, Any]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(folder: Path, processes: int, *, task: str = "train", private: bool = False, **options: Any) -> list[Lines]:
+    """The lines of each process of a run, which ends by itself or is killed where it stops."""
+    name, port = f"{task}-{processes}", free_port()
+    jobs = [
+        Job(
+            task=task,
+            process=process,
+            processes=processes,
+            port=port,
+            data=str(folder / (f"data-{name}-{process}" if private else "data")),
+            checkpoints=str(folder / "checkpoints"),
+            log=str(folder / f"{name}-{process}.log"),
+            **options,
+        )
+        for process in range(processes)
+    ]
+    with (folder / f"{name}.err").open("w+") as errors:
+        children = [start(job, errors) for job in jobs]
+        try:
+            said = [first_line(child) for child in children]
+            codes = [child.wait() for child in children if "stop" not in options]
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate()
+        errors.seek(0)
+        assert said == ["stopped\n" if "stop" in options else ""] * processes, errors.read()
+        assert not any(codes), errors.read()
+    return [[json.loads(line) for line in Path(job.log).read_text().splitlines()] for job in jobs]
+
+
+def start(job: Job, errors: IO[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(CHILD), json.dumps(asdict(job))]
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES[job.task]}",
+    }
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+    )
+
+
+def first_line(child: subprocess.Popen[str]) -> str:
+    """What the child itself says first: Gloo writes to the same pipe."""
+    assert child.stdout is not None
+    return next((line for line in child.stdout if not line.startswith("[Gloo]")), "")
+
+
+def whole(runs: list[Lines], steps: range) -> Lines:
+    """One line a step, with the rows that the processes of a run held together; the rest was the same on all."""
+    for lines in runs:
+        assert [line["step"] for line in lines] == list(steps)
+    merged = []
+    for parts in zip(*runs, strict=True):
+        rows = {int(row): value for part in parts for row, value in part["rows"].items()}
+        assert len(rows) == sum(len(part["rows"]) for part in parts) == BATCH
+        assert len({(part["loss"], json.dumps(part["state"])) for part in parts}) == 1
+        merged.append(parts[0] | {"rows": [rows[row] for row in range(BATCH)]})
+    return merged
+
+
+def assert_same(found: Lines, expected: Lines) -> None:
+    """Whether steps had the same records, random numbers and states, and as good as the same losses."""
+    assert [(line["step"], line["rows"], line["state"]) for line in found] == [
+        (line["step"], line["rows"], line["state"]) for line in expected
+    ]
+    np.testing.assert_allclose([line["loss"] for line in found], [line["loss"] for line in expected], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Lines:
+    return whole(run(tmp_path_factory.mktemp("uninterrupted"), 1), range(STEPS))
+
+
+def test_a_run_reads_the_order_of_the_contract_and_learns(uninterrupted: Lines) -> None:
+    assert [[number for number, _ in line["rows"]] for line in uninterrupted] == [
+        records for _, records in CASE.steps()
+    ]
+    assert [line["state"]["position"] for line in uninterrupted] == CASE.positions()[1:]
+    losses = [line["loss"] for line in uninterrupted]
+    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+
+
+def test_a_run_that_is_killed_goes_on_with_any_number_of_processes(tmp_path: Path, uninterrupted: Lines) -> None:
+    first = whole(run(tmp_path, 2, save=5, stop=8), range(8))
+    second = whole(run(tmp_path, 4, save=15, stop=17), range(5, 17))
+    third = whole(run(tmp_path, 1), range(15, STEPS))
+    assert_same(first, uninterrupted[:8])
+    assert_same(second, uninterrupted[5:17])
+    assert_same(third, uninterrupted[15:])
+
+
+@pytest.mark.soak
+def test_processes_that_each_cache_to_a_disk_of_their_own_exchange_states(tmp_path: Path, uninterrupted: Lines) -> None:
+    first = whole(run(tmp_path, 2, private=True, save=5, stop=6), range(6))
+    second = whole(run(tmp_path, 4, private=True), range(5, STEPS))
+    assert_same(first + second[1:], uninterrupted)
+    digests = {cachelayer.Storage(folder).fetch("points").digest for folder in tmp_path.glob("data-*")}
+    assert len(list(tmp_path.glob("data-*"))) == 6
+    assert digests == {uninterrupted[0]["state"]["digest"]}
+
+
+def test_a_process_reads_the_rows_that_its_devices_hold_and_no_others(tmp_path: Path) -> None:
+    logs = run(tmp_path, 2, task="meshes")
+    held = {}
+    for parts in zip(*logs, strict=True):
+        held[parts[0]["name"]] = [sorted({row for _, row in part["held"]}) for part in parts]
+        for part in parts:
+            assert part["read"] == len(part["held"]) or not part["held"]
+    everything = list(range(BATCH))
+    assert held == {
+        "blocks": [[0, 1, 2, 3], [4, 5, 6, 7]],
+        "strided": [[0, 1, 4, 5], [2, 3, 6, 7]],
+        "replicated over processes": [everything, everything],
+        "split over processes": [[0, 1, 2, 3], [4, 5, 6, 7]],
+        "both axes": [[0, 1, 4, 5], [2, 3, 6, 7]],
+        "of process 0": [everything, []],
+    }

@@ -1,0 +1,299 @@
+"""The format on disk is the one of docs/format.md, and cannot change unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import ml_dtypes
+import numpy as np
+import pytest
+import zstandard
+from repository import ROOT
+
+import cachelayer
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer.records import tree
+from cachelayer.records.codec import TypedCodec, codec_for
+from cachelayer.records.selection import Selection
+
+PAGE = ROOT.joinpath("docs", "format.md").read_text(encoding="utf-8")
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path)
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def code(title: str) -> str:
+    found = re.search(r"```python\n(.*?)```", section(title), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def folder_of(ref: cachelayer.DataRef[Any], root: Path) -> Path:
+    return root.joinpath(ref.dataset_id, "_builds", next(iter(root.joinpath(ref.dataset_id, "_builds").iterdir())).name)
+
+
+def test_the_decoder_has_ten_lines_and_takes_numpy_alone() -> None:
+    lines = [line for line in code("A decoder in ten lines").splitlines() if line.strip()]
+    imports = [line for line in lines if line.startswith(("import", "from"))]
+    assert imports == ["import json", "from pathlib import Path", "import numpy as np"]
+    assert len(lines) - len(imports) <= 10
+
+
+@pytest.mark.parametrize("size", [1, 31, 200])
+def test_the_decoder_reads_a_dataset(storage: cachelayer.Storage, tmp_path: Path, size: int) -> None:
+    rng = np.random.default_rng(size)
+    rows = 300 if size < 200 else 40
+    arrays = {
+        "image": rng.integers(0, 256, (rows, size, size, 3), np.uint8),
+        "label": rng.integers(-(2**62), 2**62, rows),
+        "half": rng.standard_normal((rows, 3)).astype(np.float16),
+        "name": np.array([f"{i}" for i in range(rows)], "U3"),
+        "when": rng.integers(0, 2**40, (rows, 2)).astype("M8[ms]"),
+        "tag": rng.integers(0, 256, (rows, 3), np.uint8).view("S3")[:, 0],
+    }
+    ref = storage.submit(arrays, "images", "v1")
+    found: dict[str, Any] = {"folder": folder_of(ref, tmp_path)}
+    exec(code("A decoder in ten lines"), found)
+    assert found["columns"].keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found["columns"][name].dtype == array.dtype
+        np.testing.assert_array_equal(found["columns"][name], array)
+
+
+EXAMPLES: list[tuple[str, Any, Any]] = [
+    (
+        "Example 1",
+        {"image": ArraySpec(np.dtype("uint8"), (32, 32, 3)), "label": ArraySpec(np.dtype("int64"))},
+        {"image": np.arange(3072, dtype=np.int64).astype(np.uint8).reshape(32, 32, 3), "label": -2},
+    ),
+    (
+        "Example 2",
+        {"text": ArraySpec(str), "tokens": ArraySpec(np.dtype("int32"), (None,)), "score": ArraySpec(np.dtype("f4"))},
+        {"text": "héllo", "tokens": np.array([1, 2, 3], np.int32), "score": 1.0},
+    ),
+]
+
+
+@pytest.mark.parametrize(("title", "spec", "element"), EXAMPLES, ids=[example[0] for example in EXAMPLES])
+def test_the_examples_are_true(title: str, spec: Any, element: Any) -> None:
+    text = PAGE.split(f"**{title}**")[1].split("**Example")[0].split("\n## ")[0]
+    codec = TypedCodec(spec)
+    record = codec.encode(codec.columns([element]), 1).to_list()[0]
+    table = [tuple(map(int, row)) for row in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
+    assert f"{len(record):,} bytes" in text
+    assert [offset for offset, _ in table] == [0, *np.cumsum([nbytes for _, nbytes in table])[:-1]]
+    assert sum(nbytes for _, nbytes in table) == len(record)
+    pieces = {offset: record[offset : offset + nbytes] for offset, nbytes in table}
+    if title == "Example 1":
+        assert pieces[0] == (-2).to_bytes(8, "little", signed=True)
+        assert pieces[8] == element["image"].tobytes()
+        assert pieces[3080] + pieces[3081] == bytes(8)
+    else:
+        shown = re.search(r"```\n([0-9a-f\s]+)```", text)
+        assert shown is not None
+        assert record == bytes.fromhex(shown[1])
+        assert struct.unpack("<IfII", record[:16]) == (3, 1.0, 6, 12)
+        assert pieces[24] == "héllo".encode()
+        assert pieces[32] == struct.pack("<3i", 1, 2, 3)
+
+
+GOLDEN_SPEC = {
+    "flag": ArraySpec(np.dtype(bool)),
+    "pair": Pair(ArraySpec(np.dtype(ml_dtypes.bfloat16), (2,)), [ArraySpec(np.dtype("S3")), None]),
+    "extended": ArraySpec(np.dtype("int16"), (None, 2)),
+    "words": ArraySpec(str, (None,)),
+    "blob": ArraySpec(bytes, nullable=True),
+    "ragged": RaggedSpec(np.dtype("float32"), (None, None, None), ragged_rank=2, splits_dtype=np.dtype(np.int32)),
+    "sparse": SparseSpec(np.dtype("uint8"), (None, 4)),
+    "when": ArraySpec(np.dtype("M8[s]")),
+    "int4": ArraySpec(np.dtype(ml_dtypes.int4), (3,), nullable=True),
+}
+GOLDEN_ELEMENT = {
+    "flag": True,
+    "pair": Pair(np.array([1.5, -2], ml_dtypes.bfloat16), [b"ab", None]),
+    "extended": np.array([[1, 2], [3, 4]], np.int16),
+    "words": np.array(["a", "", "\ud800é"], object),
+    "blob": b"xyz",
+    "ragged": Ragged.from_nested(
+        np.array([0.5, 1.5, 2.5], np.float32), (np.array([0, 2], np.int32), np.array([0, 1, 3], np.int32))
+    ),
+    "sparse": Sparse(np.array([[1, 3]]), np.array([9], np.uint8), np.array([2, 4])),
+    "when": np.datetime64(1_000_000_000, "s"),
+    "int4": None,
+}
+GOLDEN_RECORD = (
+    "0200000000000000040000000000000000ca9a3b000000000200000003000000080000000c0000000600000003000000"
+    "04000000080000000c0000001000000001000000c03f00c0016162000000000002000000000000000100020003000400"
+    "0100000000000000050000000000000061eda080c3a9000078797a000000000002000000000000000100000002000000"
+    "0000003f0000c03f0000204000000000010000000000000003000000000000000900000000000000"
+)
+GOLDEN_DIGEST = "bd099f3e2925a2224f5beb867c4c950bb798659683e6e386bb29476a7a97a837"
+
+
+def test_the_bytes_of_an_element_never_change() -> None:
+    codec = TypedCodec(GOLDEN_SPEC)
+    assert codec.encode(codec.columns([GOLDEN_ELEMENT]), 1).to_list()[0].hex() == GOLDEN_RECORD
+
+
+def test_the_digest_of_a_dataset_never_changes(storage: cachelayer.Storage) -> None:
+    elements = [{**GOLDEN_ELEMENT, "when": np.datetime64(i, "s")} for i in range(5)]
+    for name, compression in (("plain", None), ("zstd", "zstd")):
+        ref = storage.submit(
+            elements,
+            name,
+            "v1",
+            element_spec=GOLDEN_SPEC,
+            shard_bytes=700,
+            compression=compression,
+            metadata={"a": name},
+        )
+        assert ref.nbytes == 3 * 131_072  # three shards: where they are cut is part of the digest
+        assert ref.digest == GOLDEN_DIGEST
+
+
+def canonical(document: Any) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_every_file_is_as_specified(storage: cachelayer.Storage, tmp_path: Path, compression: str | None) -> None:
+    elements = [bytes([i % 256]) * (i * 1997 % 150_000) for i in range(60)]
+    ref = storage.submit(elements, "blobs", "v1", compression=compression, shard_bytes=1_000_000)
+    storage.tag("blobs", "v1", "best")
+    root = tmp_path / "blobs"
+
+    assert (root / "_log" / "head").read_bytes() == b"2"
+    entry = json.loads((root / "_log" / "0000000002.json").read_bytes())
+    assert entry.keys() == {"format", "sequence", "versions", "tags", "revoked", "adopted", "event", "token"}
+    assert (entry["format"], entry["sequence"], entry["tags"], entry["revoked"]) == (1, 2, {"best": "v1"}, [])
+    version = entry["versions"][0]
+    raw = (root / version["manifest"]).read_bytes()
+    assert hashlib.sha256(raw).hexdigest() == version["manifest_sha256"]
+
+    manifest = json.loads(raw)
+    assert manifest.keys() == {"format", "data", "provenance", "token"}
+    data = manifest["data"]
+    assert data.keys() == {"codec", "element_spec", "shards"}
+    shards = data["shards"]
+    runs = zip(*(shards["files"][column] for column in ("attempt", "first", "count")), strict=True)
+    names = [(shards["attempts"][attempt], first + i) for attempt, first, count in runs for i in range(count)]
+    assert len(names) > 1
+    digest = {"codec": data["codec"], "element_spec": data["element_spec"]}
+    digest |= {"records": shards["records"], "sha256": shards["sha256"]}
+    assert hashlib.sha256(canonical(digest)).hexdigest() == version["digest"] == ref.digest
+    assert (version["records"], version["nbytes"]) == (sum(shards["records"]), sum(shards["bytes"]))
+
+    read: list[bytes] = []
+    for i, (attempt, number) in enumerate(names):
+        stem = root / "_builds" / attempt / f"shard-{number:05}"
+        shard, index = stem.with_suffix(".array_record").read_bytes(), stem.with_suffix(".index").read_bytes()
+        assert (len(shard), google_crc32c.value(shard)) == (shards["bytes"][i], shards["crc32c"][i])
+        assert (len(index), index[60:64]) == (shards["index_bytes"][i], shards["index_crc32c"][i].to_bytes(4, "little"))
+        records = records_of(shard, index, compressed=compression is not None)
+        framed = b"".join(len(record).to_bytes(8, "little") + record for record in records)
+        assert hashlib.sha256(framed).hexdigest() == shards["sha256"][i]
+        assert len(records) == shards["records"][i]
+        read += records
+    assert read == elements
+
+
+def records_of(shard: bytes, index: bytes, *, compressed: bool) -> list[bytes]:
+    """The records of a shard, by nothing but what the page says."""
+    magic, layout, compression, count, first, size, nbytes, zero, crc_rows, crc = struct.unpack(
+        "<8sIIQQQQQII", index[:64]
+    )
+    assert magic == bytes.fromhex("89434c4944580d0a")
+    assert (layout, compression, nbytes, zero) == (1, int(compressed), len(shard), 0)
+    assert size == 2**64 - 1
+    assert crc == google_crc32c.value(index[:60])
+    assert crc_rows == google_crc32c.value(index[64:])
+    rows = list(struct.iter_unpack("<QII", index[64:]))
+    assert len(rows) == count
+    assert rows[0][0] == first
+    payload = b"".join(shard[start + 24 : start + 65536] for start in range(0, len(shard), 65536))
+    records = []
+    for position, length, checksum in rows:
+        logical = position // 65536 * 65512 + max(position % 65536 - 24, 0)
+        assert position == logical + 24 * (logical // 65512 + 1)
+        record = payload[logical : logical + length]
+        if compressed:
+            decoded, used = 0, 0
+            while True:
+                byte = record[used]
+                decoded |= (byte & 127) << (7 * used)
+                used += 1
+                if byte < 128:
+                    break
+            record = zstandard.ZstdDecompressor().decompress(record[used:], decoded) if decoded else b""
+            assert len(record) == decoded
+        assert google_crc32c.value(record) == checksum
+        records.append(record)
+    return records
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 20_000])
+def test_records_of_one_size_lie_at_equal_distances(storage: cachelayer.Storage, tmp_path: Path, size: int) -> None:
+    ref = storage.submit([bytes(size)] * 20, "blobs", "v1")
+    index = next(folder_of(ref, tmp_path).glob("*.index")).read_bytes()
+    first, nbytes = struct.unpack("<QQ", index[24:40])
+    shards = json.loads((folder_of(ref, tmp_path) / "manifest.json").read_bytes())["data"]["shards"]
+    assert nbytes == size
+    assert (shards["first_position"], shards["record_bytes"]) == ([first], [size])
+    positions = np.array([row[0] for row in struct.iter_unpack("<QII", index[64:])])
+    logical = positions // 65536 * 65512 + positions % 65536 - 24
+    varint = max(1, -(-size.bit_length() // 7))
+    assert positions[0] == first
+    assert set(np.diff(logical).tolist()) == {42 + varint + size}
+
+
+def test_the_digest_of_a_view_is_as_specified(storage: cachelayer.Storage) -> None:
+    ref = storage.submit(np.arange(10), "numbers", "v1")
+
+    def digest(kind: bytes, *numbers: int) -> str:
+        return hashlib.sha256(bytes.fromhex(ref.digest) + kind + struct.pack(f"<{len(numbers)}q", *numbers)).hexdigest()
+
+    assert ref[:].digest == ref[::-1][::-1].digest == ref.digest
+    assert ref[2:5].digest == ref[1:][1:4].digest == digest(b"range", 2, 1, 3)
+    assert ref[::-3].digest == digest(b"range", 9, -3, 4)
+    assert ref[7:8].digest == ref[7:8:2].digest == digest(b"range", 7, 1, 1)
+    assert ref[5:5].digest == digest(b"range", 0, 0, 0)
+    assert Selection(np.array([3, 1, 4])).digest(ref.digest, 10) == digest(b"list", 3, 1, 4)
+    assert Selection(np.array([3, 5, 7])).digest(ref.digest, 10) == ref[3:8:2].digest
+
+
+def test_a_null_leaf_is_as_specified() -> None:
+    nothing = tree.map_structure(GOLDEN_SPEC, lambda _path, _leaf: None)
+    codec = codec_for(GOLDEN_SPEC)
+    record = codec.encode(codec.columns([nothing]), 1).to_list()[0]
+    dense_shape, when, dims, lengths = struct.pack("<2q", 0, 4), bytes(8), bytes(2 * 4), bytes(9 * 4)
+    pair_flag_text_and_int4, nulls = bytes(4 + 1 + 3 + 3), struct.pack("<H", 2**10 - 1)
+    expected = dense_shape + when + dims + lengths + pair_flag_text_and_int4 + nulls
+    assert record == expected + bytes(-len(expected) % 8)
+
+
+def test_every_dtype_that_can_be_stored_is_on_the_page() -> None:
+    from strategies import DTYPES
+
+    from cachelayer.records.dtypes import to_name
+
+    text = section("Element specs")
+    spelled = {"int16": "int8", "int32": "int8", "uint16": "uint8", "uint32": "uint8"}
+    for dtype in DTYPES:
+        name = to_name(dtype)
+        name = re.sub(r"\[.*", "", name) if dtype.kind in "Mm" else name
+        name = {"|S1": "|S5", "<U1": "<U5", "<U7": "<U5"}.get(name, spelled.get(name, name)).replace("|", r"\|")
+        assert f"`{name}" in text, name

@@ -1,0 +1,304 @@
+"""Records read by ranges: the same as read from files, with few bytes and round trips, and never a wrong one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer import CacheLayerError, CorruptionError, Storage
+from cachelayer.access.version_records import VersionRecords
+from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
+from cachelayer.objects import paths
+from cachelayer.records.record_buffers import RecordBuffer
+
+SIZES = st.sampled_from([0, 1, 7, 300, 3000, 65_000, 65_536, 70_000, 200_000])
+
+
+class Reads:
+    """Reads ranges of local objects, each of which may be changed, and keeps count.
+
+    Attributes:
+        calls: the ranges of each call.
+        changed: objects that are read instead.
+    """
+
+    def __init__(self, published: VersionRecords) -> None:
+        self._store = published.version.store
+        self.calls: list[Sequence[Range]] = []
+        self.changed: dict[str, bytes] = {}
+
+    def whole(self, name: str) -> bytes:
+        found = self.changed.get(name) or self._store.read(name)
+        assert found is not None
+        return found
+
+    def __call__(self, ranges: Sequence[Range]) -> list[bytes]:
+        self.calls.append(ranges)
+        for name, _, stop in ranges:
+            if stop > len(self.whole(name)):
+                raise CorruptionError(f"{name}: it has {len(self.whole(name))} bytes, expected {stop}")
+        return [self.whole(name)[start:stop] for name, start, stop in ranges]
+
+    def nbytes(self, suffix: str) -> int:
+        return sum(stop - start for ranges in self.calls for name, start, stop in ranges if name.endswith(suffix))
+
+
+class Remote:
+    """A version that is read by ranges."""
+
+    def __init__(self, ref: Any, **options: Any) -> None:
+        published = ref._base
+        assert isinstance(published, VersionRecords)
+        files = published.version.manifest.shards
+        self.objects = [ShardObject(f"d/{file.name}", f"d/{paths.index_of(file.name)}", file.stats) for file in files]
+        self.splits = np.cumsum([0, *(file.stats.records for file in files)])
+        self.reads = Reads(published)
+        self.ranged = RangedShards(self.reads, self.objects, **options)
+
+    def records(self, numbers: Sequence[int]) -> list[bytes]:
+        wanted = np.asarray(numbers, np.int64)
+        shard_of = np.searchsorted(self.splits[1:], wanted, side="right")
+        found: RecordBuffer = self.ranged.records(shard_of, wanted - self.splits[shard_of])
+        return found.to_list()
+
+
+def numbered(tmp_path: Path, count: int, shard_bytes: int, compression: str | None = None) -> Any:
+    """Records of 8 bytes that are their numbers."""
+    records = [number.to_bytes(8, "little") for number in range(count)]
+    return Storage(tmp_path).submit(records, "d", "v1", shard_bytes=shard_bytes, compression=compression)
+
+
+def expected(numbers: Sequence[int]) -> list[bytes]:
+    return [int(number).to_bytes(8, "little") for number in numbers]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(SIZES, min_size=1, max_size=30),
+    typed=st.booleans(),
+    compression=st.sampled_from([None, "zstd"]),
+    shard_bytes=st.sampled_from([1, 5000, 200_000, 1 << 26]),
+    data=st.data(),
+)
+def test_records_by_ranges_are_those_that_were_written(
+    sizes: list[int], typed: bool, compression: str | None, shard_bytes: int, data: st.DataObject
+) -> None:
+    values = [np.random.default_rng(place).bytes(size) for place, size in enumerate(sizes)]
+    source: list[Any] = [{"data": value, "place": place} for place, value in enumerate(values)] if typed else values
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    ref = storage.submit(source, "d", "v1", compression=compression, shard_bytes=shard_bytes)
+    numbers = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=60))
+    found = ref.__getitems__(numbers)
+    assert [element["data"] if typed else element for element in found] == [values[number] for number in numbers]
+    assert typed is False or [int(element["place"]) for element in found] == numbers
+    last = ref[-1]
+    assert (last["data"] if typed else last) == values[-1]
+
+
+@pytest.mark.parametrize(
+    ("compression", "trips"), [(None, 1), ("zstd", 2)], ids=["records of one size", "records of any size"]
+)
+def test_a_batch_waits_for_the_index_only_where_places_do_not_follow_by_arithmetic(
+    tmp_path: Path, compression: str | None, trips: int
+) -> None:
+    remote = Remote(numbered(tmp_path, 3000, 10_000, compression))
+    assert len(remote.objects) > 3
+    numbers = np.random.default_rng(0).permutation(3000)[:256].tolist()
+    assert remote.records(numbers) == expected(numbers)
+    assert len(remote.reads.calls) == trips
+    assert remote.records(numbers[::-1]) == expected(numbers[::-1])
+    assert len(remote.reads.calls) == trips + 1
+
+
+def test_the_sizes_of_records_of_one_size_take_no_request(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1000))
+    assert remote.ranged.stored_nbytes(np.array([0, 1]), np.array([3, 0])).tolist() == [8, 8]
+    assert remote.reads.calls == []
+
+
+def test_an_index_that_has_a_record_elsewhere_than_arithmetic_is_refused(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=0)
+    name = remote.objects[0].index_name
+    raw = remote.reads.whole(name)
+    first, second = raw[64 + 16 * 42 : 64 + 16 * 43], raw[64 + 16 * 43 : 64 + 16 * 44]
+    remote.reads.changed[name] = raw.replace(first + second, second + first)
+    with pytest.raises(CorruptionError, match=r"record 42 of the shard does not lie where its index says"):
+        remote.records([42])
+
+
+def test_one_batch_has_records_of_one_size_and_of_others(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([number.to_bytes(8, "little") for number in range(100)], "d", "v1")
+    remote = Remote(storage.append("d", "v1", "v2", [b"x" * number for number in range(50)]))
+    assert remote.records([99, 100, 149, 0]) == [*expected([99]), b"", b"x" * 49, *expected([0])]
+
+
+@pytest.fixture(scope="module")
+def long_indices(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Shards whose indices have several pages of 64 KiB each."""
+    ref = numbered(tmp_path_factory.mktemp("long"), 60_000, 15_000 * 60)
+    assert all(file.stats.index_nbytes > 3 << 16 for file in ref._base.version.manifest.shards[:-1])
+    return ref
+
+
+def test_of_large_indices_the_first_batch_takes_rows_and_later_ones_the_whole_once(long_indices: Any) -> None:
+    remote = Remote(long_indices)
+    shards = len(remote.objects) - 1
+    first = [int(start) + 5000 for start in remote.splits[:shards]]
+    assert remote.records(first) == expected(first)
+    assert remote.reads.nbytes(".index") == shards * (64 + 16)
+    for batch in np.random.default_rng(0).permutation(len(long_indices))[: 20 * 64].reshape(20, 64):
+        assert remote.records(batch.tolist()) == expected(batch)
+    whole = sum(each.stats.index_nbytes for each in remote.objects)
+    assert whole < remote.reads.nbytes(".index") < 1.1 * whole
+    assert all(remote.ranged.has_index(shard) for shard in range(shards))
+    before = remote.reads.nbytes(".index")
+    assert remote.records(first) == expected(first)
+    assert remote.reads.nbytes(".index") == before
+
+
+def test_a_run_of_records_takes_no_large_index(long_indices: Any) -> None:
+    remote = Remote(long_indices)
+    assert remote.records(range(256)) == expected(range(256))
+    assert remote.reads.nbytes(".index") == 64 + 256 * 16
+
+
+def test_indices_that_have_no_room_are_read_row_by_row(long_indices: Any) -> None:
+    remote = Remote(long_indices, kept_nbytes=300_000)
+    for batch in np.random.default_rng(0).permutation(len(long_indices))[: 20 * 64].reshape(20, 64):
+        assert remote.records(batch.tolist()) == expected(batch)
+    assert sum(remote.ranged.has_index(shard) for shard in range(len(remote.objects))) == 1
+
+
+def test_a_copy_of_an_index_is_read_instead_and_gives_back_its_room(long_indices: Any) -> None:
+    remote = Remote(long_indices, kept_nbytes=300_000)
+    copy = np.frombuffer(remote.reads.whole(remote.objects[1].index_name), np.uint8)
+    numbers = np.arange(int(remote.splits[1]), int(remote.splits[2]), 100)
+    remote.records(numbers.tolist())
+    assert remote.ranged.has_index(1)
+    remote.ranged.use_index_copy(1, lambda: copy)
+    before = remote.reads.nbytes(".index")
+    assert remote.records(numbers.tolist()) == expected(numbers)
+    assert remote.reads.nbytes(".index") == before
+    remote.records(list(range(0, 12_500, 100)))
+    assert remote.ranged.has_index(0)
+
+
+def test_a_whole_index_is_fetched_once_and_checked(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20))
+    name = remote.objects[0].index_name
+    raw = remote.reads.whole(name)
+    assert remote.ranged.whole_index(0).tobytes() == raw
+    remote.records(range(100))
+    calls = len(remote.reads.calls)
+    assert remote.ranged.whole_index(0).tobytes() == raw
+    assert len(remote.reads.calls) == calls
+    other = Remote(numbered(tmp_path / "other", 100, 1 << 20))
+    other.reads.changed[other.objects[0].index_name] = raw[:200] + b"!" + raw[201:]
+    with pytest.raises(CorruptionError, match=r"shard-00000\.index: its rows do not match"):
+        other.ranged.whole_index(0)
+
+
+def test_a_copy_of_an_index_that_is_removed_is_fetched_again(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20))
+    copies = [np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8)]
+
+    def open_copy() -> Any:
+        if not copies:
+            raise CorruptionError("missing")
+        return copies[0]
+
+    remote.ranged.use_index_copy(0, open_copy)
+    assert remote.records([7, 3]) == expected([7, 3])
+    assert remote.reads.nbytes(".index") == 0
+    copies.clear()
+    assert remote.records([7, 3]) == expected([7, 3])
+    assert remote.reads.nbytes(".index") > 0
+
+
+def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20))
+    raw = np.frombuffer(remote.reads.whole(remote.objects[0].index_name), np.uint8).copy()
+    raw[200] ^= 1
+    with pytest.raises(CorruptionError, match=r"shard-00000\.index: its rows do not match"):
+        remote.ranged.use_index_copy(0, lambda: raw)
+    assert not remote.ranged.has_index(0)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_byte_is_flipped_no_record_is_wrong(
+    small: Callable[[str | None], Any], compression: str | None, kept_nbytes: int, data: st.DataObject
+) -> None:
+    remote = Remote(small(compression), kept_nbytes=kept_nbytes)
+    where = remote.objects[data.draw(st.integers(0, len(remote.objects) - 1))]
+    name = data.draw(st.sampled_from([where.name, where.index_name]))
+    damaged = bytearray(remote.reads.whole(name))
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    remote.reads.changed[name] = bytes(damaged)
+    for number in range(40):
+        try:
+            assert remote.records([number]) == expected([number])
+        except CacheLayerError as error:
+            assert where.name in str(error) or where.index_name in str(error)  # noqa: PT017
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str | None], Any]:
+    refs = {each: numbered(tmp_path_factory.mktemp("small"), 40, 1000, each) for each in (None, "zstd")}
+    return refs.__getitem__
+
+
+@pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
+def test_a_damaged_record_is_named(tmp_path: Path, kept_nbytes: int) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=kept_nbytes)
+    where = remote.objects[0]
+    remote.reads.changed[where.name] = remote.reads.whole(where.name).replace(expected([42])[0], b"damaged!")
+    assert remote.records([41, 43]) == expected([41, 43])
+    with pytest.raises(CorruptionError, match=r"shard-00000\.array_record: record 42 of the shard does not match"):
+        remote.records([41, 42, 43])
+
+
+def test_a_lost_row_of_an_index_is_no_empty_record(tmp_path: Path) -> None:
+    remote = Remote(numbered(tmp_path, 100, 1 << 20), kept_nbytes=0)
+    name = remote.objects[0].index_name
+    raw = remote.reads.whole(name)
+    remote.reads.changed[name] = raw[: 64 + 16 * 42] + bytes(16) + raw[64 + 16 * 43 :]
+    with pytest.raises(CorruptionError, match=r"shard-00000\.array_record: record 42 of the shard"):
+        remote.records([42])
+
+
+@pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
+def test_an_index_of_another_version_is_refused(tmp_path: Path, kept_nbytes: int) -> None:
+    remote = Remote(numbered(tmp_path / "a", 100, 1 << 20), kept_nbytes=kept_nbytes)
+    other = Storage(tmp_path / "b").submit([bytes(8)] * 100, "d", "v1")
+    name = remote.objects[0].index_name
+    remote.reads.changed[name] = Remote(other).reads.whole(Remote(other).objects[0].index_name)
+    assert len(remote.reads.whole(name)) == remote.objects[0].stats.index_nbytes
+    with pytest.raises(CorruptionError, match=r"shard-00000\.index: not the index that was published"):
+        remote.records([0])
+
+
+@pytest.mark.parametrize("part", ["array_record", "index"])
+def test_an_object_that_was_cut_is_named(part: str) -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    ref = storage.submit([b"x" * 1000] * 100, "d", "v1")
+    store = ref._base.version.store  # type: ignore[attr-defined]
+    (name,) = [f"d/_builds/{name}" for name in _below(store, "d/_builds") if name.endswith(part)]
+    store.put(name, store.read(name)[:-900] if part == "index" else store.read(name)[:50_000])
+    with pytest.raises(CorruptionError, match=rf"shard-00000\.{part}: it has \d+ bytes, expected \d+"):
+        cachelayer.open(ref.reference, local_cache_bytes=0).read(range(100))
+
+
+def _below(store: Any, folder: str) -> list[str]:
+    return [f"{attempt}/{name}" for attempt in store.names(folder) for name in store.names(f"{folder}/{attempt}")]

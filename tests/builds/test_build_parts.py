@@ -1,0 +1,618 @@
+"""Builds in parts: the same version, whoever builds them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parts_child
+import pytest
+from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, Rows, row, rows
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Storage, sharded
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.sharded_source import divide
+from cachelayer.builds.source import as_source
+from cachelayer.engines import Processes
+from cachelayer.objects import paths
+from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.versions.log import Log
+from cachelayer.versions.unfinished import Finished, Unfinished
+
+
+@pytest.fixture(autouse=True)
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "storage")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.DataRef[Any]:
+    storage = Storage(tmp_path_factory.mktemp("expected"))
+    return storage.submit(sharded(rows, PARTS), "d", "v1", shard_bytes=SHARD_BYTES)
+
+
+def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    """The version is the expected one, and there is nothing else."""
+    ref = storage.fetch("d", "v1")
+    assert ref.digest == expected.digest
+    assert ref.element_spec == expected.element_spec
+    assert storage.verify("d", "v1", progress=False)
+    storage.gc(grace=0.0)
+    store, manifest = storage._store, ref._base.version.manifest
+    assert store.names("d/_unfinished/v1") == []
+    named = {shard.name for shard in manifest.shards}
+    named |= {paths.index_of(name) for name in named} | {ref._base.version.info.manifest}
+    found = {
+        f"{paths.BUILDS}/{attempt}/{name}"
+        for attempt in store.names("d/_builds")
+        for name in store.names(f"d/_builds/{attempt}")
+    }
+    assert found == named
+
+
+def test_the_records_come_in_the_order_of_the_parts(expected: cachelayer.DataRef[Any]) -> None:
+    assert [element["number"] for element in expected] == list(range(RECORDS))
+    assert expected[1999]["text"] == row(1999)["text"]
+    assert len(expected._base.version.manifest.shards) > 2 * PARTS
+    assert expected.provenance["source"] == "sharded"
+    assert expected.provenance["function"].endswith("parts_child.rows")
+
+
+@pytest.mark.parametrize("workers", [2, 11])
+def test_the_version_does_not_depend_on_the_number_of_workers(
+    storage: Storage, expected: cachelayer.DataRef[Any], workers: int
+) -> None:
+    storage.submit(sharded(rows, PARTS), "d", "v1", shard_bytes=SHARD_BYTES, workers=workers)
+    check(storage, expected)
+
+
+def test_parts_are_whatever_a_storage_caches(storage: Storage) -> None:
+    ref = storage.cache(sharded(lambda index, count: np.full((3 + index, 2), index), 3), "arrays", "v1")
+    assert [int(element[0]) for element in ref] == [0] * 3 + [1] * 4 + [2] * 5
+    batches = storage.cache(sharded(lambda index, count: [{"x": np.arange(4) + index}], 2), "b", "v1", unbatch=True)
+    assert [int(element["x"]) for element in batches] == [0, 1, 2, 3, 1, 2, 3, 4]
+    declared = storage.cache(sharded(lambda index, count: [index], 2), "s", "v1", element_spec=np.float32)
+    assert declared.element_spec == cachelayer.ArraySpec("float32")
+
+
+def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
+    ref = storage.cache(sharded(lambda index, count: ["text", None][index : index + 1], 2), "d", "v1")
+    assert list(ref) == ["text", None]
+
+
+def test_empty_parts_are_none(storage: Storage) -> None:
+    assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1", allow_empty=True)) == 0
+    assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
+
+
+def uniform(number: int) -> dict[str, Any]:
+    return {"x": np.full(100, number, np.int32), "y": number if number % 7 else None}
+
+
+class Listed(Sequence[Any]):
+    """Elements of one size; a part of them is not known to be."""
+
+    def __init__(self, records: int = 1000, make: Callable[[int], Any] = uniform) -> None:
+        self.records, self.make = records, make
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self.records:
+            raise IndexError(number)
+        return self.make(number)
+
+
+@pytest.mark.parametrize(("records", "compression"), [(1000, "zstd"), (1007, None)])
+def test_records_of_one_size_have_the_shards_of_a_build_in_one_piece(
+    storage: Storage, records: int, compression: str | None
+) -> None:
+    options = {"shard_bytes": 20_000, "compression": compression}
+    source = as_source(Listed(records))
+    division = divide(source, BuildOptions.checked(**options, workers=2), apart=False)
+    assert division is not None
+    assert division.parts.plan is None
+    whole = storage.submit(Listed(records), "whole", "v1", **options)
+    parts = storage.submit(Listed(records), "parts", "v1", **options, workers=2)
+    assert parts.digest == whole.digest
+    assert len(parts._base.version.manifest.shards) == len(whole._base.version.manifest.shards) == division.parts.count
+    limited = storage.submit(Listed(records), "parts", "v2", **options, workers=2, max_records=900)
+    assert limited.digest == storage.submit(Listed(900), "whole", "v2", **options).digest
+
+
+def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average() -> None:
+    options = BuildOptions.checked(shard_bytes=20_000, engine="processes")
+    division = divide(as_source(Listed(1000, row)), options, apart=True)
+    assert division is not None
+    assert division.parts.plan == {"records": division.parts.part(1).first}
+    assert 50 < division.parts.part(1).first < 70
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (
+            lambda index, count: 7 // (index - 1) and [1],
+            cachelayer.SourceError,
+            "part 1 of 4: no source of it: ZeroDiv",
+        ),
+        (
+            lambda index, count: 5 if index == 1 else [index],
+            cachelayer.InvalidTypeError,
+            "part 1 of 4: a int is not a source",
+        ),
+        (
+            lambda index, count: [1, 2.5 if index == 2 else 2],
+            cachelayer.ElementError,
+            r"record 1: .*It is of part 2 of 4\.",
+        ),
+        (
+            lambda index, count: ({"x": 7 // (3 - n - index)} for n in range(2)),
+            cachelayer.SourceError,
+            "part 2 of 4: the source failed at record 1: ZeroDivisionError",
+        ),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_fails_names_the_part(
+    storage: Storage, source: Any, error: type[Exception], message: str, workers: int
+) -> None:
+    with pytest.raises(error, match=message):
+        storage.submit(sharded(source, 4), "d", "v1", workers=workers, element_spec=None)
+    assert storage._store.names("d/_builds") == []
+    assert storage._store.names("d/_unfinished/v1") == []
+
+
+def test_parts_with_the_same_records_are_refused(storage: Storage) -> None:
+    with pytest.raises(cachelayer.SourceError, match="parts 0 and 1 have the same 10 records"):
+        storage.submit(sharded(lambda index, count: range(10), 3), "d", "v1")
+    same = storage.submit(sharded(lambda index, count: np.zeros(10), 3), "d", "v1")
+    assert len(same) == 30
+
+
+@pytest.mark.parametrize(("count", "error"), [(0, "ValueError"), (2.5, "TypeError"), (True, "TypeError")])
+def test_numbers_of_parts_that_cannot_be_are_refused(count: Any, error: str) -> None:
+    with pytest.raises({"ValueError": ValueError, "TypeError": TypeError}[error], match="count"):
+        sharded(rows, count)
+
+
+def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
+    with pytest.raises(cachelayer.InvalidTypeError, match="no function"):
+        sharded([1, 2], 2)  # type: ignore[arg-type]
+    with pytest.raises(cachelayer.InvalidArgumentError, match="max_records: of a source in parts"):
+        storage.submit(sharded(rows, 2), "d", "v1", max_records=5)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="engine='processes': a source of generator"):
+        storage.submit((n for n in range(3)), "d", "v1", engine="processes")
+    with pytest.raises(cachelayer.InvalidTypeError, match=re.escape("pass (index, count)")):
+        storage.cache(sharded(rows, 2), "d", "v1", hosts=3)  # type: ignore[arg-type]
+    with pytest.raises(cachelayer.InvalidArgumentError, match="the index is less than the count"):
+        storage.cache(sharded(rows, 2), "d", "v1", hosts=(2, 2))
+
+
+def test_a_worker_that_is_killed_ends_the_build_and_says_so(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "3").touch()
+    with pytest.raises(cachelayer.SourceError, match=r"killed by SIGKILL.* while it ran part 3 of 8"):
+        storage.submit(sharded(Rows(tmp_path), PARTS), "d", "v1", workers=2)
+    assert storage._store.names("d/_builds") == []
+
+
+def dies(number: int) -> np.ndarray[Any, Any]:
+    if number == 700:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return np.full(100, number)
+
+
+def test_a_worker_that_is_killed_names_its_records(storage: Storage) -> None:
+    with pytest.raises(cachelayer.SourceError, match="while it ran records 682 to 703"):
+        storage.submit(Listed(1000, dies), "d", "v1", workers=2, shard_bytes=20_000)
+
+
+def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "5").touch()
+    source = sharded(Rows(tmp_path), PARTS)
+    with pytest.raises(cachelayer.SourceError, match="SIGKILL"):
+        storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, workers=2)
+    kept = {
+        name for attempt in storage._store.names("d/_builds") for name in storage._store.names(f"d/_builds/{attempt}")
+    }
+    ref = storage.cache(source, "d", "v1", shard_bytes=SHARD_BYTES, workers=1)
+    names = [Path(shard.name).name for shard in ref._base.version.manifest.shards]
+    assert len(kept.intersection(names)) > 5
+    assert len(ref._base.version.manifest.attempts) == 2
+
+
+def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: Path) -> None:
+    def part(index: int, count: int) -> Iterator[int]:
+        if (tmp_path / "fails").exists() and index == 2:
+            raise OSError
+        yield from range(index * 1000, index * 1000 + (900 if (tmp_path / "shrinks").exists() else 1000))
+
+    (tmp_path / "fails").touch()
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(sharded(part, 3), "d", "v1")
+    (tmp_path / "fails").unlink()
+    (tmp_path / "shrinks").touch()
+    with pytest.raises(cachelayer.SourceError, match="part 1 of 3: records 0 to 999 of the source are not"):
+        storage.cache(sharded(part, 3), "d", "v1")
+    assert len(storage.cache(sharded(part, 3), "d", "v1", resume=False)) == 2700
+
+
+@pytest.mark.parametrize("mended", [0, 1, 2])
+def test_parts_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, tmp_path: Path, mended: int) -> None:
+    def part(index: int, count: int) -> list[int]:
+        if not (tmp_path / "again").exists() and index == 3:
+            raise OSError
+        return [number + 7 * ((tmp_path / "again").exists() and index == mended) for number in range(100)]
+
+    source = sharded(lambda index, count: [(index, number) for number in part(index, count)], 4)
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(source, "d", "v1")
+    (tmp_path / "again").touch()
+    message = f"part {mended} of 4: .*not what"
+    with pytest.raises(cachelayer.SourceError, match=message):
+        storage.cache(source, "d", "v1")
+    assert storage.cache(source, "d", "v1", resume=False)[100 * mended][1] == 7
+
+
+def test_a_source_that_changed_is_found_out_where_the_last_part_is_empty(storage: Storage, tmp_path: Path) -> None:
+    def part(index: int, count: int) -> Iterator[int]:
+        if index == 1 and not (tmp_path / "changed").exists():
+            (tmp_path / "changed").touch()
+            raise OSError
+        if index < 2:
+            yield index + 100 * (tmp_path / "changed").exists()
+
+    class EmptyFirst:
+        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
+            yield from map(task, sorted(numbers, key=[0, 2, 1].index))
+
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(sharded(part, 3), "d", "v1", engine=EmptyFirst())
+    with pytest.raises(cachelayer.SourceError, match="part 0 of 3: records 0 to 0 of the source are not"):
+        storage.cache(sharded(part, 3), "d", "v1")
+
+
+def test_a_part_of_an_attempt_that_was_forgotten_is_not_begun(storage: Storage) -> None:
+    noted = Unfinished(storage._store, "d", "v1")
+    noted.begin("a", Finished({}, None))
+    assert [noted.begin_part("a", 3), noted.begin_part("a", 3)] == [0, 1]
+    noted.forget("a")
+    with pytest.raises(cachelayer.BuildRevokedError):
+        noted.begin_part("a", 3)
+    assert noted.attempts() in ([], ["a"])
+    assert storage._store.names("d/_unfinished/v1/a") == []
+
+
+def test_a_host_that_looked_long_ago_writes_nothing_over_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has parts to claim yet when the others have built and published them."""
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "0.5")
+    host, begun, published, made = threading.local(), threading.Event(), threading.Event(), itertools.count()
+    claim, upload = Unfinished.claim, BucketStore.upload
+    over: list[str] = []
+
+    def late_claim(self: Unfinished, attempt: str, number: int, *which: Any) -> bool:
+        if host.index == 0:
+            begun.set()
+        elif number != 4:
+            published.wait(20)
+        return claim(self, attempt, number, *which)
+
+    def noted_upload(self: BucketStore, path: Path, name: str, *told: Any) -> None:
+        over.extend([name] * self.exists(name))
+        upload(self, path, name, *told)
+
+    monkeypatch.setattr(Unfinished, "claim", late_claim)
+    monkeypatch.setattr(BucketStore, "upload", noted_upload)
+
+    def build(index: int) -> cachelayer.DataRef[Any]:
+        host.index = index
+        storage = Storage("memory://late", unsafe_commit=True, local_cache_bytes=0)
+        try:
+            # The first one leads.
+            if index == 1:
+                assert begun.wait(20)
+            return storage.cache(sharded(lambda number, count: [(number, next(made))], 8), "d", "v1", hosts=(index, 2))
+        finally:
+            published.set()
+
+    with ThreadPoolExecutor(2) as hosts:
+        refs = list(hosts.map(build, range(2)))
+    assert refs[0].digest == refs[1].digest
+    assert over == []
+    assert Storage("memory://late", unsafe_commit=True, local_cache_bytes=0).verify("d", "v1", progress=False)
+
+
+def test_a_host_waits_for_a_build_in_one_piece(storage: Storage) -> None:
+    others: list[Future[cachelayer.DataRef[Any]]] = []
+
+    def make(number: int) -> dict[str, Any]:
+        if number == 500 and not others:
+            others.append(threads.submit(storage.cache, source, "d", "v1", hosts=(1, 2), shard_bytes=20_000))
+        return uniform(number)
+
+    source = Listed(1000, make)
+    with ThreadPoolExecutor(1) as threads:
+        ref = storage.cache(source, "d", "v1", shard_bytes=20_000)
+        assert others[0].result().reference == ref.reference
+
+
+def test_hosts_with_sources_of_other_lengths_are_refused(storage: Storage) -> None:
+    def slow(number: int) -> dict[str, Any]:
+        if number == 500:
+            differs = "another host builds it otherwise: .*number of elements is 1030 here and 1000 there"
+            with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
+                storage.cache(Listed(1030, slow), "d", "v1", hosts=(1, 2), shard_bytes=20_000)
+        return {"x": np.full(100, number, np.int32)}
+
+    assert len(storage.cache(Listed(1000, slow), "d", "v1", hosts=(0, 2), shard_bytes=20_000)) == 1000
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}])
+def test_samples_that_do_not_fit_are_left_out_or_named(storage: Storage, options: dict[str, Any]) -> None:
+    def element(number: int) -> dict[str, Any]:
+        return {"text": "t", "x": "bad" if number == 202 else number}
+
+    with pytest.raises(cachelayer.ElementError, match="record 202"):
+        storage.cache(Listed(6500, element), "d", "v1", **options)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 6500 records were left out. The first: record 202"):
+        assert len(storage.cache(Listed(6500, element), "d", "v1", on_error="skip", **options)) == 6499
+
+
+def test_an_engine_need_not_be_picklable(storage: Storage) -> None:
+    class Mine(Processes):
+        lock = None
+
+        def __init__(self) -> None:
+            super().__init__(2)
+            self.lock = threading.Lock()
+
+    assert len(storage.cache(sharded(lambda index, count: [index], 3), "d", "v1", engine=Mine())) == 3
+
+
+def test_records_that_are_appended_may_come_in_parts(storage: Storage) -> None:
+    storage.submit([{"x": 1}], "d", "v1")
+    ref = storage.append("d", "v1", "v2", sharded(lambda index, count: [{"x": index}], 3), workers=2)
+    assert [int(element["x"]) for element in ref] == [1, 0, 1, 2]
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"leaf \['y'\]"):
+        storage.append("d", "v1", "v3", sharded(lambda index, count: {"y": np.arange(2)}, 3))
+
+
+def test_what_is_left_out_is_counted_over_all_parts(storage: Storage) -> None:
+    def part(index: int, count: int) -> list[Any]:
+        return [{"x": 1}, {"x": "one"}, {"x": 3}]
+
+    source = sharded(lambda index, count: [*part(index, count), {"x": index}], 3)
+    with pytest.warns(cachelayer.CacheLayerWarning, match="3 of 12 records were left out"):
+        ref = storage.submit(source, "d", "v1", on_error="skip", workers=2)
+    assert len(ref) == 9
+    assert ref.provenance["left_out"]["records"] == 3
+
+
+def begin(
+    url: str, folder: Path, index: int, count: int, options: dict[str, Any] | None = None, workers: int = 1
+) -> subprocess.Popen[str]:
+    arguments = [url, json.dumps(options), str(folder), str(index), str(count), str(workers)]
+    return subprocess.Popen(
+        [sys.executable, parts_child.__file__, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Status, output and errors of processes when they have ended, in the order of the first."""
+    found = [(process.communicate(timeout=120), process.returncode) for process in processes]
+    return sorted((status, out, err) for (out, err), status in found)
+
+
+def digests(processes: list[subprocess.Popen[str]]) -> list[str]:
+    found = ended(processes)
+    assert [(status, err) for status, _, err in found if status] == []
+    return [out for _, out, _ in found]
+
+
+def statuses(processes: list[subprocess.Popen[str]]) -> list[int]:
+    found = ended(processes)
+    assert [err for status, _, err in found if status > 0] == []
+    return [status for status, _, _ in found]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_hosts_build_together_and_all_have_the_version(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any], workers: int
+) -> None:
+    hosts = [begin(storage.url, tmp_path, index, 3, workers=workers) for index in range(3)]
+    assert digests(hosts) == [expected.digest] * 3
+    check(storage, expected)
+    assert [event.kind for event in storage.history("d")] == ["publish"]
+
+
+@pytest.mark.parametrize("died", [0, 5, 7])
+def test_what_a_dead_host_leaves_is_built_by_the_others(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any], died: int
+) -> None:
+    (tmp_path / str(died)).touch()
+    hosts = [begin(storage.url, tmp_path, index, 2) for index in range(2)]
+    assert statuses(hosts) == [-signal.SIGKILL, 0]
+    check(storage, expected)
+
+
+def test_a_host_that_does_not_come_is_not_waited_for(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    assert digests([begin(storage.url, tmp_path, 2, 4)]) == [expected.digest]
+    check(storage, expected)
+
+
+def test_when_all_hosts_died_the_next_go_on(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    (tmp_path / "stays").touch()
+    (tmp_path / "6").touch()
+    hosts = [begin(storage.url, tmp_path, index, 2) for index in range(2)]
+    assert statuses(hosts) == [-signal.SIGKILL] * 2
+    assert not Log(storage._store, "d").head().versions
+    (tmp_path / "6").unlink()
+    assert digests([begin(storage.url, tmp_path, index, 2) for index in range(2)]) == [expected.digest] * 2
+    check(storage, expected)
+    assert len(storage.fetch("d", "v1")._base.version.manifest.attempts) > 1
+
+
+def test_hosts_with_other_sources_are_refused(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "waits").touch()
+
+    def slow(index: int, count: int) -> Iterator[int]:
+        if index == 1:
+            with pytest.raises(cachelayer.InvalidArgumentError, match="another host builds it otherwise"):
+                storage.cache(sharded(lambda index, count: [index], 3), "d", "v1", hosts=(1, 2))
+        yield index
+
+    assert list(storage.cache(sharded(slow, 2), "d", "v1", hosts=(0, 2))) == [0, 1]
+
+
+RANK = 0
+
+
+def test_a_global_that_holds_the_rank_is_named_whichever_host_comes_first(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(index: int, count: int) -> Iterator[int]:
+        if index == 1 and first == RANK:
+            with monkeypatch.context() as other:
+                other.setitem(globals(), "RANK", 1 - first)
+                differs = f'otherwise: the constant RANK is "{1 - first}" here and "{first}" there'
+                with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
+                    storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(1, 2))
+        yield index
+
+    for first in (0, 1):
+        monkeypatch.setitem(globals(), "RANK", first)
+        assert list(storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(0, 2))) == [0, 1]
+
+
+def test_a_source_that_cannot_be_divided_is_built_by_one_host(storage: Storage) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="hosts: a source of generator cannot be divided"):
+        ref = storage.cache(lambda: (n for n in range(3)), "d", "v1", hosts=(0, 2))
+    assert list(ref) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("server", ["gcs", "s3"])
+def test_hosts_build_together_in_object_stores(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    running: Server = request.getfixturevalue(server)
+    url, options = running.url(new_bucket(running)), running.storage_options()
+    (tmp_path / "5").touch()
+    hosts = [begin(url, tmp_path, index, 3, options) for index in range(3)]
+    assert statuses(hosts) == [-signal.SIGKILL, 0, 0]
+    check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
+
+
+def test_a_host_that_was_taken_for_dead_publishes_nothing_and_has_the_version(
+    gcs: Server, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    url, options = gcs.url(new_bucket(gcs)), gcs.storage_options()
+    (tmp_path / "pauses").touch()
+    (tmp_path / "0").touch()
+    paused = begin(url, tmp_path, 0, 2, options)
+    os.waitid(os.P_PID, paused.pid, os.WSTOPPED)
+    assert digests([begin(url, tmp_path, 1, 2, options)]) == [expected.digest]
+    paused.send_signal(signal.SIGCONT)
+    assert digests([paused]) == [expected.digest]
+    storage = Storage(url, storage_options=options, local_cache_bytes=0)
+    assert [event.kind for event in storage.history("d")] == ["adopt", "publish"]
+    check(storage, expected)
+
+
+@pytest.mark.parametrize(
+    ("store", "rounds"),
+    [("local", 1), pytest.param("local", 30, marks=pytest.mark.soak), pytest.param("s3", 30, marks=pytest.mark.soak)],
+)
+def test_killed_at_random_moments_the_version_is_that_of_one_run(
+    store: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    url, options = str(tmp_path / "storage"), None
+    if store == "s3":
+        s3: Server = request.getfixturevalue("s3")
+        url, options = s3.url(new_bucket(s3)), s3.storage_options()
+    draw = random.Random(rounds)
+    for _ in range(rounds):
+        hosts = [begin(url, tmp_path, index, 2, options) for index in range(2)]
+        for host in draw.sample(hosts, 2):
+            with suppress(subprocess.TimeoutExpired):
+                host.wait(timeout=draw.uniform(0.8, 2.0))
+            host.kill()
+        assert set(statuses(hosts)) <= {0, -signal.SIGKILL}
+    assert digests([begin(url, tmp_path, 0, 1, options)]) == [expected.digest]
+    check(Storage(url, storage_options=options, local_cache_bytes=0), expected)
+
+
+def test_a_cacheable_function_is_built_together_too(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    @storage.cacheable("d", "v1", hosts=(1, 2), shard_bytes=SHARD_BYTES)
+    def made(parts: int) -> Any:
+        return sharded(rows, parts)
+
+    assert made(PARTS).digest == expected.digest
+    assert made(PARTS).provenance["arguments"] == {"parts": PARTS}
+
+
+def test_arguments_that_a_partial_holds_are_part_of_the_plan(storage: Storage, tmp_path: Path) -> None:
+    def part(offset: int, folder: Path, index: int, count: int) -> Iterator[int]:
+        yield offset + index
+        if index == 1 and folder.exists():
+            raise OSError
+
+    (tmp_path / "fails").touch()
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(sharded(partial(part, 10, tmp_path / "fails"), 2), "d", "v1")
+    source = sharded(partial(part, 20, tmp_path / "gone"), 2)
+    with pytest.warns(
+        cachelayer.CacheLayerWarning, match="argument offset was 10 and is 20; argument folder has changed"
+    ):
+        ref = storage.cache(source, "d", "v1", record=("folder",))
+    assert list(ref) == [20, 21]
+    assert ref.provenance["bound"] == {"offset": 20, "folder": str(tmp_path / "gone")}
+
+
+def test_an_engine_that_leaves_a_part_out_is_found_out(storage: Storage) -> None:
+    class Lazy:
+        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
+            return map(task, [number for number in numbers if number != 5])
+
+    for hosts in (None, (0, 1)):
+        with pytest.raises(cachelayer.SourceError, match="part 5"):
+            storage.cache(sharded(rows, PARTS), "d", "v1", engine=Lazy(), hosts=hosts)
+
+
+def test_what_was_begun_twice_and_left_in_a_published_attempt_is_collected(storage: Storage) -> None:
+    ref = storage.submit(sharded(rows, PARTS), "d", "v1")
+    folder = f"d/_builds/{paths.attempt_of(ref._base.version.info.manifest)}"
+    storage._store.put(f"{folder}/shard-990000.array_record", b"late")
+    assert storage.gc(grace=3600.0) == []
+    assert "shard-990000.array_record" in storage._store.names(folder)
+    assert storage.gc(grace=0.0) == []
+    assert "shard-990000.array_record" not in storage._store.names(folder)
+    assert storage.verify("d", "v1", progress=False)

@@ -1,0 +1,177 @@
+"""Builds: the same shards however the records come, and nothing left of a build that fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_entries import commit
+
+import cachelayer
+from cachelayer import Storage, StorageError
+from cachelayer.builds.batches import Batch, Elements
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_shards import build
+from cachelayer.builds.staging import Stage
+from cachelayer.objects.local import LocalStore
+from cachelayer.progress.meter import Progress
+from cachelayer.records.tree import Tree
+from cachelayer.versions.log import Log
+
+
+class InBatches:
+    """A source that gives its elements in batches that end at ``splits``."""
+
+    kind = "batches"
+    element_spec: Tree | None = None
+
+    def __init__(self, items: list[Any], splits: list[int]) -> None:
+        self._items = items
+        self._bounds = [0, *sorted(splits), len(items)]
+        self.length: int | None = len(items)
+
+    def batches(self, limit: int | None) -> Iterator[Batch]:
+        for start, stop in zip(self._bounds, self._bounds[1:], strict=False):
+            if stop > start:
+                yield Elements(self._items[start:stop])
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), compression=st.sampled_from([None, "zstd", "zstd:-1"]))
+def test_shards_do_not_depend_on_batches_or_compression(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, compression: str | None
+) -> None:
+    texts = data.draw(st.lists(st.binary(max_size=200), min_size=1, max_size=50))
+    splits = data.draw(st.lists(st.integers(0, len(texts)), max_size=5))
+    found = []
+    for source, options in (
+        (InBatches(texts, []), BuildOptions.checked(shard_bytes=900)),
+        (InBatches(texts, splits), BuildOptions.checked(shard_bytes=900, compression=compression)),
+    ):
+        with Progress("", None, False) as progress:
+            built = build(source, Stage(tmp_path_factory.mktemp("build")), "a", options, progress)
+        found.append([(shard.number, shard.stats.records, shard.stats.sha256) for shard in built.shards])
+    assert found[0] == found[1]
+    assert [number for number, _, _ in found[0]] == list(range(len(found[0])))
+
+
+@pytest.mark.parametrize("compression", [None, "none", "zstd", "zstd:1", "zstd:22", "zstd:-7"])
+def test_every_compression_gives_the_same_digest(tmp_path: Path, compression: str | None) -> None:
+    rows = [{"n": number, "text": "x" * number} for number in range(300)]
+    ref = Storage(tmp_path).submit(rows, "d", "v1", shard_bytes=9000, compression=compression)
+    assert ref.digest == Storage(tmp_path).submit(iter(rows), "d", "v2", shard_bytes=9000).digest
+    assert [row["text"] for row in ref[::50]] == [row["text"] for row in rows[::50]]
+
+
+@pytest.mark.parametrize("compression", ["", "zstd:x", "zstd:23", "zstd:-8", "gzip", "brotli:3", 3])
+def test_a_compression_that_is_none_is_refused(tmp_path: Path, compression: Any) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match="compression"):
+        Storage(tmp_path).submit([1], "d", "v1", compression=compression)
+
+
+def test_the_record_number_is_counted_over_the_whole_source(tmp_path: Path) -> None:
+    def source() -> Iterator[dict[str, Any]]:
+        for number in range(6000):
+            yield {"n": "text" if number == 5000 else number}
+
+    with pytest.raises(cachelayer.ElementError, match=r"record 5000, leaf \['n'\]"):
+        Storage(tmp_path).submit(source, "d", "v1", shard_bytes=20_000)
+    assert list((tmp_path / "d" / "_builds").iterdir()) == []
+    assert list((tmp_path / "d" / "_running").iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, StopIteration, GeneratorExit])
+def test_however_a_source_fails_nothing_is_left_and_the_next_build_works(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    def source() -> Iterator[int]:
+        yield from range(3000)
+        raise error
+
+    storage = Storage(tmp_path)
+    with pytest.raises((error, cachelayer.SourceError)):
+        storage.submit(source, "d", "v1", shard_bytes=20_000)
+    assert storage.datasets() == []
+    assert list((tmp_path / "d" / "_builds").iterdir()) == []
+    assert storage.cache(range(10), "d", "v1").read([9]).tolist() == [9]
+
+
+class FailsAfterCommit(LocalStore):
+    """A store that fails once an entry of the log is there."""
+
+    error: BaseException
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        super().put_if_absent(name, data)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk went away"), KeyboardInterrupt()])
+def test_a_failure_after_the_commit_point_leaves_the_version_whole(tmp_path: Path, error: BaseException) -> None:
+    storage = Storage(tmp_path)
+    storage._store = store = FailsAfterCommit(tmp_path)
+    store.error = error
+    with pytest.raises(type(error)):
+        storage.submit(range(100), "d", "v1")
+    assert Storage(tmp_path).verify("d", "v1")
+    assert Storage(tmp_path).cache(iter([0]), "d", "v1").read([99]).tolist() == [99]
+
+
+def test_a_build_whose_attempt_was_revoked_and_deleted_says_so(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+
+    def source() -> Iterator[int]:
+        yield from range(2000)
+        (folder,) = (tmp_path / "d" / "_builds").iterdir()
+        commit(Log(storage._store, "d"), lambda head: type(head)(revoked=frozenset({folder.name})))
+        storage._store.delete_folder(f"d/_builds/{folder.name}")
+        yield from range(2000)
+
+    with pytest.raises(cachelayer.BuildRevokedError, match="build again"):
+        storage.submit(source, "d", "v1", shard_bytes=20_000)
+    assert storage.versions("d") == {}
+    assert list((tmp_path / "d" / "_builds").iterdir()) == []
+    assert len(storage.cache(range(5), "d", "v1")) == 5
+
+
+LIMITED = """
+import resource, signal, sys
+import numpy as np
+import cachelayer
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+storage = cachelayer.Storage(sys.argv[1])
+limit, shard_bytes, compression = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+noise = np.random.default_rng(0).integers(0, 256, (3000, 200), np.uint8)
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+try:
+    storage.submit(noise, "d", "v2", shard_bytes=shard_bytes, compression=compression)
+except cachelayer.StorageError as error:
+    print("refused:", error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(list(storage.versions("d")), storage.verify("d", "v1").ok)
+storage.cache(noise, "d", "v2")
+print(storage.verify("d", "v2").ok)
+"""
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize(("limit", "shard_bytes"), [(1, 10**8), (30_000, 10**8), (30_000, 200_000), (500, 1000)])
+def test_a_write_that_fails_anywhere_is_a_storage_error(
+    tmp_path: Path, limit: int, shard_bytes: int, compression: str
+) -> None:
+    Storage(tmp_path).submit(np.zeros(10), "d", "v1")
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), str(limit), str(shard_bytes), compression]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    refused, kept, rebuilt = found.stdout.splitlines()
+    assert refused.startswith("refused: cannot")
+    assert (kept, rebuilt) == ("['v1'] True", "True")
+    assert len(list((tmp_path / "d" / "_builds").iterdir())) == 2

@@ -1,0 +1,281 @@
+"""Publishing in object stores: one winner, whole, or a clear error and nothing published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from building_child import RECORDS, SHARD_BYTES, expected_digest, rows
+from faults import Fault, FaultProxy, answer, fault_proxy, lose, reset
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Storage, StorageError
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_version import Publisher
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.open_store import open_store
+from cachelayer.objects.store import ObjectStore
+from cachelayer.provenance.origin import Origin
+from cachelayer.versions.log import Log
+
+ENTRY = "0000000001.json"
+
+
+@pytest.fixture(scope="module", params=["s3", "gcs"])
+def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Server, FaultProxy]]:
+    server: Server = request.getfixturevalue(request.param)
+    with fault_proxy(server.endpoint) as proxy:
+        yield server, proxy
+
+
+@pytest.fixture
+def proxy(proxied: tuple[Server, FaultProxy]) -> Iterator[FaultProxy]:
+    proxy = proxied[1]
+    yield proxy
+    proxy.clear()
+    proxy.accept()
+
+
+@pytest.fixture
+def url(proxied: tuple[Server, FaultProxy]) -> str:
+    return proxied[0].url(new_bucket(proxied[0]), "a/prefix")
+
+
+@pytest.fixture
+def store(proxied: tuple[Server, FaultProxy], url: str) -> ObjectStore:
+    """The store itself, past the proxy."""
+    return open_store(url, proxied[0].storage_options())
+
+
+@pytest.fixture
+def open_storage(
+    proxied: tuple[Server, FaultProxy], proxy: FaultProxy, url: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Storage]:
+    """Opens the storage through the proxy."""
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
+
+    def open_storage(local_cache: Path | None = None, limit: int | None = None, timeout: float = 30) -> Storage:
+        options = {**proxied[0].storage_options(proxy.endpoint), "timeout": timeout}
+        limit = 0 if local_cache is None else limit
+        return Storage(url, local_cache=local_cache, local_cache_bytes=limit, storage_options=options)
+
+    return open_storage
+
+
+def writes(fault: Callable[..., Fault], containing: str, **aim: Any) -> list[Fault]:
+    """The fault, aimed at the writes of an object."""
+    return [fault(containing=containing, method=method, **aim) for method in ("PUT", "POST")]
+
+
+def submit(storage: Storage) -> cachelayer.DataRef[Any]:
+    return storage.submit(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
+
+
+def check_whole(store: ObjectStore, storage: Storage) -> None:
+    """The version is there, whole, after one entry of the log, and nothing else is."""
+    assert storage.fetch("rows", "v1").digest == expected_digest()
+    assert storage.verify("rows", "v1", progress=False)
+    assert [name for name in store.names("rows/_log") if name.endswith(".json")] == [ENTRY]
+    assert len(store.names("rows/_builds")) == 1
+
+
+FAULTS = {"lost": lose, "reset": reset, "409": partial(answer, 409), "503": partial(answer, 503)}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_whatever_happens_on_the_way_the_version_is_published_once_and_right(
+    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy, fault: Callable[..., Fault]
+) -> None:
+    for name in (ENTRY, "manifest.json", "shard-00001", "_log/head"):
+        proxy.add(*writes(fault, name, times=2))
+    submit(open_storage())
+    assert len([exchange for exchange in proxy.exchanges() if exchange.fault]) >= 7
+    proxy.clear()
+    check_whole(store, open_storage())
+    proxy.forget()
+
+
+@pytest.mark.parametrize("fault", [partial(answer, 503), partial(answer, 403), reset])
+def test_an_entry_that_cannot_be_put_is_an_error_and_publishes_nothing(
+    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy, fault: Callable[..., Fault]
+) -> None:
+    proxy.add(*writes(fault, "_log/0000000001.json"))
+    with pytest.raises(StorageError, match=proxy.endpoint.removeprefix("http://")):
+        submit(open_storage(timeout=1))
+    proxy.clear()
+    assert Log(store, "rows").head().versions == {}
+    submit(open_storage())
+    open_storage().gc(grace=0.0)
+    assert store.names("rows/_builds") == [paths.attempt_of(Log(store, "rows").head().versions["v1"].manifest)]
+    assert open_storage().verify("rows", "v1", progress=False)
+
+
+def test_an_entry_of_which_nothing_is_known_is_published_whole(
+    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy
+) -> None:
+    # Of a GET in GCS the query tells whether it reads the entry or only looks whether it is there.
+    reads = f"{ENTRY}?alt=media" if "gs://" in open_storage().url else ENTRY
+    proxy.add(*writes(lose, ENTRY), answer(503, containing=reads, method="GET"))
+    with pytest.raises(StorageError):
+        submit(open_storage(timeout=1))
+    proxy.clear()
+    check_whole(store, open_storage())
+
+
+@pytest.mark.parametrize("status", [503, 403])
+def test_a_shard_that_cannot_be_uploaded_is_an_error_and_leaves_nothing(
+    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy, status: int, tmp_path: Path
+) -> None:
+    proxy.add(*writes(partial(answer, status), "shard-00001"))
+    with pytest.raises(StorageError, match="shard-00001"):
+        submit(open_storage(tmp_path, timeout=1))
+    assert store.names("") == []
+    assert not list(tmp_path.rglob("shard-*"))
+
+
+def test_who_may_not_list_builds_anew_with_a_warning(
+    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy
+) -> None:
+    lists = "/o?" if "gs://" in open_storage().url else "list-type=2"
+    proxy.add(answer(403, containing=lists, method="GET"))
+    with pytest.warns(cachelayer.CacheLayerWarning, match="built anew"):
+        open_storage().cache(rows, "rows", "v1", shard_bytes=SHARD_BYTES)
+    proxy.clear()
+    check_whole(store, open_storage())
+
+
+class ArrivesLate(LocalStore):
+    """The first conditional put fails, and arrives as soon as anything is deleted."""
+
+    late: ClassVar[list[tuple[str, bytes]]] = []
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if not self.late:
+            self.late.append((name, data))
+            raise StorageError("no answer; it may be there")
+        return super().put_if_absent(name, data)
+
+    def delete_folder(self, folder: str) -> None:
+        super().put_if_absent(*self.late[0])
+        super().delete_folder(folder)
+
+
+def test_an_entry_that_arrives_after_its_builder_has_given_up_publishes_nothing(tmp_path: Path) -> None:
+    store = ArrivesLate(tmp_path)
+    publisher = Publisher(Log(store, "d"), None, "v1", [1, 2], Origin(), BuildOptions.checked())
+    with pytest.raises(StorageError, match="no answer"):
+        publisher.submit()
+    storage = Storage(tmp_path)
+    assert storage.versions("d") == {}
+    assert store.names("d/_builds") == []
+    assert storage.cache([1, 2], "d", "v1").read([1]).tolist() == [2]
+
+
+def test_readers_never_list_and_ask_little(
+    open_storage: Callable[..., Storage], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    submit(open_storage())
+    proxy.forget()
+    ref = open_storage(tmp_path).fetch("rows", "v1")
+    assert len(proxy.exchanges()) <= 6
+    assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
+    asked = [exchange.path for exchange in proxy.exchanges()]
+    assert not [path for path in asked if "list-type" in path or "prefix=" in path or "delimiter" in path]
+
+
+def failing() -> Iterator[dict[str, Any]]:
+    yield from rows()
+    raise ValueError("the disk of the source broke")
+
+
+@pytest.mark.parametrize("how", ["submit", "cache"])
+def test_a_source_that_fails_leaves_nothing(
+    open_storage: Callable[..., Storage], store: ObjectStore, how: str, tmp_path: Path
+) -> None:
+    with pytest.raises(cachelayer.SourceError, match="the disk of the source broke"):
+        getattr(open_storage(tmp_path), how)(failing, "rows", "v1", shard_bytes=SHARD_BYTES, resume=False)
+    assert store.names("") == []
+    assert not list(tmp_path.rglob("shard-*"))
+
+
+def test_what_was_built_is_read_from_the_local_copies(
+    open_storage: Callable[..., Storage], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    built = submit(open_storage(tmp_path))
+    proxy.forget()
+    for ref in (built, open_storage(tmp_path).fetch("rows", "v1")):
+        assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
+    assert not [exchange for exchange in proxy.exchanges() if "shard-" in exchange.path]
+
+
+def test_copies_of_what_is_built_stay_within_the_limit(open_storage: Callable[..., Storage], tmp_path: Path) -> None:
+    limit = 5 * SHARD_BYTES // 2
+    ref = submit(open_storage(tmp_path, limit))
+    assert list(tmp_path.rglob("*.array_record"))
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= limit < ref.nbytes
+    assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
+
+
+def test_a_folder_for_copies_that_cannot_be_used_is_a_warning(
+    open_storage: Callable[..., Storage], store: ObjectStore, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    storage = open_storage(tmp_path / "file" / "folder")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="local cop"):
+        submit(storage)
+    check_whole(store, open_storage())
+
+
+def never() -> Iterator[int]:
+    raise AssertionError("the source was asked")
+
+
+@pytest.mark.parametrize("how", ["submit", "cache"])
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_is_an_error_before_anything_is_built(
+    open_storage: Callable[..., Storage], proxy: FaultProxy, how: str, status: int
+) -> None:
+    proxy.add(answer(status))
+    with pytest.raises(StorageError, match="refused"):
+        getattr(open_storage(), how)(never, "rows", "v1")
+
+
+@pytest.mark.parametrize("how", ["submit", "cache"])
+def test_a_store_that_allows_reading_only_is_an_error_before_anything_is_built(
+    open_storage: Callable[..., Storage], proxy: FaultProxy, store: ObjectStore, how: str
+) -> None:
+    proxy.add(*writes(partial(answer, 403), ""))
+    with pytest.raises(StorageError, match="refused"):
+        getattr(open_storage(), how)(never, "rows", "v1")
+    assert store.names("") == []
+
+
+@pytest.mark.parametrize("how", ["submit", "cache"])
+def test_a_host_that_does_not_answer_is_an_error_that_names_it(
+    open_storage: Callable[..., Storage], proxy: FaultProxy, how: str
+) -> None:
+    proxy.refuse()
+    with pytest.raises(StorageError, match=proxy.endpoint.removeprefix("http://")):
+        getattr(open_storage(timeout=0.5), how)(never, "rows", "v1")
+
+
+@pytest.mark.parametrize("how", ["submit", "cache"])
+def test_a_bucket_that_is_not_there_is_an_error_before_anything_is_built(server: Server, how: str) -> None:
+    storage = Storage(server.url("no-such-bucket", "a"), local_cache_bytes=0, storage_options=server.storage_options())
+    with pytest.raises(StorageError, match="no bucket 'no-such-bucket'"):
+        getattr(storage, how)(never, "rows", "v1")
+
+
+def test_collecting_writes_nothing_into_folders_of_others(
+    open_storage: Callable[..., Storage], store: ObjectStore, proxy: FaultProxy
+) -> None:
+    store.put("theirs/file", b"1")
+    store.put("README", b"2")
+    proxy.forget()
+    assert open_storage().gc(grace=0.0) == []
+    assert {exchange.method for exchange in proxy.exchanges()} <= {"GET", "HEAD"}

@@ -1,0 +1,711 @@
+"""Builds that are interrupted go on where they stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import answer, fault_proxy
+from log_entries import commit
+from repository import SUPPORT
+from resume_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, generated, row, run
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_version import Publisher
+from cachelayer.builds.compare_source import spread
+from cachelayer.builds.notes import BuildNotes
+from cachelayer.builds.resume import Resumption
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.progress.meter import Waiting
+from cachelayer.provenance.origin import Origin
+from cachelayer.versions.attempts import attempts_of
+from cachelayer.versions.log import Log
+from cachelayer.versions.unfinished import Unfinished
+
+ROUNDS = 30
+ROUNDS_IN_A_STORE = 4
+INTERRUPTS = 12
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.DataRef[Any]:
+    storage = Storage(tmp_path_factory.mktemp("expected"))
+    return storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def finished(storage: Storage, version: str = "v1") -> dict[int, str]:
+    """The shards that are noted as whole, by number."""
+    unfinished = Unfinished(storage._store, "rows", version)
+    most: dict[int, str] = {}
+    for attempt in unfinished.attempts():
+        found = unfinished.read(attempt)
+        shards = {} if found is None else {number: part.shards[0].name for number, part in found.parts.items()}
+        most = max(most, shards, key=len)
+    return most
+
+
+def shards(ref: cachelayer.DataRef[Any]) -> list[str]:
+    return [shard.name for shard in ref._base.version.manifest.shards]
+
+
+def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    ref = storage.fetch("rows", "v1")
+    assert ref.digest == expected.digest
+    assert ref.element_spec == expected.element_spec
+    assert storage.verify("rows", "v1", progress=False)
+    store = storage._store
+    named = ref._base.version.manifest.attempts | {paths.attempt_of(ref._base.version.info.manifest)}
+    storage.gc(grace=0.0)
+    assert store.names("rows/_unfinished/v1") == []
+    assert set(store.names("rows/_builds")) == named
+    files = [f"{paths.BUILDS}/{attempt}/{name}" for attempt in named for name in store.names(f"rows/_builds/{attempt}")]
+    listed = set(shards(ref)) | {paths.index_of(name) for name in shards(ref)} | {ref._base.version.info.manifest}
+    assert set(files) == listed
+    assert storage.verify("rows", "v1", progress=False)
+
+
+@pytest.mark.parametrize("how", ["generator", "sequence"])
+def test_killed_at_random_moments_the_version_is_that_of_one_run_and_no_shard_is_written_twice(
+    storage: Storage, expected: cachelayer.DataRef[Any], how: str
+) -> None:
+    draw = random.Random(how)
+    kept: dict[int, str] = {}
+    for _ in range(ROUNDS):
+        die_at, die_at_put = (draw.randrange(RECORDS), None) if draw.random() < 0.7 else (None, draw.randrange(1, 40))
+        if run(storage.url, None, how, die_at, die_at_put) == 0:
+            break
+        now = finished(storage) or {}
+        if not Log(storage._store, "rows").head().versions:
+            assert kept.items() <= now.items()
+            kept = now
+    assert run(storage.url, None, how, None) == 0
+    names = shards(storage.fetch("rows", "v1"))
+    assert all(names[number] == name for number, name in kept.items())
+    check(storage, expected)
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS_IN_A_STORE, pytest.param(ROUNDS, marks=pytest.mark.soak)])
+def test_killed_at_random_moments_in_an_object_store(
+    s3: Server, expected: cachelayer.DataRef[Any], monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
+    url, options = s3.url(new_bucket(s3)), s3.storage_options()
+    draw = random.Random(5)
+    for number in range(rounds):
+        last = number == rounds - 1
+        die_at = None if last else min(RECORDS - 1, draw.randrange(300) + (number + 1) * RECORDS // rounds)
+        status = run(url, options, "sequence", die_at)
+        if status == 0:
+            break
+    assert status == 0
+    storage = Storage(url, storage_options=options, local_cache_bytes=0)
+    check(storage, expected)
+    assert len(storage.fetch("rows", "v1")._base.version.manifest.attempts) > 1
+
+
+class Listed(Sequence[Any]):
+    """A sequence that may fail, and notes which of its elements it was asked for.
+
+    Args:
+        fails_at: the element at which it fails.
+        length: number of elements.
+        order: gives the row of an element.
+        at: an element, and what is done before it is given.
+    """
+
+    def __init__(
+        self,
+        fails_at: int | None,
+        length: int = RECORDS,
+        order: Callable[[int], int] = int,
+        at: tuple[int, Callable[[], object]] | None = None,
+    ) -> None:
+        self.fails_at = fails_at
+        self.length = length
+        self.order = order
+        self.at = at
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self.length:
+            raise IndexError(number)
+        self.asked.append(number)
+        if number == self.fails_at:
+            raise OSError("the disk of the source went away")
+        if self.at is not None and number == self.at[0]:
+            self.at[1]()
+        return row(self.order(number))
+
+
+def fail(storage: Storage, source: Any, **options: Any) -> None:
+    with pytest.raises(cachelayer.CacheLayerError):
+        storage.cache(source, "rows", "v1", shard_bytes=SHARD_BYTES, **options)
+
+
+def cache(storage: Storage, source: Any, **options: Any) -> cachelayer.DataRef[Any]:
+    return storage.cache(source, "rows", "v1", **{"shard_bytes": SHARD_BYTES, **options})
+
+
+def went_on_at(source: Listed) -> int:
+    """Return about where the last run of records begins that a source was asked for."""
+    asked = source.asked
+    return next((asked[i] for i in range(len(asked) - 1, 0, -1) if asked[i - 1] != asked[i] - 1), asked[0])
+
+
+def test_a_source_that_can_seek_is_asked_for_some_records_of_each_finished_shard_and_goes_on_with_the_last(
+    storage: Storage, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Listed(7200))
+    done = len(finished(storage))
+    ends = np.cumsum(expected._base.version.manifest.shards.records).tolist()
+    again = Listed(None)
+    ref = cache(storage, again)
+    assert done > 3
+    compared = [
+        record for begin, end in zip([0, *ends], ends[: done - 1], strict=False) for record in spread_over(begin, end)
+    ]
+    assert again.asked == [*compared, *range(ends[done - 2], RECORDS)]
+    assert ref.digest == expected.digest
+    check(storage, expected)
+
+
+def spread_over(begin: int, end: int) -> list[int]:
+    return [begin + number for number in spread(end - begin)]
+
+
+class Indexed:
+    """Items by number and an iterator of its own, but no ``collections.abc.Sequence``."""
+
+    def __init__(self, rows: Listed) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.rows[number]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[number] for number in range(len(self.rows)))
+
+
+class Keyed(Indexed):
+    """A mapping in all but name: its items have keys."""
+
+    def keys(self) -> list[str]:
+        return [f"row {number}" for number in range(len(self.rows))]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.rows[int(key.removeprefix("row "))]
+
+
+def test_any_object_with_a_length_and_items_can_begin_at_any_record(
+    storage: Storage, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Indexed(Listed(7200)))
+    again = Listed(None)
+    assert cache(storage, Indexed(again)).digest == expected.digest
+    assert went_on_at(again) > 6000
+    check(storage, expected)
+
+
+def test_an_object_whose_items_have_keys_is_run_through(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    fail(storage, Keyed(Listed(7200)))
+    again = Listed(None)
+    assert cache(storage, Keyed(again)).digest == expected.digest
+    assert again.asked == list(range(RECORDS))
+    check(storage, expected)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 17, 18, 19, 1000, 10**12])
+def test_records_are_compared_from_the_first_to_the_last(count: int) -> None:
+    numbers = spread(count)
+    assert len(numbers) == len(set(numbers)) == min(count, 18)
+    assert numbers == sorted(numbers)
+    if count:
+        assert (numbers[0], numbers[-1]) == (0, count - 1)
+
+
+def mended(at: int) -> Callable[[int], int]:
+    return lambda number: number + (number >= at) * 7
+
+
+@pytest.mark.parametrize("at", [1, 1900, 3900])
+def test_records_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, at: int) -> None:
+    fail(storage, Listed(6400))
+    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not what it was.*resume=False"):
+        cache(storage, Listed(None, order=mended(at)))
+    ref = cache(storage, Listed(None, order=mended(at)), resume=False)
+    assert ref[at]["number"] == at + 7
+
+
+def test_a_source_of_other_code_begins_anew_and_says_so(storage: Storage, tmp_path: Path) -> None:
+    code = (
+        "from collections.abc import Sequence\n"
+        "class Rows(Sequence):\n"
+        "    def __init__(self, fails_at): self.fails_at = fails_at\n"
+        "    def __len__(self): return 3000\n"
+        "    def __getitem__(self, number):\n"
+        "        if number == 3000: raise IndexError\n"
+        "        if number == self.fails_at: raise OSError\n"
+        "        return {'text': mend(number) * 30}\n"
+        "def mend(number): return f'row {number}'\n"
+    )
+
+    def rows(source: str) -> Any:
+        path = tmp_path / f"rows{len(source)}.py"
+        path.write_text(source)
+        names: dict[str, Any] = {"__name__": "rows"}
+        exec(compile(source, str(path), "exec"), names)
+        return names["Rows"]
+
+    fail(storage, rows(code)(2900))
+    changed = rows(code.replace("'row {number}'", "'row {number:04}'"))(None)
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"rows@v1 is built from its beginning.*: mend changed$"):
+        ref = cache(storage, changed)
+    assert ref[1] == {"text": "row 0001" * 30}
+    assert len(ref._base.version.manifest.attempts) == 1
+
+
+@pytest.mark.parametrize("kind", ["generator", "sequence"])
+def test_a_failed_source_is_named_by_its_record_after_resuming_too(storage: Storage, kind: str) -> None:
+    def failing(at: int) -> Any:
+        return Listed(at) if kind == "sequence" else failing_rows(at)
+
+    fail(storage, failing(4000))
+    with pytest.raises(cachelayer.SourceError, match="record 7200"):
+        cache(storage, failing(7200))
+    assert len(finished(storage)) > 5
+
+
+def failing_rows(at: int | None) -> Iterator[Any]:
+    rows = Listed(at)
+    for number in range(RECORDS):
+        yield rows[number]
+
+
+def bad_at(number: int) -> Iterator[Any]:
+    for each in range(RECORDS):
+        yield {"number": "x"} if each == number else row(each)
+
+
+def test_an_element_that_does_not_fit_is_named_by_its_record_after_resuming_too(storage: Storage) -> None:
+    fail(storage, bad_at(4800))
+    with pytest.raises(cachelayer.ElementError, match="record 6400"):
+        cache(storage, bad_at(6400))
+
+
+def changed(at: int) -> Iterator[Any]:
+    for number in range(RECORDS):
+        yield row(number + (number == at))
+
+
+@pytest.mark.parametrize("at", [0, 2400, 3200])
+def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: int) -> None:
+    fail(storage, failing_rows(4800))
+    kept = finished(storage)
+    assert len(kept) > 5
+    with pytest.raises(cachelayer.SourceError, match=r"not what they were.*resume=False"):
+        cache(storage, changed(at))
+    assert len(cache(storage, changed(at), resume=False)) == RECORDS
+    assert cache(storage, [0]).read([0])["number"] == (1 if at == 0 else 0)
+
+
+def test_a_sequence_in_another_order_is_refused(storage: Storage) -> None:
+    fail(storage, Listed(5600))
+    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not what it was"):
+        cache(storage, Listed(None, order=lambda number: (number * 7 + 3) % RECORDS))
+
+
+def test_a_source_that_became_shorter_is_refused(storage: Storage) -> None:
+    fail(storage, failing_rows(6400))
+    with pytest.raises(cachelayer.SourceError, match=r"ended after|not what they were"):
+        cache(storage, (row(number) for number in range(800)))
+
+
+@pytest.mark.parametrize("length", [RECORDS - 1, RECORDS + 1])
+def test_a_sequence_of_another_length_is_refused(storage: Storage, length: int) -> None:
+    fail(storage, Listed(6400))
+    with pytest.raises(cachelayer.SourceError, match=f"has {length} elements and had {RECORDS}"):
+        cache(storage, Listed(None, length))
+
+
+@pytest.mark.parametrize(
+    "other", [{"shard_bytes": SHARD_BYTES + 1}, {"compression": "zstd"}, {"max_records": 7900}, {"on_error": "skip"}]
+)
+def test_a_build_with_other_options_begins_anew(storage: Storage, other: dict[str, Any]) -> None:
+    fail(storage, Listed(6400))
+    [name] = other
+    with pytest.warns(cachelayer.CacheLayerWarning, match=f"rows@v1 is built from its beginning.*{name} was"):
+        ref = cache(storage, Listed(None), **other)
+    assert len(ref._base.version.manifest.attempts) == 1
+
+
+def test_shards_that_were_lost_are_written_again(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    fail(storage, Listed(6400))
+    for number, name in finished(storage).items():
+        if number in (2, 5):
+            Path(storage.url, "rows", name).unlink()
+    ref = cache(storage, Listed(None))
+    own = paths.attempt_of(ref._base.version.info.manifest)
+    written = [number for number, name in enumerate(shards(ref)) if paths.attempt_of(name) == own]
+    assert {2, 5} < set(written)
+    assert not {0, 1, 3, 4, 6} & set(written)
+    check(storage, expected)
+
+
+def test_without_resume_nothing_is_left_of_a_failed_build(storage: Storage, tmp_path: Path) -> None:
+    fail(storage, Listed(6400), resume=False)
+    with pytest.raises(cachelayer.SourceError):
+        storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES)
+    assert not list(tmp_path.rglob("shard-*"))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_submit_with_resume_goes_on(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    with pytest.raises(cachelayer.SourceError):
+        storage.submit(Listed(6400), "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
+    source = Listed(None)
+    storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
+    assert went_on_at(source) > 0
+    check(storage, expected)
+
+
+def test_what_an_interrupted_build_went_on_with_waits_as_long_as_its_own_shards(
+    storage: Storage, tmp_path: Path, expected: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Listed(3200))
+    (first,) = (tmp_path / "rows" / "_builds").iterdir()
+    fail(storage, Listed(6400))
+    for path in (*first.iterdir(), first):
+        os.utime(path, (0, 0))
+    assert storage.gc(grace=3600) == []
+    source = Listed(None)
+    assert cache(storage, source).digest == expected.digest
+    assert went_on_at(source) > 3200
+    assert first.name in storage.fetch("rows", "v1")._base.version.manifest.attempts
+
+
+def test_what_is_left_is_collected_when_nobody_goes_on(storage: Storage, tmp_path: Path) -> None:
+    fail(storage, Listed(6400))
+    assert storage.gc(grace=3600) == []
+    assert len(finished(storage)) > 5
+    assert len(storage.gc(grace=0.0)) == 1
+    assert not list(tmp_path.rglob("shard-*"))
+    assert not [path for path in tmp_path.rglob("_unfinished/*/*") if path.is_dir()]
+    source = Listed(None)
+    cache(storage, source)
+    assert source.asked[0] == 0
+
+
+def test_gc_leaves_what_a_running_build_goes_on_with(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    fail(storage, Listed(6400))
+    collected: list[list[str]] = []
+
+    ref = cache(storage, Listed(None, at=(7200, lambda: collected.append(storage.gc(grace=0.0)))))
+    assert collected == [[]]
+    assert len(ref._base.version.manifest.attempts) == 2
+    check(storage, expected)
+
+
+def test_what_was_collected_after_it_was_adopted_cannot_be_published(storage: Storage) -> None:
+    fail(storage, Listed(6400))
+
+    def collect() -> None:
+        commit(Log(storage._store, "rows"), lambda head: head.without_attempts(head.adopted, {"kind": "revoke"}))
+
+    with pytest.raises(cachelayer.BuildRevokedError, match="collected meanwhile"):
+        cache(storage, Listed(None, at=(7600, collect)))
+    assert storage.versions("rows") == {}
+    cache(storage, Listed(None))
+    assert storage.verify("rows", "v1")
+
+
+def test_an_interrupt_keeps_what_was_finished(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        # In this thread, and before it returns.
+        cache(storage, Listed(None, at=(5600, lambda: signal.raise_signal(signal.SIGINT))))
+    assert storage._store.exists("rows/_log/0000000001.json") is False
+    source = Listed(None)
+    cache(storage, source)
+    assert went_on_at(source) > 1000
+    check(storage, expected)
+
+
+class InterruptAt:
+    """Has an interrupt arrive in this thread before a line of the package, as if Ctrl-C came just then.
+
+    Args:
+        line: which of the lines that it runs; None for none.
+    """
+
+    PACKAGE = str(Path(cachelayer.__file__).parent)
+
+    def __init__(self, line: int | None) -> None:
+        self.line = line
+        self.lines = 0
+        self.place = ""
+
+    def __enter__(self) -> InterruptAt:
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        return self._ran if frame.f_code.co_filename.startswith(self.PACKAGE) else None
+
+    def _ran(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.line:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._ran
+
+
+def few() -> list[dict[str, Any]]:
+    return [row(number) for number in range(120)]
+
+
+@pytest.mark.parametrize("interrupts", [INTERRUPTS, pytest.param(150, marks=pytest.mark.soak)])
+def test_an_interrupt_at_any_line_ends_the_build_and_the_next_one_goes_on(tmp_path: Path, interrupts: int) -> None:
+    source, options = few(), {"shard_bytes": 4_000, "progress": False}
+    with InterruptAt(None) as all_of_it:
+        whole = Storage(tmp_path / "whole").cache(source, "rows", "v1", **options)
+    draw = random.Random(7)
+    for line in sorted(draw.sample(range(1, all_of_it.lines), interrupts)):
+        storage = Storage(tmp_path / str(line))
+        interrupt = InterruptAt(line)
+        with pytest.raises(KeyboardInterrupt), interrupt:
+            storage.cache(source, "rows", "v1", **options)
+        kept = finished(storage) if not storage.datasets() else {}
+        ref = storage.cache(source, "rows", "v1", **options)
+        assert ref.digest == whole.digest, interrupt.place
+        names = shards(ref)
+        assert all(names[number] == name for number, name in kept.items()), interrupt.place
+
+
+def test_appending_goes_on_too(storage: Storage) -> None:
+    storage.submit(generated, "rows", "v0", shard_bytes=SHARD_BYTES)
+    with pytest.raises(cachelayer.SourceError):
+        storage.append("rows", "v0", "v1", Listed(6400), shard_bytes=SHARD_BYTES, resume=True)
+    source = Listed(None)
+    ref = storage.append("rows", "v0", "v1", source, shard_bytes=SHARD_BYTES, resume=True)
+    assert went_on_at(source) > 0
+    assert ref.read([0, RECORDS, 2 * RECORDS - 1])["number"].tolist() == [0, 0, RECORDS - 1]
+    assert storage.verify("rows", "v1")
+
+
+def test_a_version_of_one_shard_leaves_no_notes(storage: Storage, tmp_path: Path) -> None:
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(Listed(10), "rows", "v1")
+    assert not (tmp_path / "rows" / "_unfinished").exists()
+    storage.cache(Listed(None), "rows", "v1")
+    assert not list((tmp_path / "rows" / "_unfinished").glob("*/*"))
+
+
+class Interleaved(LocalStore):
+    """A store in which something happens just after an object of a name was read.
+
+    Args:
+        root: where it is.
+        name: the end of the name.
+        then: what happens.
+    """
+
+    def __init__(self, root: Path, name: str, then: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._name = name
+        self._then = then
+
+    def read(self, name: str) -> bytes | None:
+        found = super().read(name)
+        if name.endswith(self._name):
+            self._then()
+        return found
+
+
+def test_of_two_that_go_on_at_once_one_has_what_was_finished_and_is_not_disturbed(storage: Storage) -> None:
+    fail(storage, Listed(6400))
+    store, attempts = storage._store, attempts_of(storage._store, "rows")
+    options = BuildOptions.checked(shard_bytes=SHARD_BYTES, resume=True)
+    plan = Publisher(Log(store, "rows"), None, "v1", Listed(None), Origin.of(Listed(None)), options).job().plan
+
+    def resumption(store: LocalStore, attempt: str) -> Resumption:
+        unfinished = Unfinished(store, "rows", "v1")
+        notes = BuildNotes(unfinished, attempt, plan, RECORDS, is_divided=False)
+        return Resumption(Log(store, "rows"), "v1", attempts, unfinished, notes)
+
+    first, waiting = resumption(store, "first"), Waiting("nobody", enabled=False)
+    taken: list[Any] = []
+
+    def take() -> None:
+        if not taken:
+            taken.append(first.take_over(None, waiting))
+
+    with attempts.running("first", str):
+        late = Interleaved(Path(storage.url), "plan.json", take)
+        assert resumption(late, "second").take_over(None, waiting) is None
+    assert len(taken[0].parts) > 5
+    head = Log(store, "rows").head()
+    assert "first" not in head.revoked
+    assert set(head.adopted.values()) == {"first"}
+    assert [event.kind for event in storage.history("rows")] == ["adopt"]
+
+
+def test_who_loses_the_race_for_a_version_leaves_nothing(storage: Storage) -> None:
+    source = Listed(None, at=(6400, lambda: storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)))
+    with pytest.raises(cachelayer.AlreadyExistsError):
+        storage.submit(source, "rows", "v1", shard_bytes=SHARD_BYTES, resume=True)
+    assert set(storage._store.names("rows/_builds")) == storage.fetch("rows", "v1")._base.version.manifest.attempts
+    assert storage._store.names("rows/_unfinished/v1") == []
+    assert storage.verify("rows", "v1")
+
+
+def test_gc_leaves_the_notes_of_a_running_build_whose_version_was_published_and_deleted(storage: Storage) -> None:
+    def publish() -> None:
+        storage.submit(generated, "rows", "v1", shard_bytes=SHARD_BYTES)
+        assert storage.gc(grace=0.0) == []
+        assert len(finished(storage)) > 3
+        storage.delete("rows", "v1", grace=0)
+
+    fail(storage, Listed(7200, at=(4000, publish)))
+    assert len(finished(storage)) > 5
+    source = Listed(None)
+    cache(storage, source)
+    assert went_on_at(source) > 4000
+    assert storage.verify("rows", "v1")
+
+
+def test_what_an_interrupted_build_left_is_durable_before_it_is_published(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(storage, Listed(6400))
+    [interrupted] = storage._store.names("rows/_builds")
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    cache(storage, Listed(None))
+    root = Path(storage.url)
+    published = root / paths.log_entry("rows", len(storage.history("rows")))
+    before = synced[: synced.index(published.stat().st_ino)]
+    assert (root / paths.build("rows", interrupted)).stat().st_ino in before
+
+
+def test_going_on_with_what_a_version_has_removes_nothing_of_it(storage: Storage, tmp_path: Path) -> None:
+    notes, kept = tmp_path / "rows" / "_unfinished" / "v1", tmp_path / "kept"
+    # Notes are being written meanwhile.
+    unfinished = shutil.ignore_patterns("*.tmp")
+    cache(storage, Listed(None, at=(7200, lambda: shutil.copytree(notes, kept, ignore=unfinished))))
+    # As if it had been killed while it deleted its notes.
+    shutil.copytree(kept, notes, dirs_exist_ok=True)
+    for note in sorted(notes.glob("*/0*.json"))[3:]:
+        note.unlink()
+    shutil.rmtree(kept)
+    storage.copy("rows", "v1", storage, new_version="v2")
+    storage.append("rows", "v1", "v3", [row(0)])
+    storage.delete("rows", "v1", grace=0)
+    cache(storage, Listed(None))
+    assert [bool(storage.verify("rows", version, progress=False)) for version in ("v1", "v2", "v3")] == [True] * 3
+    storage.delete("rows", "v2", grace=0)
+    storage.delete("rows", "v3", grace=0)
+    assert storage.verify("rows", "v1", progress=False)
+
+
+def test_a_note_that_was_being_written_is_left_out(storage: Storage, tmp_path: Path) -> None:
+    fail(storage, Listed(6400))
+    [notes] = (tmp_path / "rows" / "_unfinished" / "v1").iterdir()
+    (notes / ".00099.json.0123.tmp").write_bytes(b'{"shards"')
+    source = Listed(None)
+    cache(storage, source)
+    assert went_on_at(source) > 0
+
+
+def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
+    url = s3.url(new_bucket(s3))
+    with fault_proxy(s3.endpoint) as proxy:
+        proxy.add(answer(403, method="PUT", containing="_log/0000000001.json", times=1))
+        proxied = Storage(url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
+        fail(proxied, Listed(None))
+    storage = Storage(url, storage_options=s3.storage_options(), local_cache_bytes=0)
+    source = Listed(None)
+    cache(storage, source)
+    assert went_on_at(source) > 7000
+    check(storage, expected)
+
+
+def test_nothing_is_noted_of_a_version_of_one_shard(tmp_path: Path) -> None:
+    wrote: list[str] = []
+
+    class Seen(LocalStore):
+        def put(self, name: str, data: bytes) -> None:
+            wrote.append(name)
+            super().put(name, data)
+
+    Publisher(Log(Seen(tmp_path), "rows"), None, "v1", range(10), Origin(), BuildOptions.checked(resume=True)).submit()
+    assert len(wrote) == 2
+    assert not [name for name in wrote if "_unfinished" in name]
+
+
+WITH_WORKERS = """
+import multiprocessing, os, signal, sys, time
+import cachelayer
+import resume_child
+
+def source():
+    worker = multiprocessing.get_context("fork").Process(target=sys.stdin.read)
+    worker.start()
+    print(worker.pid, flush=True)
+    for number in range(6000):
+        yield resume_child.row(number)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+cachelayer.Storage(sys.argv[1]).cache(source, "rows", "v1", shard_bytes=resume_child.SHARD_BYTES)
+"""
+
+
+def test_a_worker_that_outlives_its_killed_builder_keeps_nobody_waiting(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITH_WORKERS, str(tmp_path)]
+    folder = str(SUPPORT)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder}
+    ) as builder:
+        assert builder.stdout is not None
+        worker = int(builder.stdout.readline())
+        assert builder.wait() == -signal.SIGKILL
+        storage = Storage(tmp_path)
+        (dead,) = (tmp_path / "rows" / "_builds").iterdir()
+        with pytest.warns(cachelayer.CacheLayerWarning, match="rows@v1 is built from its beginning"):
+            assert len(storage.cache([1, 2], "rows", "v1")) == 2
+        os.kill(worker, 0)
+        assert f"rows/{dead.name}" in storage.gc(grace=0)
+        os.kill(worker, 0)

@@ -1,0 +1,323 @@
+"""`build` and `import`: versions from a function or from files, and what is said where that cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from commands import PIPELINE, SCRIPT, document, invoke, refused, script
+
+import cachelayer
+from cachelayer.cli import import_files
+from cachelayer.cli.user_function import load
+
+BUILD = ("--id", "d", "--version", "v1")
+CONTROL_C = b"\x03"
+TAKES_TERMINAL = "import os, sys; os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a module of sources that no other test has loaded."""
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "pipeline", raising=False)
+    return tmp_path
+
+
+def fetched() -> cachelayer.DataRef[Any]:
+    return cachelayer.Storage("cache").fetch("d", "v1")
+
+
+def test_options_of_a_build_are_kept() -> None:
+    options = ("--compression", "zstd", "--max-records", 7, "--description", "rows", "--metadata", '{"k": [1]}')
+    built = document("build", "pipeline:rows", "cache", *BUILD, *options, "--shard-bytes", "64KiB")
+    ref = fetched()
+    assert (built["records"], built["built"], built["reference"]) == (7, True, ref.reference)
+    assert (ref.metadata, ref.provenance["description"]) == ({"k": [1]}, "rows")
+    assert ref.provenance["function"].endswith("pipeline.rows")
+
+
+def test_arguments_have_the_types_that_the_function_says() -> None:
+    typed = ("--arg", "size=3", "--arg", "name=7", "--arg", "scale=2", "--arg", "flag=yes", "--arg", "limit=null")
+    recorded = ("--record", "name")
+    document("build", "pipeline.py:rows", "cache", *BUILD, *typed, *recorded)
+    ref = fetched()
+    assert ref.provenance["arguments"] == {"size": 3, "name": "7", "scale": 2.0, "flag": True, "limit": None}
+    assert ref[2] == {"number": 4.0, "name": "7", "flag": True}
+
+
+def test_a_version_that_is_there_is_not_built_again() -> None:
+    first = document("build", "pipeline:rows", "cache", *BUILD)
+    again = document("build", "pipeline:rows", "cache", *BUILD)
+    assert (first["built"], again["built"]) == (True, False)
+    assert again["digest"] == first["digest"]
+    text = refused("build", "pipeline:rows", "cache", *BUILD, "--arg", "size=11")
+    assert "size was 10 and is 11" in text
+
+
+def test_the_version_may_follow_from_the_arguments() -> None:
+    options = ("--id", "d", "--version", "size-{size}", "--arg", "size=4")
+    assert document("build", "pipeline:rows", "cache", *options)["version"] == "size-4"
+    assert document("build", "pipeline:rows", "cache", "--id", "d", "--version", "auto")["version"].startswith("auto-")
+
+
+def test_batches_are_taken_apart() -> None:
+    assert document("build", "pipeline:batches", "cache", *BUILD, "--unbatch")["records"] == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "is_elsewhere"), [((), False), (("--workers", 2), True), (("--engine", "processes"), True)]
+)
+def test_the_parts_of_a_source_are_built_where_it_is_asked_for(
+    here: Path, options: tuple[object, ...], is_elsewhere: bool
+) -> None:
+    script("build", "pipeline:parts", "cache", *BUILD, *options, cwd=here)
+    rows = [{"number": number, "is_elsewhere": is_elsewhere} for number in range(10)]
+    assert list(fetched()) == rows
+
+
+def test_arguments_named_like_secrets_are_not_kept() -> None:
+    document("build", "pipeline:secret", "cache", *BUILD, "--arg", "api_token=hunter2")
+    assert "hunter2" not in "".join(path.read_text(errors="replace") for path in Path("cache").rglob("*.json"))
+
+
+def test_a_source_without_elements_is_refused_unless_it_is_allowed() -> None:
+    assert "allow_empty=True" in refused("build", "pipeline:nothing", "cache", *BUILD)
+    assert document("build", "pipeline:nothing", "cache", *BUILD, "--allow-empty")["records"] == 0
+
+
+def test_a_file_finds_the_modules_beside_it(here: Path) -> None:
+    (here / "deep").mkdir()
+    (here / "deep" / "beside.py").write_text("ROWS = [1, 2, 3]")
+    (here / "deep" / "uses.py").write_text(
+        "import beside\n\nclass Source:\n    rows = staticmethod(lambda: beside.ROWS)"
+    )
+    assert document("build", "deep/uses.py:Source.rows", "cache", *BUILD)["records"] == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("pipeline:row", "no 'row' in pipeline: did you mean rows"),
+        ("pipeline:NUMBER", "pipeline:NUMBER is a int: name a function"),
+        ("pipeline:no_source", "a int is not a source"),
+        ("pipeline:exits", "called sys.exit(0): nothing was done"),
+        ("nowhere:rows", "no module 'nowhere'"),
+        ("nowhere.deep:rows", "no module 'nowhere.deep'"),
+        ("nowhere.py:rows", "there is no file"),
+        ("pipeline", "MODULE:FUNCTION"),
+        (":rows", "MODULE:FUNCTION"),
+    ],
+)
+def test_what_cannot_be_built_is_said(function: str, says: str) -> None:
+    assert says in refused("build", function, "cache", *BUILD)
+    assert cachelayer.Storage("cache").datasets() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--version", "latest"), "reserved"),
+        (("--version", "sha256-x"), "reserved"),
+        (("--id", "a/b"), "dataset id 'a/b'"),
+        (("--arg", "sise=3"), "unexpected keyword argument 'sise'; the function is rows(size: int"),
+        (("--arg", "size=ten"), "--arg size: expected int, got 'ten'"),
+        (("--arg", "size"), "NAME=VALUE"),
+        (("--compression", "gzip"), "gzip"),
+        (("--shard-bytes", "much"), "--shard-bytes 'much'"),
+        (("--metadata", "[1]"), "--metadata takes a JSON object"),
+        (("--on-error", "ignore"), "on_error 'ignore'"),
+        (("--engine", "spark"), "engine='spark': expected"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: tuple[str, ...], says: str) -> None:
+    given = {"--id": "d", "--version": "v1", options[0]: options[1]}
+    assert says in refused("build", "pipeline:rows", "cache", *(part for pair in given.items() for part in pair))
+
+
+def test_failures_of_the_users_code_show_their_line(here: Path) -> None:
+    (here / "broken.py").write_text("import json\njson.loads('{')\n")
+    for function, line in (
+        ("pipeline:fails", 'raise ValueError("no data today")'),
+        ("pipeline:fails_later", 'raise ValueError("no more data")'),
+        ("broken:rows", "json.loads('{')"),
+    ):
+        text = refused("build", function, "cache", *BUILD)
+        assert f'File "{here}/' in text
+        assert line in text
+        assert "cachelayer/" not in text
+    (here / "unreadable.py").write_text("def rows(:\n")
+    assert "unreadable cannot be imported: SyntaxError" in refused("build", "unreadable:rows", "cache", *BUILD)
+
+
+def test_a_module_of_the_current_folder_is_found(here: Path) -> None:
+    assert load("pipeline:rows").__code__.co_filename == str(here / "pipeline.py")
+
+
+@contextmanager
+def at_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """The script with a terminal of its own, and the other end of that terminal."""
+    leader, terminal = pty.openpty()
+    command = [sys.executable, "-c", TAKES_TERMINAL, str(SCRIPT), *arguments]
+    with ExitStack() as stack:
+        end = stack.enter_context(os.fdopen(leader, "r+b", buffering=0))
+        try:
+            termios.tcsetwinsize(terminal, (24, 100))
+            child = subprocess.Popen(command, start_new_session=True, stdin=terminal, stdout=terminal, stderr=terminal)
+        finally:
+            os.close(terminal)
+        stack.enter_context(child)
+        stack.callback(child.kill)
+        yield child, end
+
+
+def all_of(end: IO[bytes]) -> str:
+    """What was printed until nobody has the terminal open."""
+    text = b""
+    with suppress(OSError):
+        while select.select([end], [], [], 60)[0] and (part := end.read(4096)):
+            text += part
+    return text.decode()
+
+
+def test_control_c_in_a_build_leaves_no_version_and_says_how_to_go_on(here: Path) -> None:
+    os.mkfifo(here / "pipe")
+    waits = ("build", "pipeline:waits", "cache", *BUILD, "--arg", "fifo=pipe")
+    with at_a_terminal(*waits) as (child, end), (here / "pipe").open("w"):
+        end.write(CONTROL_C)
+        text = all_of(end)
+        assert child.wait(60) == 130
+    assert "interrupted: d@v1 is not published" in text
+    assert "run the same command again" in text
+    assert "Traceback" not in text
+    assert cachelayer.Storage("cache").datasets() == []
+    assert not list(here.glob("cache/d/_builds/*"))
+    (here / "pipe").unlink()
+    (here / "pipe").write_text("")
+    script(*waits, cwd=here)
+    assert len(fetched()) == 1
+
+
+def test_progress_is_shown_at_a_terminal() -> None:
+    with at_a_terminal("build", "pipeline:rows", "cache", *BUILD, "--arg", "size=5000") as (child, end):
+        text = all_of(end)
+        assert child.wait(60) == 0
+    assert "records/s" in text
+    assert "5,000 records" in text
+
+
+def test_rm_asks_at_a_terminal() -> None:
+    document("build", "pipeline:rows", "cache", *BUILD)
+    for answer, code in ((b"n\n", 130), (b"y\n", 0)):
+        with at_a_terminal("rm", "cache/d@v1") as (child, end):
+            end.write(answer)
+            assert "Delete d@v1 with 10 records" in all_of(end)
+            assert child.wait(60) == code
+    assert list(cachelayer.Storage("cache").versions("d")) == []
+
+
+def write_samples(folder: Path) -> None:
+    """A file of each format, of three records each."""
+    import io
+    import tarfile
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"n": [1, 2, 3], "name": ["a", "b", "c"]})
+    pq.write_table(table, folder / "rows.parquet")
+    with pa.OSFile(str(folder / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    (folder / "rows.csv").write_text("n,name\n1,a\n2,b\n3,c\n")
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(3)))
+    with tarfile.open(folder / "rows.tar", "w") as tar:
+        for number in range(3):
+            info = tarfile.TarInfo(f"{number}.cls")
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"7"))
+    for kind, suffix in (("photos", "png"), ("voices", "wav"), ("mixed", "txt")):
+        for name in ("cat", "dog", "owl"):
+            (folder / kind / name).mkdir(parents=True)
+            (folder / kind / name / f"0.{suffix}").write_bytes(b"data")
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("rows.parquet", "parquet"),
+        ("rows.arrow", "arrow"),
+        ("rows.csv", "csv"),
+        ("rows.jsonl", "jsonl"),
+        ("rows.tar", "webdataset"),
+        ("photos", "images"),
+        ("voices", "sounds"),
+        ("mixed", "files"),
+    ],
+)
+@pytest.mark.needs("PIL", "pyarrow", "soundfile", "webdataset")
+def test_files_are_imported_by_what_their_names_tell(here: Path, place: str, kind: str) -> None:
+    write_samples(here)
+    assert document("import", place, "cache", *BUILD)["records"] == 3
+    assert fetched().provenance["arguments"] == {"kind": kind, "files": [place]}
+
+
+@pytest.mark.needs("tensorflow")
+def test_tfrecords_are_imported_as_their_bytes(here: Path) -> None:
+    import google_crc32c
+
+    def masked(data: bytes) -> bytes:
+        crc = google_crc32c.value(data)
+        return ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+    length = (3).to_bytes(8, "little")
+    (here / "train-00000-of-00001.tfrecord").write_bytes(length + masked(length) + b"abc" + masked(b"abc"))
+    script("import", "train-*.tfrecord", "cache", *BUILD, cwd=here)
+    assert list(fetched()) == [b"abc"]
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["gs://b/part-0.parquet", "gs://b/part-1.parquet"], "parquet"),
+        (["train-*.tfrecord"], "tfrecord"),
+        (["train.tfrecord-00000-of-00010"], "tfrecord"),
+        (["a.tfrecords.gz"], "tfrecord"),
+        (["shard-{000..146}.tar"], "webdataset"),
+        (["a.csv.gz", "b.csv"], "csv"),
+        (["a.ndjson"], "jsonl"),
+        (["A.PARQUET"], "parquet"),
+    ],
+)
+def test_names_tell_the_format(names: list[str], kind: str) -> None:
+    assert import_files.format_of(names, None) == kind
+
+
+@pytest.mark.needs("pyarrow")
+def test_files_that_cannot_be_imported_are_refused(here: Path) -> None:
+    write_samples(here)
+    assert "do not show one format" in refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)
+    assert "do not show one format" in refused("import", "a.xyz", "b.xyz", "cache", *BUILD)
+    assert "it is one of parquet" in refused("import", "rows.csv", "cache", *BUILD, "--format", "excel")
+    assert "takes one folder" in refused("import", "photos", "mixed", "cache", *BUILD, "--format", "files")
+    assert "there is no file 'none.csv'" in refused("import", "none.csv", "cache", *BUILD)
+    assert "nowhere" in refused("import", "nowhere", "cache", *BUILD)
+
+
+@pytest.mark.needs("pyarrow")
+def test_other_files_under_the_same_version_are_refused(here: Path) -> None:
+    write_samples(here)
+    invoke("import", "rows.csv", "cache", *BUILD)
+    assert document("import", "rows.csv", "cache", *BUILD)["built"] is False
+    assert "files was ['rows.csv'] and is ['rows.jsonl']" in refused("import", "rows.jsonl", "cache", *BUILD)

@@ -1,0 +1,397 @@
+"""Local copies of objects: whole or not there, made once, never more than fit, never taken from who uses them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from copies_child import total
+from repository import SUPPORT
+
+import cachelayer
+from cachelayer import CorruptionError, InvalidArgumentError, InvalidTypeError, StorageError
+from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome, folder_of
+
+CHILD = SUPPORT.joinpath("copies_child.py")
+
+
+@contextmanager
+def child(what: str, folder: CacheFolder, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A child that is ready."""
+    command = [sys.executable, str(CHILD), what, str(folder.path), str(folder.limit), *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def filler(data: bytes) -> Callable[[Path], None]:
+    def fill(path: Path) -> None:
+        # In place, as downloads write: a file that is emptied first would count as nothing for a moment.
+        with path.open("rb+") as file:
+            file.write(data)
+            file.truncate(len(data))
+
+    return fill
+
+
+def never(path: Path) -> None:
+    raise AssertionError(f"{path} was filled again")
+
+
+def put(group: CopyGroup, name: str, nbytes: int) -> bool:
+    """Make a copy. True if it is there."""
+    return group.make(name, nbytes, filler(b"x" * nbytes)) is CopyOutcome.HERE
+
+
+def names(folder: CacheFolder) -> set[str]:
+    """Which copies and parts there are."""
+    return {path.name for path in folder.path.glob("*/*") if path.name != "in-use"}
+
+
+def test_a_copy_is_made_once_and_shared(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 1000)
+    group = folder.group("gs://a/b")
+    assert not group.has("one", 5)
+    assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
+    assert group.has("one", 5)
+    assert group.make("one", 5, never) is CopyOutcome.HERE
+    assert folder.group("gs://a/b").make("one", 5, never) is CopyOutcome.HERE
+    assert folder.group("gs://a/b").path("one").read_bytes() == b"12345"
+    assert not folder.group("gs://a/c").has("one", 5)
+
+
+def test_while_it_is_made_it_is_not_there(tmp_path: Path) -> None:
+    group = CacheFolder(tmp_path, 1000).group("gs://a")
+
+    def fill(path: Path) -> None:
+        assert not group.has("one", 5)
+        assert path.stat().st_size == 5
+        path.write_bytes(b"12345")
+
+    assert group.make("one", 5, fill) is CopyOutcome.HERE
+
+
+@pytest.mark.parametrize("error", [CorruptionError("damaged"), StorageError("no answer"), KeyboardInterrupt()])
+def test_a_copy_that_failed_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    folder = CacheFolder(tmp_path, 1000)
+    group = folder.group("gs://a")
+
+    def fill(path: Path) -> None:
+        path.write_bytes(b"12")
+        raise error
+
+    with pytest.raises(type(error)):
+        group.make("one", 5, fill)
+    assert names(folder) == set()
+    assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
+
+
+def test_a_copy_of_another_size_is_refused(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 1000)
+    with pytest.raises(StorageError, match="4 bytes were copied, expected 5"):
+        folder.group("gs://a").make("one", 5, filler(b"1234"))
+    assert names(folder) == set()
+
+
+def test_a_copy_that_was_cut_is_made_again(tmp_path: Path) -> None:
+    group = CacheFolder(tmp_path, 1000).group("gs://a")
+    put(group, "one", 5)
+    os.truncate(group.path("one"), 3)
+    assert not group.has("one", 5)
+    assert group.make("one", 5, filler(b"12345")) is CopyOutcome.HERE
+    assert group.path("one").read_bytes() == b"12345"
+
+
+def test_what_does_not_fit_is_not_made_and_takes_nothing_from_anybody(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    put(folder.group("gs://other"), "other", 30)
+    group = folder.group("gs://a")
+    assert put(group, "one", 60)
+    assert group.make("two", 41, never) is CopyOutcome.NO_ROOM
+    assert group.make("three", 101, never) is CopyOutcome.NO_ROOM
+    assert names(folder) == {"one", "other"}
+
+
+def test_copies_of_others_go_first_the_least_recently_used_before(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    for age, url in enumerate(["gs://b", "gs://c", "gs://a"]):
+        group = folder.group(url)
+        put(group, url[-1], 30)
+        os.utime(group.path("in-use"), (age, age))
+    del group
+    new = folder.group("gs://new")
+    assert put(new, "one", 40)
+    assert names(folder) == {"c", "a", "one"}
+    assert put(new, "two", 50)
+    assert names(folder) == {"one", "two"}
+    assert put(new, "three", 11) is False
+    assert names(folder) == {"one", "two"}
+
+
+def test_what_else_is_in_the_folder_is_neither_counted_nor_removed(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    old = folder.group("gs://old")
+    put(old, "copy", 60)
+    (tmp_path / old.path("copy").parent / "folder").mkdir()
+    del old
+    own = [tmp_path / name for name in ("thesis/chapter", f"{'0' * 32}/data", "thesis/more/figure", "notes")]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(200))
+    before = set(tmp_path.rglob("*"))
+    assert put(folder.group("gs://new"), "one", 90)
+    assert names(folder) >= {"one", "folder"}
+    assert "copy" not in names(folder)
+    assert {path.name for path in before - set(tmp_path.rglob("*"))} == {"copy"}
+    assert all(path.stat().st_size == 200 for path in own)
+
+
+def test_opening_a_group_is_a_use_of_it(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    for age, url in enumerate(["gs://a", "gs://b"]):
+        group = folder.group(url)
+        put(group, url[-1], 40)
+        os.utime(group.path("in-use"), (age, age))
+        del group
+    folder.group("gs://a")
+    assert put(folder.group("gs://new"), "new", 50)
+    assert names(folder) == {"a", "new"}
+
+
+@pytest.mark.parametrize("who", ["this process", "another process"])
+def test_what_is_in_use_is_never_removed(tmp_path: Path, who: str) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    put(folder.group("gs://used"), "used", 60)
+    with ExitStack() as stack:
+        held = folder.group("gs://used") if who == "this process" else None
+        user = stack.enter_context(child("hold", folder, "gs://used")) if held is None else None
+        assert put(folder.group("gs://new"), "new", 60) is False
+        assert names(folder) == {"used"}
+        if user is not None:
+            user.kill()
+            user.wait()
+        del held
+        assert put(folder.group("gs://new"), "new", 60)
+        assert names(folder) == {"new"}
+
+
+def test_what_a_killed_process_left_is_not_taken_for_whole_and_the_next_makes_it(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
+        group = folder.group("gs://a")
+        assert names(folder) == {"one.part"}
+        assert not group.has("one", 60)
+        assert group.make("one", 60, never) is CopyOutcome.BUSY
+        assert group.make("two", 41, never) is CopyOutcome.NO_ROOM
+        process.kill()
+        process.wait()
+        assert names(folder) == {"one.part"}
+        assert not group.has("one", 60)
+        assert put(group, "one", 60)
+        assert names(folder) == {"one"}
+        assert group.path("one").read_bytes() == b"x" * 60
+
+
+def test_what_a_killed_process_left_takes_no_room(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
+        process.kill()
+        process.wait()
+    assert put(folder.group("gs://a"), "two", 100)
+    assert names(folder) == {"two"}
+
+
+def test_what_a_killed_process_left_of_another_dataset_goes_first(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path, 100)
+    with child("stop_in_the_middle", folder, "gs://a", "one", 60) as process:
+        assert put(folder.group("gs://b"), "two", 100) is False
+        process.kill()
+        process.wait()
+    assert put(folder.group("gs://b"), "two", 100)
+    assert names(folder) == {"two"}
+
+
+@pytest.mark.parametrize(("limit", "fit"), [(100_000, 20), (8_500, 8)])
+def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, limit: int, fit: int) -> None:
+    folder = CacheFolder(tmp_path, limit)
+    put(folder.group("gs://other"), "other", 3000)
+    with ExitStack() as stack:
+        # All of them at once: the limit holds for what different datasets take, too.
+        processes = [stack.enter_context(child("make_all", folder, "gs://a", 20, 1000)) for _ in range(3)]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("begin\n")
+            process.stdin.flush()
+        outcomes = []
+        for process in processes:
+            assert process.stdout is not None
+            outcomes.append(json.loads(process.stdout.readline()))
+    made = [name for outcome in outcomes for name in outcome["made"]]
+    assert len(made) == len(set(made)) == fit
+    assert max(outcome["most"] for outcome in outcomes) <= limit
+    assert total(folder.path) <= limit
+    group = folder.group("gs://a")
+    for name in made:
+        assert group.path(name).read_bytes().rstrip(b".") == name.encode()
+
+
+def test_threads_never_make_more_than_fits(tmp_path: Path) -> None:
+    for number in range(8):
+        folder = CacheFolder(tmp_path / str(number), 20_500)
+        group = folder.group("gs://a")
+        with ThreadPoolExecutor(8) as threads:
+            made = list(threads.map(partial(put, group, nbytes=1000), map(str, range(60))))
+        assert (made.count(True), total(folder.path)) == (20, 20_000)
+
+
+def test_without_a_limit_a_fifth_of_the_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = CacheFolder(tmp_path)
+    free = 1000
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10_000, 0, free - total(tmp_path)))
+    group = folder.group("gs://a")
+    made = [put(group, str(number), 100) for number in range(12)]
+    assert made == [True] * 8 + [False] * 4
+
+
+@pytest.mark.parametrize("where", ["/proc/cachelayer", "file"])
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / where / "cache"
+    with pytest.raises(StorageError, match=rf"cannot write local copies to {path}"):
+        CacheFolder(path, 100).group("gs://a")
+
+
+def test_the_default_folder_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CACHELAYER_LOCAL_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert folder_of() == Path.home() / ".cache" / "cachelayer"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert folder_of() == tmp_path / "cachelayer"
+    monkeypatch.setenv("CACHELAYER_LOCAL_CACHE", str(tmp_path / "copies"))
+    assert folder_of() == tmp_path / "copies"
+
+
+@pytest.mark.parametrize("path", ["", "gs://bucket/x", "a\0b", "~nobody-of-this-name/x"])
+def test_a_folder_is_a_path_of_this_host(path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="local_cache"):
+        folder_of(path)
+    with pytest.raises(InvalidTypeError, match="local_cache: expected the path of a folder, got a bytes"):
+        folder_of(path.encode())  # type: ignore[arg-type]
+
+
+def modes(folder: Path) -> set[tuple[bool, str]]:
+    return {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in [folder, *folder.rglob("*")]}
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o002])
+def test_copies_are_for_their_owner_alone(tmp_path: Path, mask: int) -> None:
+    folder = CacheFolder(tmp_path / "a" / "cache", 10_000)
+    before = os.umask(mask)
+    try:
+        group = folder.group("g")
+        assert put(group, "x", 100)
+        assert modes(folder.path) == {(True, "0o700"), (False, "0o600")}
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("level", ["the folder", "the group"])
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777, 0o702])
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, level: str, mode: int) -> None:
+    folder = CacheFolder(tmp_path / "cache", 10_000)
+    put(folder.group("g"), "x", 100)
+    path = folder.path if level == "the folder" else folder.group("g").path("")
+    path.chmod(mode)
+    with pytest.raises(StorageError, match=r"are not used: other users may write to it.*chmod -R go-w .*cache"):
+        folder.group("g")
+    path.chmod(0o755)
+    assert folder.group("g").has("x", 100)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("level", ["the folder", "the group"])
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, level: str) -> None:
+    folder = CacheFolder(tmp_path / "cache", 10_000)
+    put(folder.group("g"), "x", 100)
+    path = folder.path if level == "the folder" else folder.group("g").path("")
+    os.chown(path, 12345, -1)
+    with pytest.raises(StorageError, match=r"it belongs to user 12345, not to 0.*CACHELAYER_LOCAL_CACHE"):
+        folder.group("g")
+
+
+@pytest.mark.parametrize("what", ["of another user", "writable by others", "a link", "a folder"])
+def test_a_copy_that_somebody_else_may_have_put_there_is_made_anew(tmp_path: Path, what: str) -> None:
+    group = CacheFolder(tmp_path / "cache", 10_000).group("g")
+    path, elsewhere = group.path("x"), tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"y" * 100)
+    path.write_bytes(b"y" * 100)
+    if what == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files to others")
+        os.chown(path, 12345, -1)
+    elif what == "writable by others":
+        path.chmod(0o622)
+    else:
+        path.unlink()
+        path.symlink_to(elsewhere) if what == "a link" else path.mkdir()
+    assert not group.has("x", 100)
+    if what == "a folder":
+        with pytest.raises(StorageError, match="cannot write local copy"):
+            put(group, "x", 100)
+        return
+    assert put(group, "x", 100)
+    assert path.read_bytes() == b"x" * 100
+    assert (path.is_symlink(), path.stat().st_uid, path.stat().st_mode & 0o777) == (False, os.geteuid(), 0o600)
+    assert elsewhere.read_bytes() == b"y" * 100
+
+
+def test_no_link_in_the_folder_of_copies_is_followed(tmp_path: Path) -> None:
+    folder, victim = CacheFolder(tmp_path / "cache", 150), tmp_path / "victim"
+    group = folder.group("g")
+    victim.mkdir()
+    for name in ("in-use", "precious"):
+        (victim / name).write_bytes(b"z" * 100)
+    (folder.path / ("0" * 32)).symlink_to(victim)
+    (group.path("x.part")).symlink_to(victim / "precious")
+    with pytest.raises(StorageError, match="cannot write local copy"):
+        put(group, "x", 100)
+    assert put(group, "y", 100)
+    assert folder.sizes().keys() == {group.path("")}
+    (folder.path / "lock").unlink()
+    (folder.path / "lock").symlink_to(victim / "precious")
+    with pytest.raises(StorageError):
+        put(group, "z", 10)
+    other = folder.path / CacheFolder(tmp_path / "other").group("h").path("").name
+    other.symlink_to(victim)
+    with pytest.raises(StorageError, match="it is a link"):
+        folder.group("h")
+    assert {path.name for path in victim.iterdir()} == {"in-use", "precious"}
+    assert {path.read_bytes() for path in victim.iterdir()} == {b"z" * 100}
+    (folder.path / "lock").unlink()
+    assert put(folder.group("g"), "x", 10)
+
+
+def test_a_version_of_many_appends_holds_few_locks_of_its_copies(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path)
+    storage.submit([0], "d", "v0")
+    for number in range(1, 24):
+        ref = storage.append("d", f"v{number - 1}", f"v{number}", [number])
+    assert ref.read(range(24)).tolist() == list(range(24))
+    opened = [path.readlink() for path in Path("/dev/fd").iterdir() if path.is_symlink()]
+    held = [path for path in opened if path.name == "in-use" and path.is_relative_to(tmp_path)]
+    assert 0 < len(held) <= 16

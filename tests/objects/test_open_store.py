@@ -1,0 +1,188 @@
+"""Which store a URL names, and which are refused."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from servers import Server, new_bucket
+from store_conformance import TEXT, StoreConformance
+
+from cachelayer import InvalidArgumentError, InvalidTypeError, MissingDependencyError, StorageError
+from cachelayer.objects import client
+from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.objects.local import LocalStore
+from cachelayer.objects.open_store import open_store
+
+
+class PlainFileSystem(MemoryFileSystem):
+    """A file system that nothing is known of."""
+
+    protocol = "plain"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("plain://", "memory://")))
+
+
+fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
+
+
+class TestUnsafeCommit(StoreConformance):
+    @pytest.fixture
+    def store(self) -> BucketStore:
+        store = open_store(f"plain://{uuid.uuid4().hex}", unsafe_commit=True)
+        assert isinstance(store, BucketStore)
+        return store
+
+
+def test_paths_and_file_urls_are_on_the_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "a b"
+    for url in (folder, str(folder), "a b", "~/a b", f"file://{tmp_path}/a%20b", f"file://localhost{tmp_path}/a%20b"):
+        store = open_store(url, {"timeout": 5})
+        assert isinstance(store, LocalStore)
+        assert store.root == folder
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("gs://bucket", "gs://bucket"), ("s3://bucket/a/b/", "s3://bucket/a/b"), ("memory://x", "memory://x")],
+)
+def test_urls_are_shown_without_a_slash_at_the_end(url: str, shown: str) -> None:
+    assert open_store(url, {"key": "secret"}).url == shown
+    assert "secret" not in repr(open_store(url, {"key": "secret"}))
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("", "a path or a URL"),
+        (b"bytes", "a path or a URL"),
+        ("a\0b", "a path or a URL"),
+        ("file://host/x", "another host"),
+        ("file:///x?y", "no query"),
+        ("file:///x#y", "no query"),
+        ("~nobody-of-this-name/x", "nobody-of-this-name"),
+        ("gs://bucket/x?y=1", "no query"),
+        ("s3:///x", "names no bucket"),
+        ("gs://", "names no bucket"),
+        ("s3://key:secret@bucket/x", "storage_options"),
+        ("gs://key@bucket/x", "storage_options"),
+        ("sftp://user:secret@host/x", "storage_options"),
+        ("simplecache::gs://bucket/x", "chained"),
+        ("filecache::s3://user:secret@bucket/x", "storage_options"),
+        ("https://secret@host/x", "storage_options"),
+        ("https://host/x?X-Amz-Signature=secret", "no query"),
+        ("https://host/x#secret", "no query"),
+        ("simplecache::https://host/x?sig=secret", "chained"),
+        ("s3://user:secret@[bad/x", "no URL"),
+    ],
+)
+def test_what_is_no_place_is_refused(url: Any, reason: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=reason) as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [None, 3, object()])
+def test_what_is_no_path_is_refused(url: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="path"):
+        open_store(url)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", None, True, float("inf"), float("nan")])
+def test_a_timeout_is_seconds(timeout: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="timeout"):
+        open_store("gs://bucket", {"timeout": timeout})
+
+
+def test_a_local_disk_takes_no_options(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"storage_options.*'key'"):
+        open_store(tmp_path, {"key": "x"})
+
+
+@pytest.mark.needs("s3fs")
+def test_options_that_the_client_does_not_know_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"storage_options of s3://.*no_such_option"):
+        open_store("s3://bucket", {"no_such_option": 1}).read("a")
+
+
+def test_a_scheme_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(StorageError, match="nonsense"):
+        open_store("nonsense://bucket").read("a")
+
+
+@pytest.mark.parametrize(("url", "package", "extra"), [("gs://b", "gcsfs", "gcs"), ("s3://b", "s3fs", "s3")])
+def test_a_missing_package_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str
+) -> None:
+    importing = builtins.__import__
+
+    def without(name: str, *rest: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        return importing(name, *rest, **options)
+
+    for module in ("gcs", "gcs_requests", "s3"):
+        monkeypatch.delitem(sys.modules, f"cachelayer.objects.{module}", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingDependencyError, match=rf"cachelayer\[{extra}\]"):
+        open_store(url, {"timeout": 17}).read("a")
+
+
+def test_who_waits_for_a_client_to_open_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_clients", {})
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return "slow"
+
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(client.client_of, ("slow",), slow) for _ in range(2)]
+        assert begun.wait(60)
+        other: Any = client.client_of(("quick",), lambda: "quick")  # type: ignore[arg-type, return-value]
+        go_on.set()
+        assert [other, *(each.result() for each in both)] == ["quick", "slow", "slow"]
+
+
+def test_a_store_without_put_if_absent_is_read_only(tmp_path: Path) -> None:
+    place = f"plain://{uuid.uuid4().hex}"
+    open_store(place, unsafe_commit=True).put("a", b"1")
+    store = open_store(place)
+    assert store.read("a") == b"1"
+    assert store.read_ranges([("a", 0, 1)]) == [b"1"]
+    for write in (
+        lambda: store.put("b", b""),
+        lambda: store.put_if_absent("b", b""),
+        lambda: store.upload(tmp_path, "b"),
+        lambda: store.delete("a"),
+        lambda: store.delete_folder(""),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"plain:// has no put-if-absent.*unsafe_commit=True"):
+            write()
+    assert store.names("") == ["a"]
+
+
+def test_plain_http_is_read(s3: Server) -> None:
+    bucket = new_bucket(s3)
+    public = {**s3.storage_options(), "s3_additional_kwargs": {"ACL": "public-read"}}
+    open_store(s3.url(bucket), public).put("a/b", TEXT)
+    open_store(s3.url(bucket), s3.storage_options()).put("secret", TEXT)
+    store = open_store(f"{s3.endpoint}/{bucket}")
+    assert store.read("a/b") == TEXT
+    assert store.size("a/b") == len(TEXT)
+    assert store.read_ranges([("a/b", 5, 10), ("a/b", 200_000, 200_010)]) == [TEXT[5:10], TEXT[200_000:200_010]]
+    with pytest.raises(StorageError, match="refused"):
+        store.exists("secret")

@@ -1,0 +1,300 @@
+"""What becomes of requests to object stores when replies are lost, cut, late or errors: right bytes, or an error."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import Fault, FaultProxy, answer, cut, fault_proxy, lose, reset, stall
+from servers import Server, new_bucket
+
+from cachelayer import CacheLayerWarning, StorageError
+from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.objects.open_store import open_store
+
+TEXT = os.urandom(100_000)
+LARGE = os.urandom(1 << 20) * 33
+RANGES = [("a/b", start, start + 3000) for start in range(0, 97_000, 80_000)]
+TRANSIENT = [
+    pytest.param(fault, id=name)
+    for name, fault in {
+        "cut at once": partial(cut, 0),
+        "cut in the middle": partial(cut, 1000),
+        "lost": lose,
+        "reset": reset,
+        "503": partial(answer, 503),
+    }.items()
+]
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def proxied(
+    request: pytest.FixtureRequest, s3: Server, gcs: Server
+) -> Iterator[tuple[Server, FaultProxy, dict[str, Any]]]:
+    server = gcs if request.param == "gs" else s3
+    with fault_proxy(server.endpoint) as proxy:
+        yield server, proxy, server.storage_options(proxy.endpoint)
+
+
+@pytest.fixture
+def proxy(proxied: tuple[Server, FaultProxy, dict[str, Any]]) -> Iterator[FaultProxy]:
+    _, proxy, _ = proxied
+    yield proxy
+    proxy.clear()
+    proxy.accept()
+
+
+@pytest.fixture
+def open_one(proxied: tuple[Server, FaultProxy, dict[str, Any]]) -> Callable[..., BucketStore]:
+    server, _, options = proxied
+    url = server.url(new_bucket(server), "prefix")
+
+    def open_one(**more: Any) -> BucketStore:
+        store = open_store(url, {**options, **more})
+        assert isinstance(store, BucketStore)
+        return store
+
+    return open_one
+
+
+@pytest.fixture
+def store(open_one: Callable[..., BucketStore], proxy: FaultProxy) -> BucketStore:
+    store = open_one()
+    store.put("a/b", TEXT)
+    proxy.forget()
+    return store
+
+
+def race(open_args: tuple[str, dict[str, Any]], who: int) -> dict[str, bool]:
+    url, options = open_args
+    store = open_store(url, options)
+    names = [f"race/{number}" for number in range(60)]
+    random.Random(who).shuffle(names)
+    return {name: store.put_if_absent(name, f"{name} of {who}".encode()) for name in names}
+
+
+def test_each_name_has_one_winner_whose_bytes_are_there_though_replies_are_lost(
+    store: BucketStore, proxy: FaultProxy
+) -> None:
+    writes = {"method": "POST" if store.scheme == "gs" else "PUT"}
+    proxy.add(
+        lose(probability=0.2, seed=1, **writes),
+        reset(probability=0.1, seed=2, **writes),
+        answer(503, probability=0.1, seed=3, **writes),
+        answer(409, probability=0.1, seed=4, **writes),
+        lose(probability=0.1, seed=5, method="GET"),
+    )
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        outcomes = list(pool.map(race, [(store.url, dict(store.options))] * 3, range(3)))
+    proxy.clear()
+    for name in outcomes[0]:
+        winners = [who for who, won in enumerate(outcomes) if won[name]]
+        assert len(winners) == 1
+        assert store.read(name) == f"{name} of {winners[0]}".encode()
+
+
+def test_who_is_told_that_its_own_object_is_in_the_way_has_won(store: BucketStore, proxy: FaultProxy) -> None:
+    proxy.add(lose(containing="my token", times=1))
+    assert store.put_if_absent("lost", b"my token")
+    proxy.add(answer(412, containing="another token", times=1))
+    assert store.put_if_absent("never came", b"another token")
+    assert store.read("never came") == b"another token"
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_whatever_happens_to_a_read_its_bytes_are_right(
+    store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
+) -> None:
+    proxy.add(fault(method="GET", times=2))
+    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    proxy.clear()
+    proxy.add(fault(method="GET", times=2))
+    assert store.read("a/b") == TEXT
+    proxy.clear()
+    proxy.add(fault(times=3))
+    store.download("a/b", tmp_path / "b", len(TEXT))
+    assert (tmp_path / "b").read_bytes() == TEXT
+    proxy.clear()
+    proxy.add(fault(times=2))
+    assert store.size("a/b") == len(TEXT)
+    proxy.clear()
+    proxy.add(fault(times=2))
+    assert store.names("a") == ["b"]
+    proxy.clear()
+    proxy.add(fault(times=2))
+    store.delete_folder("a")
+    assert not store.exists("a/b")
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_without_obstore_ranges_of_s3_are_right_too(s3: Server, fault: Callable[..., Fault]) -> None:
+    with fault_proxy(s3.endpoint) as proxy:
+        # What obstore cannot be told keeps it out.
+        options = {**s3.storage_options(proxy.endpoint), "config_kwargs": {}}
+        store = open_store(s3.url(new_bucket(s3)), options)
+        store.put("a/b", TEXT)
+        proxy.add(fault(method="GET", times=2))
+        assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+
+
+def test_where_obstore_is_refused_s3fs_reads_and_says_so_once(s3: Server) -> None:
+    with fault_proxy(s3.endpoint) as proxy:
+        store = open_store(s3.url(new_bucket(s3)), s3.storage_options(proxy.endpoint))
+        store.put("a/b", TEXT)
+        proxy.add(answer(403, containing="object_store"))
+        places = range(0, 8000, 2000)
+        with pytest.warns(CacheLayerWarning, match="obstore") as caught:
+            assert [store.read_ranges([("a/b", at, at + 99)])[0] for at in places] == [
+                TEXT[at : at + 99] for at in places
+            ]
+        assert len(caught) == 1
+        assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_whatever_happens_to_an_upload_its_bytes_are_right(
+    store: BucketStore, proxy: FaultProxy, fault: Callable[..., Fault], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    for data in (TEXT, LARGE):
+        source.write_bytes(data)
+        proxy.add(fault(every=2, times=4))
+        store.upload(source, "a/c", None)
+        proxy.clear()
+        assert store.size("a/c") == len(data)
+        assert store.read_ranges([("a/c", 0, len(data))]) == [data]
+
+
+def test_a_server_that_says_nothing_is_asked_again(
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, tmp_path: Path
+) -> None:
+    store = open_one(timeout=4)
+    store.put("a/b", TEXT)
+    proxy.add(stall(times=1))
+    assert store.read_ranges(RANGES) == [TEXT[start:stop] for _, start, stop in RANGES]
+    proxy.add(stall(times=1))
+    assert store.put_if_absent("a/c", b"token")
+
+
+OPERATIONS: dict[str, Callable[[BucketStore, Path], object]] = {
+    "read": lambda store, path: store.read("a/b"),
+    "exists": lambda store, path: store.exists("a/b"),
+    "modified": lambda store, path: store.modified("a/b"),
+    "put": lambda store, path: store.put("a/d", b"1"),
+    "put_if_absent": lambda store, path: store.put_if_absent("a/d", b"1"),
+    "delete": lambda store, path: store.delete("a/b"),
+    "delete_folder": lambda store, path: store.delete_folder("a"),
+    "names": lambda store, path: store.names("a"),
+    "upload": lambda store, path: store.upload(path, "a/d"),
+    "download": lambda store, path: store.download("a/b", path, len(TEXT)),
+    "read_ranges": lambda store, path: store.read_ranges(RANGES),
+}
+
+
+DIFFERENT = ["read", "put_if_absent", "upload", "download", "read_ranges"]
+
+
+@pytest.fixture(params=OPERATIONS)
+def operation(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[BucketStore], object]:
+    (tmp_path / "file").write_bytes(b"1")
+    return lambda store: OPERATIONS[request.param](store, tmp_path / "file")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_refusal_is_an_error_at_once_and_never_absence(
+    store: BucketStore, proxy: FaultProxy, operation: Callable[[BucketStore], object], status: int
+) -> None:
+    proxy.add(answer(status))
+    # To Google 400 is no matter of credentials.
+    why = r"\(HTTP status 400\)$" if (status, store.scheme) == (400, "gs") else "credentials"
+    with pytest.raises(StorageError, match=rf"127\.0\.0\.1:\d+: refused.*{why}"):
+        operation(store)
+    # Ranges are asked for again by another client, and what failed is looked up.
+    assert len(proxy.exchanges()) <= 4 * len(RANGES)
+
+
+def test_a_bucket_that_is_not_there_is_an_error_that_says_so(
+    store: BucketStore, operation: Callable[[BucketStore], object]
+) -> None:
+    other = open_store(f"{store.scheme}://no-such-bucket/prefix", store.options)
+    assert isinstance(other, BucketStore)
+    with pytest.raises(StorageError, match="there is no bucket 'no-such-bucket'"):
+        operation(other)
+
+
+@pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
+@pytest.mark.parametrize("fault", [answer(503), stall()])
+def test_a_server_that_never_answers_is_an_error_that_names_it(
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, operation: Callable[[BucketStore], object], fault: Fault
+) -> None:
+    store = open_one(timeout=0.3)
+    proxy.add(fault)
+    with pytest.raises(StorageError, match=proxy.endpoint.removeprefix("http://")):
+        operation(store)
+
+
+@pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
+def test_an_endpoint_where_nobody_listens_is_an_error_that_names_it(
+    open_one: Callable[..., BucketStore], proxy: FaultProxy, operation: Callable[[BucketStore], object]
+) -> None:
+    proxy.refuse()
+    with pytest.raises(
+        StorageError, match=rf"{proxy.endpoint.removeprefix('http://')}: .*is the host reachable and healthy\?"
+    ):
+        operation(open_one(timeout=0.3))
+
+
+@pytest.mark.parametrize("operation", DIFFERENT, indirect=True)
+def test_an_endpoint_where_nobody_listens_for_a_while_is_asked_again(
+    store: BucketStore, proxy: FaultProxy, operation: Callable[[BucketStore], object]
+) -> None:
+    proxy.refuse()
+    listening = threading.Timer(0.3, proxy.accept)
+    listening.start()
+    operation(store)
+    listening.join()
+
+
+WITHOUT_CREDENTIALS = """
+import sys, cachelayer
+cachelayer.Storage("gs://bucket", storage_options={"timeout": 0.5}).fetch("d", "v1")
+"""
+
+
+@pytest.mark.needs("gcsfs")
+def test_who_keeps_a_search_for_credentials_waiting_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        hosts = {"GCE_METADATA_HOST": place, "GCE_METADATA_IP": place, "HOME": str(tmp_path)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GOOGLE_")} | hosts
+        command = [sys.executable, "-c", WITHOUT_CREDENTIALS]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert "StorageError: cannot read gs://bucket/d/_log/head: gs: gcsfs found no credentials in time" in done.stderr
+    assert "(timeout 0.5 s): is the host reachable" in done.stderr
+
+
+def test_reading_never_lists_and_asks_once(store: BucketStore, proxy: FaultProxy, tmp_path: Path) -> None:
+    store.read("a/b")
+    store.exists("a/b")
+    store.read_ranges(RANGES)
+    store.download("a/b", tmp_path / "b", len(TEXT))
+    exchanges = proxy.exchanges()
+    assert len(exchanges) == 1 + 1 + len(RANGES) + 2
+    assert not [exchange.path for exchange in exchanges if "list-type" in exchange.path or "prefix=" in exchange.path]
+
+
+def test_neighbours_come_with_one_request(store: BucketStore, proxy: FaultProxy) -> None:
+    ranges = [("a/b", start, start + 100) for start in range(0, 20_000, 200)]
+    assert store.read_ranges(ranges) == [TEXT[start:stop] for _, start, stop in ranges]
+    assert [exchange.received for exchange in proxy.exchanges()] == [ranges[-1][2]]

@@ -1,0 +1,244 @@
+"""Two clients of one store, one of which may die at any step, against a plain model."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+import cachelayer
+from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.build_version import Publisher
+from cachelayer.errors import StorageError
+from cachelayer.objects import paths
+from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.provenance.origin import Origin
+from cachelayer.versions.log import Log
+
+T = TypeVar("T")
+
+LEASE_SECONDS = "0.06"
+SHARD_BYTES = 24
+CLIENTS = st.sampled_from([0, 1])
+VERSIONS = st.sampled_from(["a", "b", "c"])
+TAGS = st.sampled_from(["a", "t", "u"])
+NUMBERS = st.lists(st.integers(0, 9), min_size=1, max_size=8)
+
+
+class Killed(BaseException):
+    """What the process would not have seen."""
+
+
+@dataclass(frozen=True)
+class Dying(BucketStore):
+    """A store whose client dies at one of its writes: before it, or before it hears of it."""
+
+    steps: int = 0
+    hears: bool = True
+    done: list[str] = field(default_factory=list)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._write(f"put {name}", lambda: super(Dying, self).put(name, data))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return self._write(f"put {name}", lambda: super(Dying, self).put_if_absent(name, data))
+
+    def upload(self, path: Path, name: str, on_bytes: Callable[[int], None] | None = None) -> None:
+        self._write(f"upload {name}", lambda: super(Dying, self).upload(path, name, on_bytes))
+
+    def delete(self, name: str) -> None:
+        self._write(f"delete {name}", lambda: super(Dying, self).delete(name))
+
+    def delete_folder(self, folder: str) -> None:
+        self._write(f"delete {folder}", lambda: super(Dying, self).delete_folder(folder))
+
+    def read(self, name: str) -> bytes | None:
+        self._die_if_dead()
+        return super().read(name)
+
+    def exists(self, name: str) -> bool:
+        self._die_if_dead()
+        return super().exists(name)
+
+    def _write(self, what: str, write: Callable[[], T]) -> T:
+        self._die_if_dead()
+        if beats():
+            return write()
+        last = len(self.done) + 1 == self.steps
+        if not last or self.hears:
+            written = write()
+            self.done.append(what)
+        else:
+            self.done.append("died before")
+        if last:
+            self._die_if_dead()
+        return written
+
+    def _die_if_dead(self) -> None:
+        if len(self.done) >= self.steps:
+            # The thread of the heartbeat ends with its process, without a word.
+            raise StorageError("dead") if beats() else Killed
+
+
+def beats() -> bool:
+    """Whether this is the thread of a heartbeat: what it writes when is a matter of chance."""
+    return threading.current_thread().name == "cachelayer-heartbeat"
+
+
+class Machine(RuleBasedStateMachine):
+    """The model is what each version holds, in order of publication, and what each tag names."""
+
+    refs = Bundle("refs")
+
+    @initialize()
+    def begin(self) -> None:
+        self.environment = patch.dict(os.environ, CACHELAYER_LEASE_SECONDS=LEASE_SECONDS)
+        self.environment.start()
+        self.root = uuid.uuid4().hex
+        self.store = BucketStore("memory", self.root)
+        self.clients = [cachelayer.Storage(f"memory://{self.root}", local_cache_bytes=0) for _ in range(2)]
+        self.versions: dict[str, list[int]] = {}
+        self.tags: dict[str, str] = {}
+
+    def teardown(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        self.collect(0)
+        for version in self.versions:
+            assert self.clients[0].verify("d", version, progress=False)
+        # In memory nothing ends by itself.
+        self.store.delete_folder("")
+        self.environment.stop()
+
+    def taken(self, name: str) -> bool:
+        return name in self.versions or name in self.tags
+
+    @rule(target=refs, client=CLIENTS, version=VERSIONS, numbers=NUMBERS)
+    def submit(self, client: int, version: str, numbers: list[int]) -> Any:
+        storage = self.clients[client]
+        if self.taken(version):
+            with pytest.raises(cachelayer.AlreadyExistsError):
+                storage.submit(numbers, "d", version)
+            return multiple()
+        ref = storage.submit(numbers, "d", version, shard_bytes=SHARD_BYTES)
+        self.versions[version] = numbers
+        return version, numbers, ref
+
+    @rule(target=refs, client=CLIENTS, version=VERSIONS, numbers=NUMBERS)
+    def cache(self, client: int, version: str, numbers: list[int]) -> Any:
+        named = self.tags.get(version, version)
+        found = self.versions.get(named)
+        source = numbers if found is None else lambda: pytest.fail("it was there, and was built again")
+        ref = self.clients[client].cache(source, "d", version, shard_bytes=SHARD_BYTES)
+        if found is None:
+            self.versions[version] = found = numbers
+        assert list(ref) == found
+        return named, found, ref
+
+    @rule(client=CLIENTS, version=VERSIONS, numbers=NUMBERS)
+    def fail(self, client: int, version: str, numbers: list[int]) -> None:
+        if not self.taken(version):
+            with pytest.raises(cachelayer.ElementError):
+                self.clients[client].cache([*numbers, "no number"], "d", version)
+
+    @rule(
+        how=st.sampled_from(["submit", "cache"]),
+        version=VERSIONS,
+        numbers=NUMBERS,
+        steps=st.integers(1, 25),
+        hears=st.booleans(),
+    )
+    def crash(self, how: str, version: str, numbers: list[int], steps: int, hears: bool) -> None:
+        if self.taken(version):
+            return
+        store = Dying("memory", self.root, steps=steps, hears=hears)
+        publisher = Publisher(Log(store, "d"), None, version, numbers, Origin(), BuildOptions.checked())
+        try:
+            if how == "submit":
+                publisher.submit()
+            else:
+                publisher.build_once()
+        except Killed:
+            pass
+        # The last entry that it put is that of the version: entries before it revoke dead attempts.
+        if version in Log(self.store, "d").head().versions:
+            assert [what for what in store.done if what.startswith("put d/_log/0")]
+            self.versions[version] = numbers
+        else:
+            assert len(store.done) == steps
+
+    @rule(client=CLIENTS, name=st.one_of(VERSIONS, TAGS, st.just("latest")))
+    def fetch(self, client: int, name: str) -> None:
+        latest = next(reversed(self.versions), None)
+        version = latest if name == "latest" else self.tags.get(name, name)
+        if version in self.versions:
+            assert list(self.clients[client].fetch("d", name)) == self.versions[version]
+        else:
+            with pytest.raises(cachelayer.NotFoundError):
+                self.clients[client].fetch("d", name)
+
+    @rule(opened=consumes(refs), client=CLIENTS)
+    def read(self, opened: tuple[str, list[int], Any], client: int) -> None:
+        version, numbers, ref = opened
+        if self.versions.get(version) is numbers:
+            assert ref.read(range(len(numbers))).tolist() == numbers
+            assert cachelayer.open(ref.reference, local_cache_bytes=0).read([-1]).tolist() == numbers[-1:]
+
+    @rule(client=CLIENTS, version=VERSIONS)
+    def delete(self, client: int, version: str) -> None:
+        storage = self.clients[client]
+        if version not in self.versions:
+            with pytest.raises(cachelayer.NotFoundError):
+                storage.delete("d", version, grace=0)
+        elif version in self.tags.values():
+            with pytest.raises(cachelayer.InvalidArgumentError, match="has the tag"):
+                storage.delete("d", version, grace=0)
+        else:
+            storage.delete("d", version, grace=0)
+            del self.versions[version]
+
+    @rule(client=CLIENTS, version=VERSIONS, tag=TAGS)
+    def tag(self, client: int, version: str, tag: str) -> None:
+        storage = self.clients[client]
+        if version not in self.versions:
+            with pytest.raises(cachelayer.NotFoundError):
+                storage.tag("d", version, tag)
+        elif tag in self.versions:
+            with pytest.raises(cachelayer.AlreadyExistsError):
+                storage.tag("d", version, tag)
+        else:
+            storage.tag("d", version, tag)
+            self.tags[tag] = version
+
+    @rule(client=CLIENTS)
+    def collect(self, client: int) -> None:
+        self.clients[client].gc(grace=0.0)
+        head = Log(self.store, "d").head()
+        # Folders outlive their objects in memory, as they do not in a bucket.
+        built = [name for name in self.store.names("d/_builds") if self.store.names(paths.build("d", name))]
+        assert built == sorted(paths.attempt_of(info.manifest) for info in head.versions.values())
+
+    @invariant()
+    def all_see_the_same(self) -> None:
+        head = Log(self.store, "d").head()
+        assert list(head.versions) == list(self.versions)
+        assert head.tags == self.tags
+
+
+TestModel = Machine.TestCase
+TestModel.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+
+
+@pytest.mark.soak
+class TestModelForLong(Machine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=1000, stateful_step_count=40, deadline=None)

@@ -1,0 +1,399 @@
+"""Which code a function is, and which of it changed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachelayer.provenance.fingerprint import Fingerprint, fingerprint, keep_source
+
+Load = Callable[..., dict[str, Any]]
+
+SOURCE = '''
+import functools
+
+SIZE = 3
+RATIO, NAMES = 0.5, ("a", None, True)
+UNUSED = 4
+
+
+class Base:
+    def start(self):
+        return SIZE
+
+
+class Reader(Base):
+    """Reads."""
+
+    scale: int = 2
+
+    @property
+    def ratio(self):
+        return half(RATIO)
+
+    @staticmethod
+    def names():
+        return NAMES
+
+
+def half(x):
+    return x / 2
+
+
+def retry(times):
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            for _ in range(times):
+                return function(*args)
+
+        return wrapper
+
+    return decorate
+
+
+@retry(5)
+def shown(x, y=RATIO):
+    return f"{x!r:>{SIZE}} {x=} it's" " one " f'{{"{y:.3f}"}}'
+
+
+def rows(count):
+    """Rows."""
+    reader = Reader()  # a comment
+    match count:
+        case [first, *_] if (n := first):
+            return [n, lambda: reader.names()]
+    return [shown(number) for number in range(count)]
+
+
+def unused():
+    return UNUSED
+'''
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Runs the source of a module; each in a file of its own."""
+    numbers = count()
+
+    def loaded(source: str = SOURCE, *changes: tuple[str, str], name: str = "module") -> dict[str, Any]:
+        for old, new in changes:
+            assert old in source
+            source = source.replace(old, new)
+        path = tmp_path / f"{next(numbers)}.py"
+        path.write_text(source)
+        names: dict[str, Any] = {"__name__": name, "__file__": str(path)}
+        exec(compile(source, str(path), "exec"), names)
+        return names
+
+    return loaded
+
+
+def known(function: object) -> Fingerprint:
+    found = fingerprint(function)
+    assert found is not None
+    return found
+
+
+def test_it_holds_what_the_function_uses_of_its_module(load: Load) -> None:
+    found = known(load()["rows"])
+    assert list(found.functions) == [
+        "Base",
+        "Reader",
+        "half",
+        "retry",
+        "retry.<locals>.decorate.<locals>.wrapper",
+        "rows",
+        "shown",
+    ]
+    assert all(found.functions.values())
+    assert found.constants == {
+        "NAMES": "('a', None, True)",
+        "RATIO": "0.5",
+        "SIZE": "3",
+        "retry.<locals>.decorate.<locals>.wrapper.times": "5",
+    }
+
+
+def test_it_is_the_same_in_every_release_of_python(load: Load) -> None:
+    assert known(load()["rows"]).functions == {
+        "Base": "ab141129aac8",
+        "Reader": "862475cfbc9b",
+        "half": "fb50278167a8",
+        "retry": "b7eb36523805",
+        "retry.<locals>.decorate.<locals>.wrapper": "12d235d3a76b",
+        "rows": "bdef60dd4db8",
+        "shown": "63b0abd718ea",
+    }
+
+
+def test_it_is_stored_as_json(load: Load) -> None:
+    found = known(load()["rows"])
+    assert Fingerprint.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert found.to_json()["digest"] == found.digest
+
+
+@pytest.mark.parametrize("stored", [None, "sha256:0", {}, {"algorithm": 0, "functions": {}}, {"algorithm": 2}])
+def test_one_of_another_algorithm_is_not_compared(stored: Any) -> None:
+    assert Fingerprint.from_json(stored) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("# a comment", "# another"),
+        ('"""Rows."""', '"""Other words.\n\n    And more.\n    """'),
+        ('    """Reads."""\n\n', ""),
+        ("    return x / 2", "\n\n    # half of it\n    return (\n        x / 2\n    )\n"),
+        ('"{x!r:>{SIZE}} {x=} it\'s" " one "', "'{x!r:>{SIZE}} {x=} it\\'s one '"),
+        ("UNUSED = 4", "UNUSED = 5\nMORE = 6"),
+        ("return UNUSED", "return UNUSED + 1"),
+        ("SIZE = 3", "SIZE = 2 + 1"),
+    ],
+)
+def test_what_has_no_meaning_does_not_matter(load: Load, change: tuple[str, str]) -> None:
+    assert known(load(SOURCE, change)["rows"]) == known(load()["rows"])
+    assert known(load(SOURCE, change)["rows"]).digest == known(load()["rows"]).digest
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("x / 2", "x / 3"), ["half changed"]),
+        (("SIZE = 3", "SIZE = 4"), ["SIZE was 3 and is 4"]),
+        (("SIZE = 3", "SIZE = 3.0"), ["SIZE was 3 and is 3.0"]),
+        (("SIZE = 3", "SIZE = [3]"), ["SIZE is no longer used, or no longer a plain constant (it was 3)"]),
+        (("retry(5)", "retry(6)"), ["shown changed", "retry.<locals>.decorate.<locals>.wrapper.times was 5 and is 6"]),
+        (("scale: int = 2", "scale: int = 3"), ["Reader changed"]),
+        (("return half(RATIO)", "return 1"), ["Reader changed", "half is no longer used"]),
+        (("reader = Reader()", "reader = unused()"), None),
+        (("it's", "it was"), ["shown changed"]),
+    ],
+)
+def test_what_changed_is_named(load: Load, change: tuple[str, str], expected: list[str] | None) -> None:
+    before, after = known(load()["rows"]), known(load(SOURCE, change)["rows"])
+    assert before.digest != after.digest
+    if expected is not None:
+        assert before.changes(after) == expected
+    else:
+        assert before.changes(after) == [
+            "rows changed",
+            "unused is new",
+            "Base is no longer used",
+            "Reader is no longer used",
+            "half is no longer used",
+            "NAMES is no longer used, or no longer a plain constant",
+            "UNUSED is new (4)",
+        ]
+
+
+def test_names_of_parameters_and_locals_are_not_those_of_the_module(load: Load) -> None:
+    source = """
+size, other = 3, 4
+def helper(): return 1
+def rows(size):
+    other = size
+    helper = 2
+    return other, helper
+"""
+    found = known(load(source)["rows"])
+    assert (list(found.functions), found.constants) == (["rows"], {})
+
+
+def test_variables_are_no_constants(load: Load) -> None:
+    source = """
+calls = 0
+def make():
+    inner = 0
+    def rows():
+        global calls
+        nonlocal inner
+        calls += 1
+        inner += 1
+        return [calls, inner, __name__, __file__]
+    return rows
+"""
+    rows = load(source)["make"]()
+    before = known(rows)
+    rows()
+    assert known(rows) == before
+    assert before.constants == {}
+
+
+def test_closures_are_followed(load: Load) -> None:
+    source = """
+def helper(): return 1
+def make(size, helper=helper):
+    def inner(): return size
+    def rows(): return [size, helper(), inner(), later]
+    if size < 0:
+        later = 1
+    return rows
+"""
+    names = load(source)
+    found = known(names["make"](3))
+    assert set(found.functions) == {"make.<locals>.rows", "make.<locals>.inner", "helper"}
+    assert found.constants == {"make.<locals>.rows.size": "3", "make.<locals>.inner.size": "3"}
+    assert known(names["make"](4)).digest != found.digest
+
+
+def test_the_module_is_known_by_what_it_is_and_not_by_its_name(load: Load) -> None:
+    assert known(load(name="__main__")["rows"]) == known(load(name="package.module")["rows"])
+
+
+def test_functions_that_call_each_other_end(load: Load) -> None:
+    source = "def even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n != 0 and even(n - 1)\n"
+    assert list(known(load(source)["even"]).functions) == ["even", "odd"]
+
+
+def test_deep_code_is_no_trouble(load: Load) -> None:
+    chain = "\n".join(f"def f{n}(): return f{n + 1}()" for n in range(3000)) + "\ndef f3000(): return 1"
+    assert len(known(load(chain)["f0"]).functions) == 3001
+    long = "def rows(): return " + " + ".join(["1"] * 500)
+    assert known(load(long)["rows"]).digest != known(load(long + " + 1")["rows"]).digest
+
+
+def test_secrets_and_long_texts_are_hashed(load: Load) -> None:
+    source = (
+        f"API_TOKEN = 'hunter2'\nTOKENIZER = 'bpe'\nLONG = {'x' * 500!r}\ndef rows(): return API_TOKEN, LONG, TOKENIZER"
+    )
+    constants = known(load(source)["rows"]).constants
+    assert constants["API_TOKEN"].startswith("sha256:")
+    assert constants["LONG"].startswith("sha256:")
+    assert constants["TOKENIZER"] == "'bpe'"
+    assert constants["API_TOKEN"] != known(load(source, ("hunter2", "hunter3"))["rows"]).constants["API_TOKEN"]
+
+
+def test_texts_among_constants_are_not_stored(load: Load) -> None:
+    source = "DB, SIZES, BOTH = 'hunter2', (1, 2.5, None), (1, 'hunter2')\ndef rows(): return DB, SIZES, BOTH"
+    before, after = known(load(source)["rows"]), known(load(source, ("'hunter2',", "'hunter3',"))["rows"])
+    stored = before.hidden("salt").to_json()
+    assert "hunter" not in json.dumps(stored)
+    assert stored["constants"]["SIZES"] == "(1, 2.5, None)"
+    assert stored["digest"] not in (before.digest, before.hidden("pepper").digest)
+    again = Fingerprint.from_json(json.loads(json.dumps(stored)))
+    assert again is not None
+    assert again == before.hidden("salt")
+    assert again.changes(after.hidden("salt")) == before.changes(after) == ["DB changed"]
+
+
+def test_the_decorator_that_makes_versions_is_no_part_of_the_code(load: Load) -> None:
+    plain = "{}def rows(): return 1"
+    storage = "class Storage:\n    def cacheable(self, *_): return lambda function: function\nstorage = Storage()\n"
+    decorated = [storage + plain.format(f"@storage.cacheable('d', {name!r})\n") for name in ("v1", "v2")]
+    assert [known(load(source)["rows"]).digest for source in decorated] == [
+        known(load(plain.format(""))["rows"]).digest
+    ] * 2
+
+
+def test_a_call_named_like_the_decorator_is_code_as_any_other(load: Load) -> None:
+    digests = {known(load(f"def rows(o): return o.cacheable({size})")["rows"]).digest for size in (1, 2)}
+    assert len(digests) == 2
+
+
+def test_wrappers_methods_and_callable_objects_are_looked_into(load: Load) -> None:
+    source = """
+import functools
+def rows(n): return helper(n)
+def helper(n): return n
+@functools.lru_cache
+def cached(n): return helper(n)
+class Source:
+    def make(self): return helper(1)
+    @classmethod
+    def build(cls): return helper(2)
+    __call__ = make
+class Config:
+    size = 3
+class Lazy:
+    @functools.cached_property
+    def value(self): return helper(Config)
+"""
+    names = load(source)
+    source_object = names["Source"]()
+    for function, expected in [
+        (functools.partial(names["rows"], 3), {"rows", "helper"}),
+        (names["cached"], {"cached", "helper"}),
+        (source_object.make, {"Source.make", "Source", "helper"}),
+        (source_object, {"Source", "helper"}),
+        (names["Source"].build, {"Source.build", "Source", "helper"}),
+        (names["Lazy"].value.func, {"Lazy.value", "helper", "Config"}),
+    ]:
+        assert set(known(function).functions) == expected
+        assert all(known(function).functions.values())
+
+
+class Unwilling:
+    """Stands for something that is not there."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+thing = Unwilling()
+
+
+def uses_what_is_unwilling() -> object:
+    return thing
+
+
+def test_objects_that_answer_nothing_are_left_alone() -> None:
+    assert set(known(uses_what_is_unwilling).functions) == {"uses_what_is_unwilling", "Unwilling"}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        len,
+        [].append,
+        functools.partial(len, []),
+        eval("lambda: 3"),
+        int,
+        object(),
+        None,
+        functools.partial(int),
+        "text",
+    ],
+)
+def test_what_has_no_source_has_none(function: Any) -> None:
+    assert fingerprint(function) is None
+
+
+def test_lambdas_are_known_where_their_line_has_one(load: Load) -> None:
+    names = load("SIZE = 2\none = lambda: SIZE\nfirst, second = lambda: 1, lambda: 2\n")
+    assert known(names["one"]).constants == {"SIZE": "2"}
+    assert fingerprint(names["first"]) is None
+
+
+def test_a_helper_without_source_is_said_to_be_unknown(load: Load) -> None:
+    names = load("first, second = lambda: 1, lambda: 2\ndef rows(): return first()\n")
+    assert known(names["rows"]).functions["<lambda>"] is None
+
+
+def test_source_that_is_gone_or_not_python_is_none(load: Load) -> None:
+    broken, gone = load("def rows(): return 1\n"), load("def rows(): return 1\n")
+    Path(broken["__file__"]).write_text("def rows(:\n")
+    Path(gone["__file__"]).unlink()
+    assert fingerprint(broken["rows"]) is None
+    assert fingerprint(gone["rows"]) is None
+
+
+def test_a_file_that_is_edited_later_changes_nothing_until_it_runs_again(load: Load) -> None:
+    names = load()
+    path = Path(names["__file__"])
+    before = known(names["rows"])
+    path.write_text(SOURCE.replace("x / 2", "x / 3"))
+    assert known(names["rows"]) == before
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    keep_source(names["rows"])
+    assert before.changes(known(names["rows"])) == ["half changed"]

@@ -1,0 +1,253 @@
+"""What is recorded of a call and of a build, and compared."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from repository import ROOT
+
+import cachelayer
+from cachelayer import CacheLayerWarning, InvalidArgumentError
+from cachelayer.cli import digits_demo
+from cachelayer.provenance.environment import checked_metadata, checkout, commit_of, environment
+from cachelayer.provenance.function_call import Call, name_of
+from cachelayer.provenance.origin import Origin
+from cachelayer.provenance.secrecy import hidden, shown
+
+
+def example(first: Any, /, second: Any = 2, *rest: Any, third: Any = (3,), **others: Any) -> None:
+    """A function with parameters of every kind."""
+
+
+def recorded(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """What is recorded of a call of the example."""
+    return dict(Call.of(example, args, kwargs).recorded)
+
+
+def test_arguments_are_bound_by_name_with_defaults() -> None:
+    assert recorded(1) == {"first": 1, "second": 2, "rest": [], "third": [3], "others": {}}
+    found = recorded(1, 5, 6, 7, third=None, more={"a": True})
+    assert found == {"first": 1, "second": 5, "rest": [6, 7], "third": None, "others": {"more": {"a": True}}}
+
+
+def test_arguments_of_partial_functions_are_arguments() -> None:
+    part = functools.partial(functools.partial(example, 1, third=4), 5)
+    call = Call.of(part, (6,), {"third": 7})
+    assert call.recorded == {"first": 1, "second": 5, "rest": [6], "third": 7, "others": {}}
+    assert name_of(part) == f"{__name__}.example"
+
+
+def test_a_wrong_call_is_the_functions_own_error() -> None:
+    with pytest.raises(TypeError, match="missing a required"):
+        Call.of(example, (), {})
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", float("nan"), {(1, 2): 3}, [object()], {1: 2, "a": 3}])
+def test_what_json_cannot_hold_is_left_out(value: Any) -> None:
+    call = Call.of(example, (1, value), {"third": value})
+    kind = type(value).__name__
+    assert call.unrecorded == (f"'second' ({kind})", f"'third' ({kind})")
+    assert call.recorded == {"first": 1, "rest": [], "others": {}}
+
+
+@pytest.mark.parametrize("value", [0, -3, 0.5, True, None, [1, [2.5, None]], []])
+def test_numbers_are_stored_as_they_are(value: Any) -> None:
+    assert hidden(value, "salt") == value
+
+
+@pytest.mark.parametrize("value", ["hunter2", "", ["hunter2"], {"a": 1}, {"hunter2": 1}, [1, {"a": "hunter2"}]])
+def test_of_any_other_value_a_salted_hash_is_stored(value: Any) -> None:
+    found = hidden(value, "salt")
+    assert re.fullmatch("salted:[0-9a-f]{6}", found)
+    assert found == hidden(value, "salt") != hidden(value, "pepper")
+    assert found != hidden([value], "salt")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://user:hunter2@host/x?sig=hunter2", "s3://host/x"),
+        ("postgresql://etl:hun/ter2@host:5432/db", "postgresql://host:5432/db"),
+        ("postgresql://etl:hun ter2@host/db?password=hun ter2", "postgresql://host/db"),
+        ("https://hunter2@github.com/a/b.git#x", "https://github.com/a/b.git"),
+        ("simplecache::https://u:hunter2@host/a?x", "simplecache::https://host/a"),
+        ("gs://bucket/digits@v1", "gs://bucket/digits@v1"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("me@home?", "me@home?"),
+    ],
+)
+def test_what_is_recorded_in_clear_loses_users_passwords_and_queries_of_urls(url: str, expected: str) -> None:
+    assert shown({"a": [url]}) == {"a": [expected]}
+
+
+def test_changes_name_both_values_if_both_are_known() -> None:
+    def rows(a: int, b: Any = None, c: int = 4, name: str = "x") -> None: ...
+
+    def changes(built: dict[str, Any], *args: Any, record: tuple[str, ...] = ()) -> list[str]:
+        return Origin.of_call(Call.of(rows, args, {}), None, record).argument_changes(built)
+
+    assert changes({}, 2) == changes({"arguments": {"a": 2, "old": 2}}, 2) == []
+    assert changes({"arguments": {"a": 1, "b": None}}, 2, [3]) == ["a was 1 and is 2", "b was None and is [3]"]
+    built = Origin.of_call(Call.of(rows, (1,), {"name": "y"}), None).to_json()
+    assert changes(built, 1) == ["name has changed"]
+    clear = Origin.of_call(Call.of(rows, (1,), {"name": "y"}), None, ["name"]).to_json()
+    assert changes(clear, 1) == ["name was 'y' and is 'x'"]
+    assert changes(clear, 1, None, 4, "y") == changes(built, 1, None, 4, "y", record=("name",)) == []
+
+
+def test_what_an_earlier_release_recorded_is_compared_but_for_hashes() -> None:
+    def rows(name: str, api_key: str) -> None: ...
+
+    built = {"arguments": {"name": "y", "api_key": "sha256:0"}}
+    assert Origin.of_call(Call.of(rows, ("y", "hunter2"), {}), None).argument_changes(built) == []
+    assert Origin.of_call(Call.of(rows, ("x", "hunter2"), {}), None).argument_changes(built) == [
+        "name was 'y' and is 'x'"
+    ]
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"a": object()}, {"a": float("inf")}, {"a": {1}}, {(1,): 2}, {"a": b""}, 3, "text"]
+)
+def test_metadata_that_json_cannot_hold_is_refused(metadata: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="metadata"):
+        checked_metadata(metadata)
+
+
+def test_metadata_is_stored_as_json_gives_it_back() -> None:
+    inner = [1, 2]
+    stored = checked_metadata({"a": (1, None), "b": inner})
+    inner.append(3)
+    assert stored == {"a": [1, None], "b": [1, 2]}
+    assert checked_metadata(None) == {}
+
+
+def test_the_environment_names_the_libraries_that_wrote_it() -> None:
+    found = environment()
+    assert found["user"] == getpass.getuser()
+    assert {"cachelayer", "array_record", "numpy", "ml_dtypes"} <= set(found["libraries"])
+    assert "unknown" not in found["libraries"].values()
+
+
+@pytest.mark.needs("pyarrow")
+def test_the_frameworks_that_are_loaded_are_named() -> None:
+    code = (
+        "from cachelayer.provenance.environment import environment as e; before = e()['libraries']; import pyarrow;"
+        "after = e()['libraries']; print(after.keys() - before.keys(), after['pyarrow'] == pyarrow.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'pyarrow'} True"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A checkout with one file in its one commit."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "code.py").write_text("def rows(): return [1, 2]\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def git(folder: Path, *command: str) -> str:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    line = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *command]
+    return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_of_a_checkout_is_known_and_whether_it_was_changed(repository: Path) -> None:
+    file, head = repository / "inner" / "code.py", git(repository, "rev-parse", "HEAD")
+    assert checkout(file) == {"git_commit": head, "git_dirty": False}
+    (repository / "data.bin").write_bytes(b"what a program writes")
+    assert checkout(file) == {"git_commit": head, "git_dirty": False}
+    new = repository / "new.py"
+    new.write_text("def rows(): return [3]\n")
+    assert checkout(new) == {"git_commit": head, "git_dirty": True}
+    file.write_text("def rows(): return [1]\n")
+    assert checkout(file) == {"git_commit": head, "git_dirty": True}
+
+
+def test_where_there_is_no_commit_none_is_named(tmp_path: Path) -> None:
+    nothing = {"git_commit": None, "git_dirty": None}
+    assert checkout(tmp_path / "file.py") == nothing
+    assert checkout(tmp_path / "nowhere" / "file.py") == nothing
+    git(tmp_path, "init", "-q")
+    assert checkout(tmp_path / "file.py") == nothing
+
+
+def test_a_version_names_the_commit_of_the_function_that_made_it(repository: Path, tmp_path: Path) -> None:
+    file, names = repository / "inner" / "code.py", dict[str, Any](__name__="code")
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    storage = cachelayer.Storage(tmp_path / "storage")
+    cached = storage.cache(names["rows"], "d", "cached").provenance
+    called = storage.cacheable("d", "called")(names["rows"])().provenance
+    for provenance in (cached, called):
+        assert provenance["git_commit"] == git(repository, "rev-parse", "HEAD")
+        assert provenance["git_dirty"] is False
+        assert provenance["function"] == "code.rows"
+        assert provenance["code"]["functions"].keys() == {"rows"}
+    assert cached["code"] == called["code"]
+    assert called["arguments"] == {}
+
+
+def test_what_the_user_did_not_write_has_the_commit_of_the_users_program_or_none(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = {"git_commit": None, "git_dirty": None}
+    head = git(repository, "rev-parse", "HEAD")
+    library, program = Path(cachelayer.__file__), repository / "inner" / "code.py"
+    for source in ([1, 2], len, digits_demo.digits, functools.partial(digits_demo.digits, 3)):
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(library), raising=False)
+        assert commit_of(source) == nothing
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(program), raising=False)
+        assert commit_of(source) == {"git_commit": head, "git_dirty": False}
+
+
+@pytest.mark.needs("pyarrow")
+def test_an_import_by_the_command_line_records_no_commit_of_the_library(repository: Path) -> None:
+    (repository / "rows.jsonl").write_text('{"a": 1}\n')
+    line = [sys.executable, "-m", "cachelayer.cli", "import", "rows.jsonl", "cache", "--id", "d", "--version", "v1"]
+    subprocess.run(line, check=True, capture_output=True, cwd=repository)
+    made = cachelayer.Storage(repository / "cache").fetch("d", "v1").provenance
+    assert (made["git_commit"], made["git_dirty"], made["code"]) == (None, None, None)
+    assert made["arguments"] == {"kind": "jsonl", "files": ["rows.jsonl"]}
+
+
+def test_everything_that_is_known_of_a_build_is_recorded(tmp_path: Path) -> None:
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    make = cachelayer.Storage(tmp_path).cacheable("d", "v1", description="rows", metadata={"a": 1})(rows)
+    page = (ROOT / "docs" / "format.md").read_text()
+    table = page.split("### Provenance")[1].split("\n\n")[2]
+    documented = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert set(make(3).provenance) == documented - {
+        "base",
+        "left_out",
+        "bound",
+        "state",
+        "length",
+        "sample",
+        "identity",
+    }
+
+
+def test_the_warning_points_at_the_call(tmp_path: Path) -> None:
+    @cachelayer.Storage(tmp_path).cacheable("d", "v1")
+    def rows(thing: Any) -> list[int]:
+        return [1]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows(object())
+    assert [(warning.filename, warning.category) for warning in caught] == [(__file__, CacheLayerWarning)]

@@ -1,0 +1,234 @@
+"""Images and sounds: bytes in the cache, arrays for readers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pictures_and_sounds import PIXELS, SOUNDS, png, wav
+from PIL import Image
+
+import cachelayer
+from cachelayer import ArraySpec, AudioSpec, ElementError, FormatError, ImageSpec, Nullable, Ragged
+from cachelayer.protocols import records_of
+from cachelayer.records import spec_json
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path)
+
+
+@pytest.fixture
+def images(storage: cachelayer.Storage) -> cachelayer.DataRef[Any]:
+    rows = [{"image": png(pixels), "label": i} for i, pixels in enumerate(PIXELS)]
+    return storage.submit(rows, "images", "v1", element_spec={"image": ImageSpec(), "label": np.int64})
+
+
+def test_images_are_read_as_pixels_and_raw_as_bytes(images: cachelayer.DataRef[Any]) -> None:
+    assert images.element_spec == {"image": ArraySpec(np.uint8, (None, None, 3)), "label": ArraySpec(np.int64)}
+    assert images.raw().element_spec == {"image": ImageSpec(), "label": ArraySpec(np.int64)}
+    for i, pixels in enumerate(PIXELS):
+        np.testing.assert_array_equal(images[i]["image"], pixels)
+        assert images.raw()[i] == {"image": png(pixels), "label": i}
+    assert images.raw().digest == images.digest
+
+
+def test_batches_of_images_are_ragged(images: cachelayer.DataRef[Any]) -> None:
+    batch = images.read([3, 0, 7])["image"]
+    assert isinstance(batch, Ragged)
+    for row, number in zip(batch, [3, 0, 7], strict=True):
+        assert row.tolist() == PIXELS[number].tolist()
+    assert batch.flat_values.dtype == np.uint8
+    assert images.raw().read([3])["image"].tolist() == [png(PIXELS[3])]
+    assert len(images.read([])["image"]) == 0
+
+
+def test_fields_that_are_not_asked_for_are_not_decoded(storage: cachelayer.Storage) -> None:
+    ref = storage.submit([{"a": b"junk", "b": 1}], "d", "v1", element_spec={"a": ImageSpec(), "b": np.int64})
+    assert ref.read([0], fields=("b",))["b"].tolist() == [1]
+
+
+def test_streams_and_views_hand_out_pixels(images: cachelayer.DataRef[Any]) -> None:
+    stream = images[4:].stream(8, shuffle=True, seed=1)
+    for step, batch in enumerate(stream):
+        for row, label in zip(batch["image"], batch["label"], strict=True):
+            assert row.tolist() == PIXELS[label].tolist()
+        assert batch["label"].tolist() == images[4:].raw().stream(8, shuffle=True, seed=1)[step]["label"].tolist()
+
+
+def test_joined_datasets_decode_as_their_parts_do(images: cachelayer.DataRef[Any]) -> None:
+    joined = cachelayer.concat([images[:5], images[3:]])
+    np.testing.assert_array_equal(joined[6]["image"], PIXELS[4])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(joined))[6]["image"], PIXELS[4])
+    assert cachelayer.concat([images.raw(), images.raw()])[24] == {"image": png(PIXELS[4]), "label": 4}
+    with pytest.raises(ValueError, match=r"leaf \['image'\] is ArraySpec.*and ImageSpec"):
+        cachelayer.concat([images, images.raw()])
+
+
+def test_joined_records_stay_as_stored_if_they_are_joined_again(images: cachelayer.DataRef[Any]) -> None:
+    joined = cachelayer.concat([images, images])
+    stored: Any = records_of(joined).stored()
+    part: Any = records_of(joined[1:]).stored()
+    for again in (stored, cachelayer.concat([stored]), cachelayer.concat([part])):
+        assert again[len(again) - 1] == images.raw()[-1]
+        assert pickle.loads(pickle.dumps(again)).element_spec == images.raw().element_spec
+    more = cachelayer.concat([stored, images.raw()])
+    assert more[0] == images.raw()[0]
+    assert more.digest == cachelayer.concat([joined, images]).digest
+    with pytest.raises(ValueError, match=r"leaf \['image'\] is ImageSpec.*and ArraySpec"):
+        cachelayer.concat([stored, images])
+    assert cachelayer.concat([joined])[0]["image"].shape == images[0]["image"].shape
+
+
+def test_a_pickled_ref_decodes_as_before(images: cachelayer.DataRef[Any]) -> None:
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(images))[2]["image"], PIXELS[2])
+    assert pickle.loads(pickle.dumps(images.raw()))[2]["image"] == png(PIXELS[2])
+
+
+@pytest.mark.parametrize(("mode", "dtype", "channels"), [("L", "u1", ()), ("RGBA", "u1", (4,)), ("1", "?", ())])
+def test_pixels_come_in_the_mode_that_was_declared(
+    storage: cachelayer.Storage, mode: str, dtype: str, channels: Any
+) -> None:
+    ref = storage.submit([png(PIXELS[0])], "d", "v1", element_spec=ImageSpec(mode))
+    assert ref.element_spec == ArraySpec(dtype, (None, None, *channels))
+    np.testing.assert_array_equal(ref[0], np.asarray(Image.fromarray(PIXELS[0]).convert(mode)))
+
+
+def test_deep_pixels_are_kept_or_refused_never_cut_off(storage: cachelayer.Storage) -> None:
+    deep = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000
+    kept = storage.submit([png(deep)], "d", "v1", element_spec=ImageSpec("I;16"))
+    np.testing.assert_array_equal(kept[0], deep)
+    refused = storage.submit([png(deep)], "d", "v2", element_spec=ImageSpec())
+    with pytest.raises(ElementError, match="its pixels are I;16, which RGB would cut off"):
+        refused[0]
+
+
+def test_images_are_turned_as_the_camera_was_held(storage: cachelayer.Storage) -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    ref = storage.submit([png(PIXELS[0], exif=exif)], "d", "v1", element_spec=ImageSpec())
+    np.testing.assert_array_equal(ref[0], np.rot90(PIXELS[0], -1))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:60], lambda data: b"no image", lambda data: b""])
+def test_an_image_that_does_not_decode_is_named_by_its_record(storage: cachelayer.Storage, damage: Any) -> None:
+    rows = [{"image": png(pixels)} for pixels in PIXELS[:6]]
+    rows[4] = {"image": damage(rows[4]["image"])}
+    ref = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec()})
+    readers = (
+        lambda: ref[4],
+        lambda: ref.read([1, 4, 2]),
+        lambda: ref.__getitems__([0, 4]),
+        lambda: ref[::-1][1],
+        lambda: list(ref.stream(6)),
+        lambda: list(ref[2:].stream(2)),
+        lambda: list(ref.stream()),
+    )
+    for read in readers:
+        with pytest.raises(ElementError, match=r"record 4, leaf \['image'\]: expected the bytes of an image file"):
+            read()
+    assert ref.raw()[4] == rows[4]
+
+
+def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
+    rows: list[Any] = [{"image": png(PIXELS[0])}, {"image": None}]
+    ref = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec()})
+    assert ref.element_spec == {"image": ArraySpec(np.uint8, (None, None, 3), nullable=True)}
+    assert ref[1] == {"image": None}
+    batch = ref.read([0, 1])["image"]
+    assert isinstance(batch, Nullable)
+    assert batch.valid.tolist() == [True, False]
+    assert batch.values[0].tolist() == PIXELS[0].tolist()
+
+
+def test_what_is_no_bytes_is_refused_by_the_build(storage: cachelayer.Storage) -> None:
+    with pytest.raises(ElementError, match=r"record 0, leaf \['image'\]: expected the bytes of an image file \(RGB\)"):
+        storage.submit([{"image": PIXELS[0]}], "d", "v1", element_spec={"image": ImageSpec()})
+
+
+def test_sounds_are_read_as_samples(storage: cachelayer.Storage) -> None:
+    # libsndfile writes the second into each file, so that one encoded later may be another.
+    files = [wav(samples) for samples in SOUNDS]
+    ref = storage.submit(files, "d", "v1", element_spec=AudioSpec())
+    assert ref.element_spec == ArraySpec(np.float32, (None, None))
+    for i, samples in enumerate(SOUNDS):
+        np.testing.assert_array_equal(ref[i], samples)
+    assert [len(row) for row in ref.read([2, 5])] == [52, 55]
+    assert ref.raw()[3] == files[3]
+
+
+def test_one_channel_is_the_mean_of_a_files_channels(storage: cachelayer.Storage) -> None:
+    ref = storage.submit([wav(samples) for samples in SOUNDS], "d", "v1", element_spec=AudioSpec(channels=1))
+    assert ref.element_spec == ArraySpec(np.float32, (None,))
+    np.testing.assert_allclose(ref[7], SOUNDS[7].mean(axis=1), rtol=1e-6)
+
+
+def test_sounds_are_resampled_to_the_rate_that_was_declared(storage: cachelayer.Storage) -> None:
+    tones = {rate: np.sin(2 * np.pi * 440 * np.arange(rate) / rate).astype(np.float32) for rate in (8000, 16000)}
+    spec = AudioSpec(sampling_rate=16000, channels=1)
+    ref = storage.submit([wav(tone, rate) for rate, tone in tones.items()], "d", "v1", element_spec=spec)
+    np.testing.assert_array_equal(ref[1], tones[16000])
+    assert len(ref[0]) == 16000
+    np.testing.assert_allclose(ref[0][1000:-1000], tones[16000][1000:-1000], atol=1e-3)
+
+
+def test_other_channels_than_declared_are_named_by_their_record(storage: cachelayer.Storage) -> None:
+    files = [wav(SOUNDS[0]), wav(SOUNDS[1][:, 0])]
+    ref = storage.submit(files, "d", "v1", element_spec=AudioSpec(channels=2))
+    np.testing.assert_array_equal(ref[0], SOUNDS[0])
+    with pytest.raises(ElementError, match=r"record 1: expected float32\[None, 2\], got float32\[51, 1\]"):
+        ref[1]
+
+
+@pytest.mark.parametrize(
+    "spec", [ImageSpec(), ImageSpec("L", nullable=True), AudioSpec(), AudioSpec(16000, 1, nullable=True)], ids=repr
+)
+def test_hints_come_back_from_the_manifest(spec: Any) -> None:
+    node = json.loads(json.dumps(spec_json.to_json({"x": spec})))
+    assert spec_json.from_json(node) == {"x": spec}
+    assert spec_json.to_json(spec_json.from_json(node)) == node
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"kind": "image"},
+        {"kind": "image", "mode": "P"},
+        {"kind": "image", "mode": "RGB", "quality": 1},
+        {"kind": "audio", "sampling_rate": "16k", "channels": None},
+        {"kind": "video", "mode": "RGB"},
+    ],
+    ids=str,
+)
+def test_unknown_hints_are_refused(node: Any) -> None:
+    with pytest.raises(FormatError):
+        spec_json.from_json(node)
+
+
+@pytest.mark.parametrize("make", [lambda: ImageSpec("P"), lambda: AudioSpec(0), lambda: AudioSpec(channels=True)])
+def test_hints_that_cannot_be_are_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"it is one of 1, L|a positive integer"):
+        make()
+
+
+@pytest.mark.parametrize(("module", "spec", "extra"), [("PIL", "Image", "image"), ("soundfile", "Audio", "audio")])
+def test_without_its_package_the_error_names_the_extra_and_raw_still_reads(
+    tmp_path: Path, module: str, spec: str, extra: str
+) -> None:
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "import cachelayer\n"
+        f"ref = cachelayer.Storage({str(tmp_path)!r}).submit([b'x'], 'd', 'v1', element_spec=cachelayer.{spec}Spec())\n"
+        "print(ref.raw()[0], ref.element_spec)\n"
+        "try:\n    ref[0]\nexcept ImportError as error:\n    print(error)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("b'x' ArraySpec(")
+    assert f"cachelayer[{extra}]" in found.stdout

@@ -1,0 +1,350 @@
+"""Functions whose results are versions."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachelayer
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path)
+
+
+def test_the_function_runs_once_and_keeps_its_face(storage: cachelayer.Storage) -> None:
+    calls = []
+
+    @storage.cacheable("rows", "v1", description="rows")
+    def rows(count: int, *, step: int = 2) -> list[int]:
+        """Some rows."""
+        calls.append(count)
+        return list(range(0, count, step))
+
+    assert (rows.__name__, rows.__doc__) == ("rows", "Some rows.")
+    for call in (lambda: rows(10), lambda: rows(count=10), lambda: rows(10, step=2)):
+        assert list(call()) == [0, 2, 4, 6, 8]
+    assert calls == [10]
+    provenance = rows(10).provenance
+    assert provenance["arguments"] == {"count": 10, "step": 2}
+    assert provenance["function"].endswith("rows")
+    assert provenance["code"]["digest"].startswith("sha256:")
+
+
+def test_a_function_without_a_name_can_be_cached(storage: cachelayer.Storage) -> None:
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    three = storage.cacheable("rows", "v1")(functools.partial(rows, 3))
+    assert list(three()) == [0, 1, 2]
+
+
+def test_other_arguments_are_refused_with_both(storage: cachelayer.Storage) -> None:
+    @storage.cacheable("rows", "v1")
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    rows(3)
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match="count was 3 and is 4"):
+        rows(4)
+
+
+def test_what_json_cannot_hold_is_not_compared(storage: cachelayer.Storage) -> None:
+    @storage.cacheable("rows", "v1")
+    def rows(thing: Any, count: int = 2) -> list[int]:
+        return [count]
+
+    with pytest.warns(cachelayer.CacheLayerWarning, match="'thing'"):
+        rows(object())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cachelayer.CacheLayerWarning)
+        assert list(rows(object())) == [2]
+        with pytest.raises(cachelayer.ArgumentsMismatchError, match="count"):
+            rows(object(), 3)
+
+
+def test_arguments_are_stored_in_clear_only_if_they_are_numbers_or_named(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    @storage.cacheable("rows", "v1", record=("split",))
+    def rows(url: str, split: str, size: int, headers: dict[str, str]) -> list[int]:
+        return [1]
+
+    secret = ("postgresql://me:hunter2@host/db", "train", 3, {"Authorization": "Bearer hunter3"})
+    arguments = rows(*secret).provenance["arguments"]
+    assert (arguments["split"], arguments["size"]) == ("train", 3)
+    assert not any(b"hunter" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert list(rows(*secret)) == [1]
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match="url has changed") as caught:
+        rows(secret[0].replace("2", "4"), *secret[1:])
+    assert "hunter" not in str(caught.value)
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match="split was 'train' and is 'test'"):
+        rows(secret[0], "test", *secret[2:])
+
+
+def test_what_cannot_be_recorded_is_refused_with_what_can(storage: cachelayer.Storage) -> None:
+    def rows(split: Any) -> list[int]:
+        return [1]
+
+    with pytest.raises(cachelayer.InvalidArgumentError, match="no argument 'spilt': it has split"):
+        storage.cacheable("rows", "v1", record=("spilt",))(rows)
+    with pytest.raises(cachelayer.InvalidTypeError, match=r"record=\(\"split\",\)"):
+        storage.cacheable("rows", "v1", record="split")
+    with (
+        pytest.raises(cachelayer.InvalidTypeError, match=r"argument 'split' of .* has no value, or JSON"),
+        pytest.warns(cachelayer.CacheLayerWarning, match="split"),
+    ):
+        storage.cacheable("rows", "v1", record=["split"])(rows)(object())
+    with pytest.raises(cachelayer.InvalidArgumentError, match="a list has none"):
+        storage.cache([1], "rows", "v1", record=["split"])
+
+
+Load = Callable[..., dict[str, Any]]
+
+SOURCE = """
+SIZE = 32
+
+def scaled(n):
+    return n * SIZE
+
+def rows(count, name="a"):
+    return [scaled(n) for n in range(count)]
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Runs the source of a module as it would be after a change, in a file of its own."""
+    numbers = count()
+
+    def loaded(*changes: tuple[str, str]) -> dict[str, Any]:
+        source = SOURCE
+        for old, new in changes:
+            assert old in source
+            source = source.replace(old, new)
+        path = tmp_path / f"module{next(numbers)}.py"
+        path.write_text(source)
+        names: dict[str, Any] = {"__name__": "module"}
+        exec(compile(source, str(path), "exec"), names)
+        return names
+
+    return loaded
+
+
+def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return caught
+
+
+def test_code_that_changed_is_one_warning_that_says_what_and_what_to_do(
+    storage: cachelayer.Storage, load: Load
+) -> None:
+    make = storage.cacheable("rows", "v1")
+    old = make(load()["rows"])
+    assert warned(lambda: (old(3), old(3))) == []
+    new = make(load(("SIZE = 32", "SIZE = 64"), ("return n *", "return -n *"))["rows"])
+    first = warned(lambda: new(3))
+    (warning,) = first
+    assert (warning.category, warning.filename) == (cachelayer.StaleVersionWarning, __file__)
+    assert re.fullmatch(
+        r"rows@v1 was built by other code: scaled changed; SIZE was 32 and is 64\. .* another version.*\"auto\".*",
+        str(warning.message),
+    )
+    assert list(new(3)) == [0, 32, 64]
+    assert warned(lambda: (new(3), old(3))) == []
+    newer = make(load(("return [", "return [1] + ["))["rows"])
+    assert [str(found.message).split(". ")[0] for found in warned(lambda: newer(3))] == [
+        "rows@v1 was built by other code: rows changed"
+    ]
+
+
+def test_the_warning_is_an_error_where_it_is_asked_to_be(storage: cachelayer.Storage, load: Load) -> None:
+    storage.cacheable("rows", "v1")(load()["rows"])(3)
+    changed = storage.cacheable("rows", "v1")(load(("n * SIZE", "n"))["rows"])
+    with pytest.raises(cachelayer.StaleVersionWarning, match="scaled changed; SIZE is no longer used"):
+        changed(3)
+
+
+def test_what_was_not_built_by_a_call_is_not_compared(storage: cachelayer.Storage, load: Load) -> None:
+    names = load()
+    storage.cache(lambda: names["rows"](3), "rows", "v1")
+    assert warned(lambda: storage.cacheable("rows", "v1")(names["rows"])(3)) == []
+
+
+def test_a_format_string_names_versions_by_the_arguments(storage: cachelayer.Storage) -> None:
+    @storage.cacheable("rows", "size-{size}_{scale:.2f}_{where.name}_{others[0]}_{size:0{width}}")
+    def rows(size: int, scale: float = 0.5, *others: int, where: Path = Path("a/b"), width: int = 3) -> list[int]:
+        return [size]
+
+    with pytest.warns(cachelayer.CacheLayerWarning, match="where"):
+        assert rows(7, 0.25, 9).dataset_version == "size-7_0.25_b_9_007"
+    with pytest.warns(cachelayer.CacheLayerWarning, match="where"):
+        assert list(rows(8, 0.25, 9)) == [8]
+    assert list(storage.versions("rows")) == ["size-7_0.25_b_9_007", "size-8_0.25_b_9_008"]
+
+
+def test_a_format_string_takes_what_the_function_takes_by_keyword(storage: cachelayer.Storage) -> None:
+    @storage.cacheable("rows", "{kind}-{size}")
+    def rows(kind: str, **sizes: int) -> list[int]:
+        return [1]
+
+    assert rows("a", size=3).dataset_version == "a-3"
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"cannot be formatted .*KeyError\('size'\)"):
+        rows("a")
+
+
+def test_arguments_that_the_name_does_not_tell_are_compared(storage: cachelayer.Storage) -> None:
+    @storage.cacheable("rows", "size-{size}")
+    def rows(size: int, seed: int = 0) -> list[int]:
+        return [size]
+
+    rows(3)
+    with pytest.raises(cachelayer.ArgumentsMismatchError, match=r"rows@size-3 .*seed was 0 and is 1"):
+        rows(3, seed=1)
+
+
+@pytest.mark.parametrize("text", ["size-{sise}", "{}", "{0}", "{size}-{other.name}", "{size:{width}}"])
+def test_a_field_that_is_no_parameter_is_refused_at_decoration(storage: cachelayer.Storage, text: str) -> None:
+    def rows(size: int, *, seed: int = 0) -> list[int]:
+        return [size]
+
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"no parameter '\w*' of .*rows: it has size, seed"):
+        storage.cacheable("rows", text)(rows)
+
+
+@pytest.mark.parametrize("text", ["size-{size", "size}", "{size!}", "{size!x:"])
+def test_what_is_no_format_string_is_refused_at_decoration(storage: cachelayer.Storage, text: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match="is not a valid format string"):
+        storage.cacheable("rows", text)(lambda size: [size])
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "message"),
+    [
+        ("size-{size}", "a b", r"version that 'size-\{size\}' gives: 'size-a b': use 1 to 128"),
+        ("{size}", "latest", r"version that '\{size\}' gives: 'latest'.*reserved"),
+        ("{size}", "auto", r"version 'auto' that '\{size\}' gives"),
+        ("{size.name}", 3, r"cannot be formatted .*AttributeError"),
+        ("{size:q}", 3, r"cannot be formatted .*ValueError"),
+    ],
+)
+def test_a_name_that_cannot_be_says_where_it_came_from(
+    storage: cachelayer.Storage, text: str, value: Any, message: str
+) -> None:
+    def rows(size: Any) -> list[int]:
+        return [1]
+
+    with pytest.raises(cachelayer.InvalidArgumentError, match=message):
+        storage.cacheable("rows", text)(rows)(value)
+    assert storage.datasets() == []
+
+
+def test_secrets_are_no_part_of_a_name(storage: cachelayer.Storage) -> None:
+    def rows(api_key: str, max_tokens: int) -> list[int]:
+        return [1]
+
+    assert storage.cacheable("rows", "{max_tokens}")(rows)("hunter2", 512).dataset_version == "512"
+    with pytest.raises(cachelayer.InvalidArgumentError, match="'api_key' is named like a secret"):
+        storage.cacheable("rows", "{api_key}")(rows)("hunter2", 512)
+
+
+def test_a_function_of_the_arguments_names_versions(storage: cachelayer.Storage) -> None:
+    def name(size: int, *, seed: int = 0) -> str:
+        return f"size-{size}.{seed}"
+
+    def rows(size: int, *, seed: int = 1) -> list[int]:
+        return [size, seed]
+
+    make = storage.cacheable("rows", name)(rows)
+    assert (make(3).dataset_version, make(size=3, seed=2).dataset_version) == ("size-3.0", "size-3.2")
+    for wrong in (None, "a b", "auto", 3):
+        with pytest.raises(cachelayer.InvalidNameError, match=r"that .*<lambda> returns"):
+            storage.cacheable("rows", lambda size, wrong=wrong: wrong)(rows)(3)
+
+
+def test_auto_names_a_version_by_code_and_arguments(storage: cachelayer.Storage, load: Load) -> None:
+    auto = storage.cacheable("rows", "auto")
+    name = auto(load()["rows"])(3).dataset_version
+    assert re.fullmatch("auto-[0-9a-f]{12}", name)
+    same = load(("return [scaled", "# a comment\n    return [scaled"))["rows"]
+    assert warned(lambda: auto(same)(count=3, name="a")) == []
+    assert list(storage.versions("rows")) == [name]
+    others = {
+        auto(same)(4).dataset_version,
+        auto(load(("SIZE = 32", "SIZE = 64"))["rows"])(3).dataset_version,
+        auto(load(("n * SIZE", "n"))["rows"])(3).dataset_version,
+        storage.cacheable("rows", "auto", max_records=2)(same)(3).dataset_version,
+        storage.cacheable("rows", "auto", element_spec=float)(same)(3).dataset_version,
+    }
+    assert len({name, *others}) == 6
+    assert storage.cacheable("rows", "auto", compression="zstd", progress=False)(same)(3).dataset_version == name
+
+
+def test_code_that_is_edited_while_it_runs_is_what_it_was(storage: cachelayer.Storage, load: Load) -> None:
+    rows = load()["rows"]
+    make = storage.cacheable("rows", "auto")(rows)
+    Path(rows.__code__.co_filename).write_text(SOURCE.replace("n * SIZE", "n"))
+    assert make(3).dataset_version == storage.cacheable("rows", "auto")(load()["rows"])(3).dataset_version
+
+
+def test_auto_is_the_same_in_another_process(tmp_path: Path) -> None:
+    call = "cachelayer.Storage(sys.argv[1]).cacheable('rows', 'auto')(rows)(3)"
+    code = f"{SOURCE}import cachelayer, sys\nprint({call}.dataset_version)"
+    (tmp_path / "program.py").write_text(code)
+    names = {
+        subprocess.run(
+            [sys.executable, tmp_path / "program.py", tmp_path / folder],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for folder, seed in (("one", "1"), ("other", "2"))
+    }
+    assert len(names) == 1
+
+
+def test_auto_without_source_is_refused_with_what_to_do(storage: cachelayer.Storage) -> None:
+    with pytest.raises(
+        cachelayer.InvalidArgumentError, match=r"source code of .*lambda> is not available.*or name the version"
+    ):
+        storage.cacheable("rows", "auto")(eval("lambda: [1]"))()
+
+
+def test_auto_with_arguments_that_cannot_be_told_apart_is_refused(storage: cachelayer.Storage) -> None:
+    @storage.cacheable("rows", "auto")
+    def rows(thing: Any) -> list[int]:
+        return [1]
+
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"argument 'thing' \(object\) .*that JSON can hold"):
+        rows(object())
+
+
+def test_auto_as_a_plain_name_is_refused_with_a_hint(storage: cachelayer.Storage) -> None:
+    for call in (storage.submit, storage.cache):
+        with pytest.raises(cachelayer.InvalidNameError, match="cacheable"):
+            call([1], "rows", "auto")
+    storage.submit([1], "rows", "v1")
+    with pytest.raises(cachelayer.InvalidNameError, match="cacheable"):
+        storage.copy("rows", "v1", storage, new_version="auto")
+
+
+def test_a_function_that_fails_is_named(storage: cachelayer.Storage) -> None:
+    @storage.cacheable("rows", "v1")
+    def rows() -> list[int]:
+        raise RuntimeError("no")
+
+    with pytest.raises(cachelayer.SourceError, match=r"rows\(\) failed before it returned a source: RuntimeError: no"):
+        rows()

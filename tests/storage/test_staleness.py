@@ -1,0 +1,422 @@
+"""What a version is compared with when it is asked for again."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.adapters.folders import from_files
+from cachelayer.adapters.npy import from_npz
+from cachelayer.provenance.origin import Origin
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "storage")
+
+
+class Row:
+    """Rows of a user's class, which counts how often it is iterated."""
+
+    def __init__(self, name: str, options: dict[str, Any] | None = None) -> None:
+        self.name = name
+        self.options = options
+        self.read = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.read += 1
+        yield self.name
+
+    def rows(self) -> list[str]:
+        self.read += 1
+        return [self.name]
+
+
+class Called(Row):
+    """An object that is called."""
+
+    def __call__(self) -> list[str]:
+        return self.rows()
+
+
+def scaled(count: int, scale: int = 2) -> list[int]:
+    return [number * scale for number in range(count)]
+
+
+def times(scale: int) -> Callable[[], list[int]]:
+    return lambda: [number * scale for number in range(3)]
+
+
+N = 1000
+CHANGES: dict[str, tuple[Any, Any, str]] = {
+    "array": (np.arange(N), np.arange(N) + 1, "record 0 of the source is another one"),
+    "the last row": (np.arange(N), np.where(np.arange(N) == N - 1, 0, np.arange(N)), f"record {N - 1} of the source"),
+    "dtype": (np.arange(N), np.arange(N, dtype=np.int32), "dtypes, shapes or names"),
+    "shape": (np.zeros((N, 2)), np.zeros((N, 3)), "dtypes, shapes or names"),
+    "length": (np.arange(N), np.arange(N + 1), f"had {N} elements and has {N + 1}"),
+    "arrays": ({"x": np.arange(9)}, {"x": np.arange(9), "y": np.arange(9)}, "dtypes, shapes or names"),
+    "nested arrays": ({"a": {"x": np.arange(9)}}, {"a": {"x": np.arange(9) * 2}}, "record 1 of the source"),
+    "arrays' length": ({"x": np.arange(9)}, {"x": np.arange(8)}, "had 9 elements and has 8"),
+    "list": (["a", "b"], ["a", "c"], "record 1 of the source"),
+    "another kind of element": (["a", "b"], [1, 2], "record 0 of the source"),
+    "shorter list": ([1, 2], [1], "had 2 elements and has 1"),
+    "partial argument": (
+        functools.partial(scaled, 3),
+        functools.partial(scaled, 4),
+        "argument count was 3 and is 4",
+    ),
+    "partial keyword": (
+        functools.partial(scaled, 3, scale=3),
+        functools.partial(scaled, 3, scale=4),
+        "argument scale was 3 and is 4",
+    ),
+    "closure": (times(2), times(3), "scale was 2 and is 3"),
+    "another function": (times(2), functools.partial(scaled, 3), "scaled is new"),
+    "iterable": (Row("a"), Row("b"), "attribute name has changed"),
+    "iterable's dict": (Row("a", {"x": "y"}), Row("a", {"x": "z"}), "attribute options has changed"),
+    "method": (Row("a").rows, Row("b").rows, "attribute name has changed"),
+    "callable object": (Called("a"), Called("b"), "attribute name has changed"),
+    "class": (Row("a").rows, Called("a").rows, "Called is new"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_version_that_was_built_from_something_else_is_used_with_one_warning(storage: Storage, name: str) -> None:
+    before, after, expected = CHANGES[name]
+    built = storage.cache(before, "d", "v1")
+    assert storage.cache(before, "d", "v1").digest == built.digest
+    with pytest.warns(cachelayer.StaleVersionWarning, match=f"d@v1 was built .*{expected}.*on_change=") as caught:
+        digests = {storage.cache(after, "d", "v1").digest for _ in range(2)}
+    assert digests == {built.digest}
+    assert [warning.filename for warning in caught] == [__file__]
+    assert storage.cache(after, "d", "v1", on_change="ignore").digest == built.digest
+    with pytest.raises(cachelayer.StaleVersionError, match=expected):
+        storage.cache(after, "d", "v1", on_change="error")
+    assert storage.cache(before, "d", "v1", on_change="error").digest == built.digest
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(functools.partial(scaled, 3), functools.partial(scaled, count=3)), ([1, 2, 3], np.arange(1, 4))],
+)
+def test_what_is_the_same_is_no_warning(storage: Storage, before: Any, after: Any) -> None:
+    storage.cache(before, "d", "v1")
+    storage.cache(after, "d", "v1", on_change="error")
+
+
+def test_what_a_build_changes_of_an_object_is_not_compared(storage: Storage) -> None:
+    row = Row("a")
+    storage.cache(row, "d", "v1")
+    assert row.read == 1
+    storage.cache(row, "d", "v1", on_change="error")
+    storage.cache(Row("a"), "d", "v1", on_change="error")
+    assert row.read == 1
+
+
+def test_nothing_is_called_or_iterated_to_compare(storage: Storage) -> None:
+    def never() -> Any:
+        raise AssertionError
+
+    def generated() -> Iterator[int]:
+        raise AssertionError
+        yield 1
+
+    class Iterated:
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError
+
+    storage.cache([1, 2, 3], "d", "v1")
+    for source in (never, generated, generated(), Iterated(), map(never, [1])):
+        storage.cache(source, "d", "v1", on_change="error")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_records": 3}, "max_records was None and is 3"),
+        ({"unbatch": True}, "unbatch was False and is True"),
+        ({"on_error": "skip"}, "on_error was 'raise' and is 'skip'"),
+        ({"element_spec": np.int32}, "element_spec is another one"),
+    ],
+)
+def test_options_that_decide_the_records_are_compared(storage: Storage, options: Any, expected: str) -> None:
+    storage.cache(functools.partial(scaled, 5), "d", "v1")
+    with pytest.raises(cachelayer.StaleVersionError, match=f"with other options: {expected}"):
+        storage.cache(functools.partial(scaled, 5), "d", "v1", on_change="error", **options)
+
+
+def test_options_that_do_not_decide_the_records_are_not_compared(storage: Storage) -> None:
+    storage.cache([1, 2], "d", "v1")
+    storage.cache(
+        [1, 2],
+        "d",
+        "v1",
+        on_change="error",
+        compression="zstd",
+        shard_bytes=10,
+        workers=1,
+        description="x",
+        resume=False,
+    )
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_options_that_there_are_not_are_refused_with_the_nearest(storage: Storage, is_there: bool) -> None:
+    if is_there:
+        storage.cache([1], "d", "v1")
+    calls: list[Callable[..., Any]] = [
+        lambda **options: storage.cache([1], "d", "v1", **options),
+        lambda **options: storage.cacheable("d", "v1", **options),
+        lambda **options: storage.append("d", "v1", "v2", [1], **options),
+    ]
+    for call in calls:
+        for error in (cachelayer.UnknownOptionError, TypeError, ValueError):
+            with pytest.raises(error, match="no option 'shard_byte': did you mean shard_bytes"):
+                call(shard_byte=5)
+        with pytest.raises(cachelayer.UnknownOptionError, match="there are element_spec, compression"):
+            call(xyz=5)
+        with pytest.raises(cachelayer.InvalidArgumentError, match="shard_bytes"):
+            call(shard_bytes=0)
+        with pytest.raises(cachelayer.InvalidArgumentError, match="compression"):
+            call(compression="zip")
+    for call in calls[:2]:
+        with pytest.raises(cachelayer.InvalidArgumentError, match="on_change 'never'"):
+            call(on_change="never")
+
+
+def test_a_version_without_records_of_its_source_is_no_warning(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Origin, "to_json", lambda _: {})
+    monkeypatch.setattr("cachelayer.builds.build_version.Publisher._known_again", lambda *_: {})
+    storage.cache(times(2), "d", "v1")
+    monkeypatch.undo()
+    for source in (times(3), [4, 5], np.zeros((4, 4)), Row("a"), functools.partial(scaled, 7)):
+        storage.cache(source, "d", "v1", on_change="error", max_records=1)
+
+
+def test_versions_that_are_made_of_others_are_not_compared(storage: Storage) -> None:
+    storage.cache([1, 2], "d", "v1")
+    storage.append("d", "v1", "v2", [3])
+    storage.derive("d", "v1", "v3", keep=[0])
+    for version in ("v2", "v3"):
+        storage.cache([7, 8, 9, 10], "d", version, on_change="error")
+
+
+class Broken(Sequence[int]):
+    """A sequence that cannot be read any more."""
+
+    def __init__(self, *, is_broken: bool) -> None:
+        self.is_broken = is_broken
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: Any) -> int:
+        if self.is_broken:
+            raise OSError("the disk went away")
+        return [1, 2, 3][number]
+
+
+def test_a_source_that_fails_when_it_is_compared_is_said_once_and_does_no_harm(storage: Storage) -> None:
+    storage.cache(Broken(is_broken=False), "d", "v1")
+
+    def twice() -> list[list[int]]:
+        return [list(storage.cache(Broken(is_broken=True), "d", "v1")) for _ in range(2)]
+
+    with pytest.warns(cachelayer.CacheLayerWarning, match="without comparing all.*disk went away") as caught:
+        assert twice() == [[1, 2, 3]] * 2
+    assert len(caught) == 1
+
+
+def test_a_version_of_other_hosts_files_is_no_warning(storage: Storage, tmp_path: Path) -> None:
+    folder, copy = tmp_path / "files", tmp_path / "copy"
+    for each in (folder, copy):
+        each.mkdir()
+        (each / "a.txt").write_text("a")
+    storage.cache(from_files(folder), "d", "v1")
+    storage.cache(from_files(folder), "d", "v1", on_change="error")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("socket.gethostname", lambda: "another")
+        storage.cache(from_files(copy), "d", "v1", on_change="error")
+    (folder / "a.txt").write_text("ab")
+    with pytest.raises(cachelayer.StaleVersionError, match="size of the files was 1 and is 2"):
+        storage.cache(from_files(folder), "d", "v1", on_change="error")
+    (folder / "a.txt").unlink()
+    with pytest.warns(cachelayer.CacheLayerWarning, match="without comparing all of its source"):
+        storage.cache(from_files(folder), "d", "v1")
+
+
+def test_a_build_from_other_files_begins_anew(storage: Storage, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+
+    put = storage._store.put_if_absent
+
+    def put_but_no_entry(name: str, data: bytes) -> bool:
+        return 1 // 0 > 0 if "/_log/" in name else put(name, data)
+
+    def fail(build: Callable[[], object]) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(storage._store, "put_if_absent", put_but_no_entry)
+            with pytest.raises(ZeroDivisionError):
+                build()
+
+    def cache() -> Any:
+        return storage.cache(from_npz(path), "d", "v1", shard_bytes=5000)
+
+    np.savez(path, x=np.arange(1000))
+    fail(cache)
+    numbers = np.arange(1000)
+    numbers[0] = 7
+    np.savez(path, x=numbers)
+    with pytest.warns(cachelayer.CacheLayerWarning, match=r"d@v1 is built from its beginning.*files were written chan"):
+        assert cache()[0] == {"x": 7}
+
+
+MARK = "hunter2"
+SECRETS = """
+import functools
+from dataclasses import dataclass
+
+DB = "postgresql://etl:{mark}@host/db"
+BOTH = (1, "{mark}")
+TEXT = "{mark}" * 100
+
+class Reader:
+    def __init__(self, password, headers):
+        self.password = password
+        self.headers = headers
+    def __iter__(self):
+        yield len(self.password)
+    def rows(self, count=1):
+        return [len(self.password)] * count
+    def __call__(self):
+        return self.rows()
+
+class Plain:
+    def __init__(self, key): self.key = key
+    def __iter__(self): return iter([1])
+
+def plain(): return [DB, TEXT, BOTH] and [1]
+def positional(url, nested, *, auth=None): return [1]
+def defaults(key=DB, *, auth={{"a": ["{mark}"]}}): return [1]
+def closed(key, both):
+    def inner(): return [key, both] and [1]
+    return inner
+def part(key, index, count): return [index, len(key)]
+
+HEADERS = {{"Authorization": ["Bearer {mark}"]}}
+SOURCES = {{
+    "module constants": plain,
+    "partial": functools.partial(positional, "https://x:{mark}@host/?sig={mark}", HEADERS, auth=("u", "{mark}")),
+    "partial of a partial": functools.partial(functools.partial(positional, "{mark}"), [HEADERS]),
+    "defaults": defaults,
+    "closure": closed("{mark}", ("{mark}", 1)),
+    "iterable": Reader("{mark}", HEADERS),
+    "another iterable": Plain("{mark}"),
+    "callable object": Reader("{mark}", HEADERS),
+    "method": Reader("{mark}", HEADERS).rows,
+    "partial of a method": functools.partial(Reader("{mark}", HEADERS).rows, count=3),
+}}
+"""
+
+
+def module_of(folder: Path, mark: str) -> dict[str, Any]:
+    text = SECRETS.format(mark=mark)
+    path = folder / f"{mark}.py"
+    path.write_text(text)
+    names: dict[str, Any] = {"__name__": "pipeline"}
+    exec(compile(text, str(path), "exec"), names)
+    return names
+
+
+def written(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("modules")
+    return module_of(folder, MARK), module_of(folder, "another")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("module constants", "partial", "partial of a partial", "defaults", "closure", "iterable", "another iterable"),
+        *("callable object", "method", "partial of a method"),
+    ],
+)
+def test_no_secret_is_written_anywhere_and_one_that_changed_is_noticed(
+    storage: Storage, name: str, modules: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
+) -> None:
+    before, after = (module["SOURCES"][name] for module in modules)
+    storage.cache(before, "d", "v1")
+    storage.cache(before, "d", "v1", on_change="error")
+    assert MARK.encode() not in written(tmp_path / "storage")
+    with pytest.raises(cachelayer.StaleVersionError) as caught:
+        storage.cache(after, "d", "v1", on_change="error")
+    assert MARK not in str(caught.value)
+    assert "another" not in str(caught.value).replace("from another", "").replace("is another one", "").replace(
+        "another version", ""
+    )
+
+
+def test_no_secret_is_written_while_a_build_is_unfinished(
+    storage: Storage, modules: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
+) -> None:
+    def failing(function: Callable[..., Any], *args: Any) -> Iterator[Any]:
+        function(*args)
+        yield from range(5000)
+        raise OSError
+
+    source = functools.partial(failing, modules[0]["positional"], f"s3://x:{MARK}@host", {"Authorization": [MARK]})
+    with pytest.raises(cachelayer.SourceError):
+        storage.cache(source, "d", "v1", shard_bytes=20_000)
+    assert list((tmp_path / "storage").rglob("plan.json"))
+    assert MARK.encode() not in written(tmp_path / "storage")
+    parts = cachelayer.sharded(functools.partial(modules[0]["part"], MARK), 2)
+    storage.cache(parts, "parts", "v1")
+    assert MARK.encode() not in written(tmp_path / "storage")
+
+
+def test_urls_that_are_recorded_have_no_password(storage: Storage, tmp_path: Path) -> None:
+    @storage.cacheable("d", "v1", record=("url",))
+    def rows(url: str) -> list[int]:
+        return [1]
+
+    assert rows(f"s3://me:{MARK}@host/x?signature={MARK}").provenance["arguments"] == {"url": "s3://host/x"}
+    assert MARK.encode() not in written(tmp_path / "storage")
+
+
+def test_names_that_are_made_of_arguments_are_the_same_in_every_process(tmp_path: Path) -> None:
+    code = (
+        "import cachelayer, sys\n"
+        "def rows(url): return [1]\n"
+        "print(cachelayer.Storage(sys.argv[1]).cacheable('rows', 'auto')(rows)('s3://hunter2').dataset_version)\n"
+    )
+    (tmp_path / "program.py").write_text(code)
+    line = [sys.executable, str(tmp_path / "program.py")]
+    names = {
+        subprocess.run([*line, tmp_path / folder], check=True, capture_output=True, text=True).stdout
+        for folder in ("one", "other")
+    }
+    assert len(names) == 1
+
+
+def test_a_warning_is_the_callers(storage: Storage) -> None:
+    storage.cacheable("d", "v1", max_records=1)(scaled)(3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        storage.cacheable("d", "v1")(scaled)(3)
+    assert [(each.filename, each.category) for each in caught] == [(__file__, cachelayer.StaleVersionWarning)]

@@ -1,0 +1,509 @@
+"""Functions over streams: in their place, with the same random numbers whatever delivers them."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import Case, cases
+
+import cachelayer
+from cachelayer import (
+    ArraySpec,
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    Nullable,
+    Ragged,
+    RaggedSpec,
+    Sparse,
+    SparseSpec,
+)
+from cachelayer.streams.stream import Stream, reader_of
+
+THREADS = pytest.mark.parametrize("threads", [0, 3])
+
+
+def numbers(n: int) -> Any:
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def drawn(element: int, generator: np.random.Generator) -> dict[str, Any]:
+    """A record and what it draws: an odd number of 32-bit words, so that a buffer left over would show."""
+    return {"record": element, "draws": generator.integers(0, 2**32, 3, dtype=np.uint32), "normal": generator.normal()}
+
+
+def expected(case: Case, seed: int, number: int = 0) -> dict[int, tuple[Any, ...]]:
+    """What is drawn at each position of a case."""
+    found = {}
+    for position, record in enumerate(case.order()):
+        bits = np.random.Philox(key=np.array([seed, position], np.uint64), counter=[0, 0, 0, number])
+        element = drawn(record, np.random.Generator(bits))
+        found[position] = (element["record"], tuple(element["draws"].tolist()), element["normal"])
+    return found
+
+
+def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+    draws = [tuple(row.tolist()) for row in batch["draws"]]
+    return list(zip(batch["record"].tolist(), draws, batch["normal"].tolist(), strict=True))
+
+
+SHARDED = st.integers(1, 4).flatmap(
+    lambda shards: st.tuples(st.just(shards), cases(shards=shards, remainders=("keep", "drop")))
+)
+
+
+@given(SHARDED, st.sampled_from([0, 2]), st.sampled_from([0, 2]))
+@settings(deadline=None, max_examples=60)
+def test_a_position_draws_the_same_numbers_on_any_shards_and_threads(
+    sharded: tuple[int, Case], threads: int, prefetch: int
+) -> None:
+    shards, case = sharded
+    seed = case.seed or 0
+    want = expected(case, seed)
+    streams = [
+        numbers(case.n)
+        .stream(case.batch, shard=(shard, shards), prefetch=prefetch, **{**case.arguments(), "seed": seed})
+        .map(drawn, rng=True, threads=threads)
+        for shard in range(shards)
+    ]
+    steps = zip(*streams, strict=True)
+    for batches, (begin, records) in zip(steps, case.steps(), strict=True):
+        found = [row for batch in batches for row in rows_of(batch)]
+        assert found == [want[begin + row] for row in range(len(records))]
+
+
+def test_the_numbers_are_these_for_ever() -> None:
+    stream = numbers(10).stream(shuffle=True, seed=42, num_epochs=3).map(drawn, rng=True)
+    element = stream[23]
+    assert element["record"] == 5
+    assert element["draws"].tolist() == [1980480412, 3142407344, 1977257244]
+    assert element["normal"] == 0.45617114136673176
+
+
+def test_the_numbers_come_again_after_a_restore_and_at_any_step() -> None:
+    stream = numbers(50).stream(4, shuffle=True, seed=3, num_epochs=2).map(drawn, rng=True)
+    iterator = iter(stream)
+    for _ in range(7):
+        next(iterator)
+    again = iter(numbers(50).stream(6, shuffle=True, seed=3, num_epochs=2, start=5).map(drawn, rng=True))
+    again.set_state(iterator.get_state())
+    first, second = next(iterator), next(again)
+    assert rows_of(second)[:4] == rows_of(first)
+    assert rows_of(stream[7]) == rows_of(first)
+
+
+def test_two_functions_of_a_stream_draw_different_numbers() -> None:
+    def add(element: list[float], generator: np.random.Generator) -> list[float]:
+        return [*element, generator.random()]
+
+    stream = numbers(20).stream(seed=1).map(lambda n: [float(n)]).map(add, rng=True).map(add, rng=True)
+    assert all(first != second for _, first, second in stream)
+    alone = numbers(20).stream(seed=1).map(drawn, rng=True)
+    behind = numbers(20).stream(seed=1).map(int).map(drawn, rng=True)
+    assert alone[7]["normal"] == behind[7]["normal"]
+
+
+def test_functions_are_called_in_order_and_batches_come_last() -> None:
+    stream = numbers(8).stream(4).map(lambda n: n + 1).map(lambda n: {"x": n * 10}).map_batches(lambda b: b["x"].sum())
+    assert list(stream) == [100, 260]
+
+
+def test_padding_repeats_the_last_record_with_its_numbers_and_the_mask_stays() -> None:
+    stream = numbers(6).stream(4, seed=9, remainder="pad").map(drawn, rng=True).map_batches(rows_of)
+    rows, mask = stream[1]
+    assert mask.tolist() == [True, True, False, False]
+    assert rows[2] == rows[3] == rows[1]
+    assert [row[0] for row in rows] == [4, 5, 5, 5]
+
+
+def test_a_shard_with_no_rows_gets_a_batch_of_none() -> None:
+    stream = numbers(5).stream(4, shard=(3, 4), remainder="keep", seed=0).map(drawn, rng=True)
+    batch = stream[1]
+    assert batch["draws"].shape == (0, 3)
+    assert batch["draws"].dtype == np.uint32
+    assert batch["normal"].shape == (0,)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_elements_of_any_structure_are_stacked() -> None:
+    stream = numbers(4).stream(2).map(lambda n: {"a": (n, [np.ones(2) * n]), "p": Pair(str(n), b"x"), "none": None})
+    batch = stream[1]
+    assert batch["a"][0].tolist() == [2, 3]
+    assert batch["a"][1][0].tolist() == [[2, 2], [3, 3]]
+    assert isinstance(batch["p"], Pair)
+    assert batch["p"].left.tolist() == ["2", "3"]
+    assert batch["p"].right.tolist() == [b"x", b"x"]
+    assert batch["none"] is None
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda n: np.zeros(n), r"leaves of one shape .* float64\[0\] and float64\[1\]"),
+        (lambda n: {"x": n} if n else {"y": n}, r"\['x'\].* and .*\['y'\]"),
+        (lambda n: {"x": np.int32(n) if n else np.int64(n)}, r"leaf \['x'\]: .* int32\[\] and int64\[\]"),
+        (lambda n: (n,) * (n + 1), "tuple of 1 and tuple of 2"),
+        (lambda n: {"x": n or None}, r"leaf \['x'\]: .* NoneType .* and int"),
+    ],
+)
+def test_elements_that_do_not_stack_are_named(fn: Any, message: str) -> None:
+    with pytest.raises(ElementError, match=message):
+        next(iter(numbers(4).stream(2, prefetch=0).map(fn)))
+
+
+@THREADS
+@pytest.mark.parametrize("batch", [None, 10])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_error_comes_in_its_place_and_says_where(threads: int, batch: int | None, prefetch: int) -> None:
+    broken = [True]
+
+    def fn(n: int) -> int:
+        if n == 57 and broken[0]:
+            raise KeyError("colour")
+        return n
+
+    iterator = iter(numbers(100).stream(batch, prefetch=prefetch).map(fn, threads=threads))
+    seen: list[int] = []
+    with pytest.raises(KeyError, match="colour") as caught:
+        seen.extend(n for item in iterator for n in np.ravel(item).tolist())
+    assert caught.value.__notes__ == ["raised by a function passed to map(), of the element at global position 57"]
+    assert seen == list(range(57 if batch is None else 50))
+    assert iterator.get_state()["position"] == len(seen)
+    broken[0] = False
+    for item in iterator:
+        seen += np.ravel(item).tolist()
+    assert seen == list(range(100))
+
+
+def test_functions_run_in_threads_at_once() -> None:
+    meeting = threading.Barrier(3)
+
+    def fn(n: int) -> int:
+        meeting.wait(60)
+        return n
+
+    assert list(numbers(9).stream(3, prefetch=0).map(fn, threads=3))[2].tolist() == [6, 7, 8]
+
+
+def test_without_threads_a_function_is_called_by_one_at_a_time() -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def fn(n: int) -> int:
+        inside.append(n)
+        most.append(len(inside))
+        inside.pop()
+        return n
+
+    stream = numbers(20_000).stream(500, prefetch=4).map(fn)
+    assert sum(len(batch) for batch in stream) == 20_000
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda s: s(4).map(drawn, rng=True), InvalidArgumentError, r"map\(rng=True\) needs a seed: pass seed="),
+        (lambda s: s(4).map_batches(len).map(str), InvalidArgumentError, r"call map\(\) before map_batches"),
+        (lambda s: s().map_batches(len), InvalidArgumentError, "pass a global_batch_size"),
+        (lambda s: s(4).map(str, threads=-1), InvalidArgumentError, "threads -1: it must be at least 0"),
+        (lambda s: s(4).map(str, threads=1.5), InvalidTypeError, "threads 1.5"),
+    ],
+)
+def test_what_cannot_be_mapped_says_so(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(numbers(10).stream)
+
+
+def test_mapping_leaves_the_stream_as_it_was() -> None:
+    stream = numbers(4).stream(2)
+    mapped = stream.map(lambda n: -n)
+    assert stream[0].tolist() == [0, 1]
+    assert mapped[0].tolist() == [0, -1]
+    assert iter(mapped).get_state() == iter(stream).get_state()
+
+
+@given(st.lists(st.integers(0, 11), min_size=0, max_size=12), st.sampled_from(["pad", "drop", "keep"]))
+@settings(deadline=None)
+def test_any_rows_of_a_global_batch_can_be_read(rows: list[int], remainder: Any) -> None:
+    plain = numbers(31).stream(12, shuffle=True, seed=4, remainder=remainder, num_epochs=2).map(drawn, rng=True)
+    some: Any = Stream(reader_of(plain).of_rows(lambda size: np.array([row for row in rows if row < size], np.int64)))
+    for whole, part in zip(plain, some, strict=True):
+        whole_mask = part_mask = None
+        if remainder == "pad":
+            whole, whole_mask = whole
+            part, part_mask = part
+        size = len(whole["record"])
+        wanted = [row for row in rows if row < size]
+        assert rows_of(part) == [rows_of(whole)[row] for row in wanted]
+        if whole_mask is not None:
+            assert part_mask.tolist() == whole_mask[np.array(wanted, int)].tolist()
+
+
+@pytest.mark.parametrize("make", [lambda s: s(), lambda s: s(4, shard=(0, 2), remainder="drop")])
+def test_rows_are_those_of_a_global_batch(make: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="pass a global_batch_size and no shard"):
+        reader_of(make(numbers(10).stream)).of_rows(np.arange)
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@THREADS
+def test_a_function_that_raises_stop_iteration_does_not_end_the_stream(batch: int | None, threads: int) -> None:
+    def stops(n: int) -> int:
+        if n == 5:
+            raise StopIteration
+        return n
+
+    iterator = iter(numbers(12).stream(batch, num_epochs=2).map(stops, threads=threads))
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        list(iterator)
+    assert iterator.get_state()["position"] == (5 if batch is None else 4)
+    batches = iter(numbers(12).stream(2, num_epochs=2).map_batches(lambda batch: stops(batch[1])))
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        list(batches)
+    assert batches.get_state()["position"] == 4
+
+
+def test_a_function_may_change_what_it_is_given() -> None:
+    items = [{"x": np.full(2, float(n)), "deep": [np.zeros(1)]} for n in range(4)]
+
+    def add(item: dict[str, Any]) -> dict[str, Any]:
+        item["x"] += 100
+        item["deep"][0] += 1
+        return item
+
+    stream = cachelayer.wrap(items, identity="items").stream(2, num_epochs=3).map(add)
+    assert [batch["x"][0, 0] for batch in stream] == [100, 102] * 3
+    assert items[0]["x"][0] == 0
+
+
+def test_a_function_may_use_the_stream_that_it_is_mapped_over() -> None:
+    stream = numbers(8).stream(4).map(lambda n: n if n != 4 else n + int(numbers(8).stream(4).map(int)[0][3]))
+    looped: list[Any] = []
+    again = numbers(8).stream(4).map(lambda n: n if n != 4 or not looped else n + int(looped[0][0][3]))
+    looped.append(again)
+    assert stream[1].tolist() == again[1].tolist() == [7, 5, 6, 7]
+
+
+def test_leaves_of_unknown_shape_stay_what_they_are_in_unmapped_batches(tmp_path: Path) -> None:
+    rows = [{"v": np.arange(n % 2 + 2, dtype=np.float32), "n": None if n == 3 else n, "s": "x" * n} for n in range(8)]
+    spec = {"v": ArraySpec("float32", (None,)), "n": ArraySpec("int64", nullable=True), "s": ArraySpec(str)}
+    ref = cachelayer.Storage(tmp_path).cache(rows, "d", "v1", element_spec=spec)
+    plain = ref.stream(2)
+    mapped = plain.map(lambda row: {**row, "twice": np.asarray(row["v"]).sum() * 2})
+    for before, after in zip(plain, mapped, strict=True):
+        assert isinstance(after["v"], Ragged)
+        assert after["v"].row_splits.tolist() == before["v"].row_splits.tolist()
+        assert after["v"].values.tolist() == before["v"].values.tolist()
+        assert isinstance(after["n"], Nullable)
+        assert after["n"].valid.tolist() == before["n"].valid.tolist()
+        assert after["s"].tolist() == before["s"].tolist()
+        assert after["twice"].shape == (2,)
+    padded = ref.stream(2).map(lambda row: {"v": np.resize(row["v"], (5, 1)), "n": row["n"] or 0})
+    assert padded[0]["v"].shape == (2, 5, 1)
+
+
+SPEC = {
+    "v": ArraySpec("int32", (None,)),
+    "image": ArraySpec("uint8", (None, None, 3)),
+    "n": ArraySpec("int64", nullable=True),
+    "s": ArraySpec(str, nullable=True),
+    "ragged": RaggedSpec("int64", (None, None)),
+    "sparse": SparseSpec("int64", (None,)),
+    "code": ArraySpec("S3"),
+    "tags": ArraySpec(str, (2,)),
+}
+
+
+def varied(n: int, length: int | None = None) -> dict[str, Any]:
+    """An element whose leaves vary in every way that they can; of one length if that is given."""
+    size = n % 3 + 1 if length is None else length
+    return {
+        "v": np.arange(size, dtype=np.int32),
+        "image": np.full((size, 2, 3), n, np.uint8),
+        "n": None if n % 4 == 3 else n,
+        "s": None if n % 4 == 1 else "a",
+        "ragged": Ragged(np.arange(size), np.array([0, 1, size])),
+        "sparse": Sparse(np.array([[0]]), np.array([n]), np.array([size])),
+        "code": b"abc",
+        "tags": np.array(["x", "y"], object),
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.tolist() == other.tolist()
+    return one is other or all(same(value, vars(other)[name]) for name, value in vars(one).items())
+
+
+@pytest.fixture(scope="module")
+def varying(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("varying"))
+    return storage.submit([varied(n) for n in range(12)], "d", "v1", element_spec=SPEC)
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("alike"))
+    return storage.submit([varied(n, 2) for n in range(12)], "d", "v1", element_spec=SPEC)
+
+
+def doubled(element: dict[str, Any]) -> dict[str, Any]:
+    return {**element, "twice": element["v"].sum() * 2}
+
+
+@pytest.mark.parametrize("batch", [1, 4, 5])
+def test_a_leaf_that_is_passed_on_is_in_every_batch_what_it_is_in_the_dataset(
+    varying: Any, alike: Any, batch: int
+) -> None:
+    for ref in (varying, alike):
+        for plain, mapped in zip(ref.stream(batch), ref.stream(batch).map(doubled).map(dict), strict=True):
+            assert mapped.pop("twice").shape == plain["code"].shape
+            assert same(plain, mapped)
+
+
+def test_a_leaf_that_is_passed_on_under_another_name_stays_what_it_is(alike: Any) -> None:
+    stream = alike.stream(4).map(lambda element: (element["image"], {"tokens": element["v"]}))
+    for batch, plain in zip(stream, alike.stream(4), strict=True):
+        assert same(batch[0], plain["image"])
+        assert same(batch[1]["tokens"], plain["v"])
+
+
+FIXED: dict[str, Any] = {
+    "pad": lambda e: {"v": np.pad(e["v"], (0, 5 - len(e["v"])))},
+    "resize": lambda e: {"image": np.resize(e["image"], (4, 4, 3))},
+    "fill": lambda e: {"n": np.int64(-1 if e["n"] is None else e["n"])},
+    "text": lambda e: {"s": f"<{e['s']}>"},
+    "ragged": lambda e: {"ragged": np.resize(e["ragged"].to_dense(), (2, 2))},
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_leaf_that_a_function_gives_one_shape_is_a_plain_array(varying: Any, name: str, batch: int) -> None:
+    fn = FIXED[name]
+    stream = varying.stream(batch, shuffle=True, seed=1).map(fn)
+    for step, found in enumerate(stream):
+        ((leaf, value),) = found.items()
+        expected = [fn(varying[int(number)])[leaf] for number in stream.records(step)]
+        assert isinstance(value, np.ndarray)
+        assert value.tolist() == [np.asarray(row).tolist() for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda e: {"v": e["v"] + 1}, r"leaf \['v'\]: .*int32\[1\] and int32\[2\]"),
+        (lambda e: {"image": e["image"][:, :1]}, r"leaf \['image'\]: .*uint8\[1, 1, 3\] and"),
+        (lambda e: {"n": e["n"] and np.int64(e["n"] + 1)}, r"leaf \['n'\]: .*NoneType"),
+        (lambda e: {"s": e["s"] and "b" + e["s"]}, r"leaf \['s'\]: .*NoneType"),
+        (lambda e: {"v": e["v"] if len(e["v"]) == 1 else np.zeros(2)}, r"leaf \['v'\]: .*float64\[2\] and int32\[1\]"),
+    ],
+)
+def test_what_a_function_makes_of_several_shapes_is_named_with_what_to_do(varying: Any, fn: Any, message: str) -> None:
+    with pytest.raises(ElementError, match=message + r".*Pad them to one shape, or .*map\(fn, element_spec=\.\.\.\)"):
+        varying.stream(4).map(fn)[0]
+
+
+def test_a_leaf_is_not_one_thing_in_one_batch_and_another_in_the_next(varying: Any) -> None:
+    def at_most(length: int) -> Any:
+        return lambda e: {"v": e["v"] if len(e["v"]) <= length else e["v"][:length]}
+
+    iterator = iter(varying.stream(1, prefetch=0).map(at_most(2)))
+    assert [isinstance(next(iterator)["v"], Ragged) for _ in range(2)] == [True, True]
+    with pytest.raises(
+        ElementError, match=r"\['v'\]: .*replaced in this batch and passed on in an earlier.*element_spec"
+    ):
+        next(iterator)
+    # Another function of the same stream is another matter, and so is one that is declared.
+    assert varying.stream(1).map(at_most(0))[0]["v"].shape == (1, 0)
+    declared = varying.stream(1).map(at_most(2), element_spec={"v": ArraySpec("int32", (None,))})
+    assert all(isinstance(batch["v"], Ragged) for batch in declared)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 5])
+def test_declared_outputs_are_in_every_batch_what_was_declared(varying: Any, alike: Any, batch: int) -> None:
+    def cut(element: dict[str, Any]) -> dict[str, Any]:
+        return {**element, "v": element["v"][:2], "image": element["image"][:1], "code": b"zz"}
+
+    for ref in (varying, alike):
+        rows = [cut(element) for element in ref]
+        expected = cachelayer.wrap(rows, identity="rows", element_spec=SPEC)
+        mapped = ref.stream(batch).map(cut, element_spec=SPEC)
+        for found, again, wanted in zip(mapped, mapped.map(dict), expected.stream(batch), strict=True):
+            assert same(found, wanted)
+            assert same(again, wanted)
+
+
+def test_declared_outputs_are_checked_one_by_one_and_take_the_declared_dtype() -> None:
+    stream = numbers(6).stream(2, shuffle=True, seed=1)
+    assert stream.map(float, element_spec=np.float32)[0].dtype == np.float32
+    assert {type(x) for x in numbers(6).stream().map(lambda n: n, element_spec=np.int16)} == {np.int16}
+    position = [int(n) for n in numbers(6).stream(6, shuffle=True, seed=1)[0]].index(3)
+    for wrong, got in ((2.5, "float 2.5"), (2**40, f"int {2**40}"), (np.zeros(2), r"float64\[2\]"), ("x", "str 'x'")):
+        for made in (stream, numbers(6).stream(shuffle=True, seed=1, prefetch=0)):
+            with pytest.raises(ElementError, match=rf"record 3: .*int32.*{got}.*global position {position}\b"):
+                list(made.map(lambda n, wrong=wrong: wrong if n == 3 else n, element_spec=np.int32))
+
+
+def test_functions_after_a_declared_one_see_what_was_declared(varying: Any) -> None:
+    spec = {"v": ArraySpec("int64", (None,))}
+    stream = varying.stream(4).map(lambda e: {"v": e["v"][:2].astype(np.int64)}, element_spec=spec)
+    assert isinstance(stream.map(lambda e: {**e, "sum": e["v"].sum()})[0]["v"], Ragged)
+    assert stream.map(lambda e: {"v": np.resize(e["v"], 3)})[0]["v"].shape == (4, 3)
+
+
+@pytest.mark.parametrize("spec", [5, {"v": "no dtype"}, {"v": object}])
+def test_what_is_no_element_spec_is_refused_before_anything_is_read(spec: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="element_spec"):
+        numbers(4).stream(2).map(str, element_spec=spec)
+
+
+def test_a_shard_with_no_rows_gets_leaves_of_every_kind(varying: Any) -> None:
+    for declared in (None, {**SPEC, "twice": np.int64}):
+        for plain in (varying[:5].stream(4, shard=(3, 4), remainder="keep"),):
+            none = plain.map(doubled, element_spec=declared)[1]
+            assert none.pop("twice").shape == (0,)
+            assert same(none, varying.read([]))
+
+
+def test_mapped_streams_are_pickled_with_what_was_declared(varying: Any) -> None:
+    stream = varying.stream(4).map(dict, element_spec=SPEC)
+    assert same(pickle.loads(pickle.dumps(stream))[1], varying.stream(4)[1])
+    assert same(pickle.loads(pickle.dumps(varying.stream(4).map(dict)))[1], varying.stream(4)[1])
+
+
+def test_things_that_are_no_arrays_are_refused() -> None:
+    with pytest.raises(ElementError, match="set, which is not an array"):
+        numbers(4).stream(2).map(lambda n: {n})[0]
+    with pytest.raises(InvalidTypeError, match="pass a function"):
+        numbers(4).stream(2).map(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError, match=r"rng 'no' .* pass True or False"):
+        numbers(4).stream(2, seed=1).map(str, rng="no")  # type: ignore[call-overload]
+
+
+def test_small_batches_are_read_and_mapped_together() -> None:
+    calls: list[int] = []
+
+    class Counted(list[int]):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            calls.append(len(indices))
+            return indices
+
+    assert len(list(cachelayer.wrap(Counted(range(600)), identity="c").stream(2).map(int))) == 300
+    assert max(calls) > 100

@@ -1,0 +1,417 @@
+"""Reading ahead: threads that end, errors that arrive in their place, forks that go on."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import SourceError
+from cachelayer.streams.block_plan import Plan, Reading
+from cachelayer.streams.pace import Pace
+from cachelayer.streams.prefetch import Prefetcher
+
+DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
+
+
+FOREIGN: set[threading.Thread] = set()
+"""Threads of iterators that other tests still hold."""
+
+
+def prefetch_threads() -> list[threading.Thread]:
+    found = {thread for thread in threading.enumerate() if thread.name.startswith("cachelayer-prefetch")}
+    return sorted(found - FOREIGN, key=lambda thread: thread.name)
+
+
+def assert_they_end(threads: list[threading.Thread]) -> None:
+    assert threads
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def _only_own_threads() -> None:
+    gc.collect()
+    FOREIGN.clear()
+    FOREIGN.update(prefetch_threads())
+
+
+class Records:
+    """Records that fail, and that know who read them."""
+
+    def __init__(self, n: int, fail_at: int | None = None, error: type[BaseException] = OSError) -> None:
+        self.n = n
+        self.fail_at = fail_at
+        self.error = error
+        self.readers: list[str] = []
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        self.readers.append(threading.current_thread().name)
+        self.read.append(index)
+        if index == self.fail_at:
+            raise self.error(f"record {index} is gone")
+        return index
+
+    def stream(self, batch: int | None = None, **arguments: Any) -> Any:
+        return cachelayer.wrap(self, identity="records").stream(batch, **arguments)
+
+
+def test_without_prefetch_the_caller_reads() -> None:
+    records = Records(10)
+    before = threading.active_count()
+    assert list(records.stream(prefetch=0)) == list(range(10))
+    assert set(records.readers) == {threading.current_thread().name}
+    assert threading.active_count() == before
+
+
+def test_with_prefetch_another_thread_reads_ahead() -> None:
+    records = Records(10_000)
+    iterator = iter(records.stream(1000, prefetch=3))
+    assert not records.read
+    next(iterator)
+    assert prefetch_threads()
+    assert len(list(iterator)) == 9
+    assert any(name.startswith("cachelayer-prefetch") for name in records.readers)
+    assert sorted(records.read) == list(range(10_000))
+
+
+def test_who_would_wait_loads_what_the_thread_has_not_come_to() -> None:
+    waiting = threading.Event()
+
+    class Slow(Records):
+        def __getitem__(self, index: int) -> int:
+            if threading.current_thread() is threading.main_thread():
+                waiting.set()
+            elif index < 1000:
+                assert waiting.wait(60)
+            return super().__getitem__(index)
+
+    def load(position: int, out: list[int], _: Reading) -> None:
+        out.extend(slow[index] for index in range(position, position + 1000))
+
+    def plan(position: int, _: int) -> Plan[int] | None:
+        return (
+            Plan(position, range(position + 1, position + 1001), partial(load, position)) if position < 4000 else None
+        )
+
+    slow = Slow(4_000)
+    prefetcher = Prefetcher(plan, 3, Pace(1, 1, 1), helps=True)
+    loaded: list[int] = []
+    while (found := prefetcher.block(len(loaded))) is not None:
+        loaded += found.items
+    assert loaded == list(range(4_000))
+
+
+def test_objects_that_are_wrapped_are_read_by_one_thread_at_a_time() -> None:
+    class Exclusive(Records):
+        busy = False
+
+        def __getitem__(self, index: int) -> int:
+            assert not self.busy
+            self.busy = True
+            os.sched_yield()
+            self.busy = False
+            return index
+
+    assert list(Exclusive(20_000).stream(prefetch=4)) == list(range(20_000))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_reading_ahead_has_a_limit(depth: int) -> None:
+    records = Records(100_000)
+    iterator = iter(records.stream(2000, prefetch=depth))
+    next(iterator)
+    threads = prefetch_threads()
+    del iterator
+    assert_they_end(threads)
+    assert len(records.read) <= (1 + depth) * 2000
+
+
+def test_the_thread_ends_with_its_iterator() -> None:
+    iterator = iter(Records(10_000).stream(10))
+    next(iterator)
+    threads = prefetch_threads()
+    del iterator
+    assert_they_end(threads)
+
+
+def test_the_thread_ends_with_an_exhausted_iterator() -> None:
+    stream = Records(100).stream(10)
+    threads = []
+    for _ in stream:
+        threads = prefetch_threads()
+    assert_they_end(threads)
+
+
+def test_the_thread_of_an_iterator_in_a_cycle_ends_with_it() -> None:
+    cycle: list[Any] = [iter(Records(10_000).stream(10))]
+    cycle.append(cycle)
+    next(cycle[0])
+    threads = prefetch_threads()
+    del cycle
+    gc.collect()
+    assert_they_end(threads)
+
+
+def test_the_thread_ends_after_an_error_without_a_collection() -> None:
+    iterator = iter(Records(100, fail_at=0).stream(10))
+    gc.disable()
+    try:
+        # Not with pytest.raises, which keeps the traceback and thereby the iterator.
+        try:
+            next(iterator)
+        except OSError:
+            threads = prefetch_threads()
+        del iterator
+        assert_they_end(threads)
+    finally:
+        gc.enable()
+
+
+@DEPTHS
+@pytest.mark.parametrize("batch", [1, 10])
+def test_an_error_comes_in_its_place_and_the_iterator_goes_on(prefetch: int, batch: int) -> None:
+    records = Records(100, fail_at=55)
+    iterator = iter(records.stream(batch, prefetch=prefetch))
+    whole = 55 // batch
+    assert [next(iterator).tolist()[0] for _ in range(whole)] == [step * batch for step in range(whole)]
+    for _ in range(3):
+        with pytest.raises(OSError, match="record 55 is gone"):
+            next(iterator)
+        assert iterator.get_state()["position"] == whole * batch
+    records.fail_at = None
+    assert [record for rest in iterator for record in rest.tolist()] == list(range(whole * batch, 100))
+
+
+@DEPTHS
+def test_a_step_that_fails_can_be_passed_over(prefetch: int) -> None:
+    iterator = iter(Records(100, fail_at=55).stream(10, prefetch=prefetch))
+    seen: list[int] = []
+    while True:
+        try:
+            seen += next(iterator).tolist()
+        except OSError:
+            state = iterator.get_state()
+            iterator.set_state({**state, "position": state["position"] + 10})
+        except StopIteration:
+            break
+    assert seen == [*range(50), *range(60, 100)]
+
+
+@DEPTHS
+def test_unbatched_errors_lose_and_repeat_nothing(prefetch: int) -> None:
+    records = Records(2000, fail_at=1555)
+    iterator = iter(records.stream(prefetch=prefetch))
+    seen: list[int] = []
+    with pytest.raises(OSError, match="record 1555 is gone"):
+        seen.extend(iterator)
+    assert iterator.get_state()["position"] == len(seen) == 1555
+    records.fail_at = None
+    seen.extend(iterator)
+    assert seen == list(range(2000))
+
+
+@DEPTHS
+@pytest.mark.parametrize("batch", [None, 10])
+def test_records_that_raise_stop_iteration_do_not_end_the_stream(prefetch: int, batch: int | None) -> None:
+    iterator = iter(Records(100, fail_at=0, error=StopIteration).stream(batch, prefetch=prefetch))
+    with pytest.raises(RuntimeError):
+        next(iterator)
+
+
+@DEPTHS
+def test_too_few_items_are_an_error(prefetch: int) -> None:
+    class Forgetful(Records):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return indices[:-1]
+
+    with pytest.raises(SourceError, match=r"Forgetful\.__getitems__ returned 0 items for 1"):
+        list(Forgetful(100).stream(prefetch=prefetch))
+
+
+def test_going_elsewhere_forgets_what_was_read_ahead() -> None:
+    iterator = iter(Records(10_000).stream(500, prefetch=3))
+    begin = iterator.get_state()
+    for _ in range(5):
+        iterator.set_state({**begin, "position": 9000})
+        assert next(iterator)[0] == 9000
+        iterator.set_state(begin)
+        assert next(iterator)[0] == 0
+
+
+def test_many_iterators_read_at_once() -> None:
+    records = Records(5000)
+    iterators = [iter(records.stream(100, shuffle=True, seed=seed)) for seed in range(8)]
+    for parts in zip(*iterators, strict=True):
+        assert len({part.tobytes() for part in parts}) == 8
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("leave", ["", "sys.exit()", "del iterator", "raise SystemExit(0)"])
+def test_the_interpreter_ends_with_an_iterator_open(leave: str, tmp_path: Path) -> None:
+    cachelayer.Storage(tmp_path).submit(range(10_000), "numbers", "v1")
+    script = f"""
+import sys
+import cachelayer
+ref = cachelayer.Storage(sys.argv[1]).fetch("numbers@v1")
+iterator = iter(ref.stream(100, shuffle=True, seed=0, num_epochs=None, prefetch=4))
+print(len(next(iterator)))
+{leave}
+"""
+    done = run(script, str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "100\n", "")
+
+
+def test_the_interpreter_ends_with_an_iterator_open_in_a_thread() -> None:
+    script = """
+import threading
+import cachelayer
+
+def work():
+    for batch in cachelayer.wrap(range(1000), identity="numbers").stream(10, num_epochs=None):
+        begun.set()
+
+begun = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+
+
+def in_a_fork(work: Any) -> Any:
+    """What ``work`` returns in a child process."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 and newer warn of forks of processes that have threads: this is the case to be tested.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(work(), file)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        result = file.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return pickle.loads(result)
+
+
+@DEPTHS
+def test_a_forked_child_and_its_parent_both_go_on(prefetch: int) -> None:
+    iterator = iter(Records(5000).stream(100, shuffle=True, seed=2, prefetch=prefetch))
+    expected = [batch.tolist() for batch in Records(5000).stream(100, shuffle=True, seed=2)]
+    for step in range(3):
+        assert next(iterator).tolist() == expected[step]
+    assert in_a_fork(lambda: [batch.tolist() for batch in iterator]) == expected[3:]
+    assert [batch.tolist() for batch in iterator] == expected[3:]
+
+
+def test_a_forked_child_sets_its_iterator_back() -> None:
+    iterator = iter(Records(5000).stream(100, prefetch=3))
+    begin = iterator.get_state()
+    next(iterator)
+
+    def again() -> list[int]:
+        iterator.set_state(begin)
+        found: list[int] = next(iterator).tolist()
+        return found
+
+    assert in_a_fork(again) == list(range(100))
+
+
+def test_a_forked_child_goes_on_with_cached_records(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit(range(5000), "numbers", "v1", shard_bytes=4000)
+    iterator = iter(ref.stream(100, shuffle=True, seed=2))
+    first = next(iterator).tolist()
+    theirs = in_a_fork(lambda: [record for batch in iterator for record in batch.tolist()])
+    ours = [record for batch in iterator for record in batch.tolist()]
+    assert theirs == ours
+    assert sorted(first + ours) == list(range(5000))
+
+
+def test_a_forked_child_ends_as_usual() -> None:
+    script = """
+import os, sys, warnings
+import cachelayer
+
+warnings.simplefilter("ignore")
+iterator = iter(cachelayer.wrap(range(10_000), identity="numbers").stream(100, num_epochs=None))
+next(iterator)
+child = os.fork()
+next(iterator)
+if child == 0:
+    sys.exit(3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = run(script)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+@DEPTHS
+def test_a_copy_of_an_iterator_goes_its_own_way(prefetch: int) -> None:
+    iterator = iter(cachelayer.wrap(list(range(100)), identity="n").stream(5, prefetch=prefetch))
+    next(iterator)
+    other, third = copy.copy(iterator), pickle.loads(pickle.dumps(iterator))
+    assert next(other).tolist() == next(iterator).tolist() == next(third).tolist() == [5, 6, 7, 8, 9]
+    assert len(list(other)) == len(list(iterator)) == 18
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+@pytest.mark.parametrize("batch", [None, 5])
+def test_threads_that_share_an_iterator_get_each_item_once(prefetch: int, batch: int | None) -> None:
+    iterator = iter(Records(3000).stream(batch, prefetch=prefetch))
+    found: list[list[Any]] = [[] for _ in range(4)]
+    threads = [threading.Thread(target=each.extend, args=(iterator,)) for each in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    together = [int(record) for each in found for item in each for record in np.ravel(item)]
+    assert sorted(together) == list(range(3000))
+
+
+@DEPTHS
+def test_a_function_of_batches_that_fails_is_called_again_and_nothing_is_lost(prefetch: int) -> None:
+    failures = [3, 3, 11]
+
+    def fails_at_times(batch: Any) -> Any:
+        if failures and batch[0] == failures[0] * 4:
+            failures.pop(0)
+            raise OSError("not now")
+        return batch
+
+    iterator = iter(Records(100).stream(4, prefetch=prefetch).map_batches(fails_at_times))
+    seen: list[int] = []
+    raised = 0
+    while True:
+        try:
+            seen += next(iterator).tolist()
+        except OSError:
+            raised += 1
+            assert iterator.position == len(seen)
+        except StopIteration:
+            break
+    assert (seen, raised) == (list(range(100)), 3)

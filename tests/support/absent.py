@@ -1,0 +1,62 @@
+"""Test files that import a package which is not installed: they are left out, as with the extra `test-core`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+
+from repository import ROOT, SUPPORT, TESTS
+
+ADAPTERS = ROOT / "adapters"
+# What the extra `test` brings beyond `test-core`. Any other package that is missing fails the tests that import it.
+OPTIONAL = {
+    "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "keras", "moto", "mypy", "obstore",
+    "optax", "orbax", "pandas", "polars", "pyarrow", "ray", "s3fs", "sklearn", "soundfile", "soxr", "tensorflow",
+    "tensorflow_datasets", "tensorpack", "torch", "torchdata", "uvloop", "webdataset",
+}  # fmt: skip
+
+
+def left_out() -> dict[Path, frozenset[str]]:
+    """Return the test files that cannot be imported here, each with the packages that it lacks."""
+    if all(map(find_spec, OPTIONAL)):
+        return {}
+    lacking = {path: absent(path) for path in sorted(TESTS.rglob("test_*.py"))}
+    return {path: names for path, names in lacking.items() if names}
+
+
+@cache
+def absent(path: Path) -> frozenset[str]:
+    """Return the packages that a file imports at its top, itself or by way of our own modules, and that are absent."""
+    found: set[str] = set()
+    for name in _imported(path):
+        own = _own(name)
+        if own:
+            found |= absent(own)
+        elif (package := name.partition(".")[0]) in OPTIONAL and not find_spec(package):
+            found.add(package)
+    return frozenset(found)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Yield the names that a file imports while it is imported itself, be it in a `try` or a `with`."""
+    top = ast.parse(path.read_text(encoding="utf-8")).body
+    for node in chain(top, *(each.body for each in top if isinstance(each, ast.Try | ast.With))):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def _own(name: str) -> Path | None:
+    """Return the file of a module of the tests or of an adapter."""
+    parts = name.split(".")
+    file = (
+        ADAPTERS / f"{parts[2]}.py"
+        if parts[:2] == ["cachelayer", "adapters"] and parts[2:]
+        else SUPPORT / f"{parts[0]}.py"
+    )
+    return file if file.exists() else None

@@ -1,0 +1,68 @@
+"""What tests of JAX share, without JAX: a process that has started it can neither fork nor change its devices."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repository import ROOT
+
+RECORDS, BATCH, EPOCHS, SEED = 100, 8, 2, 3
+STEPS = EPOCHS * (RECORDS // BATCH)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a child does.
+
+    Args:
+        task: "train", or "meshes".
+        process: its number among ``processes``.
+        port: where process 0 coordinates them.
+        data: folder of the cached records.
+        checkpoints: folder of the checkpoints, the same for all.
+        log: file of its lines.
+        save: the step before which it saves.
+        stop: the step before which it says "stopped", and waits to be killed.
+    """
+
+    task: str
+    process: int
+    processes: int
+    port: int
+    data: str
+    checkpoints: str
+    log: str
+    save: int | None = None
+    stop: int | None = None
+
+
+def assert_tests_pass(file: str, *, devices: int = 1) -> None:
+    """Whether all tests of a file in this folder pass, in a process of their own, on so many CPU devices."""
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).with_name(file))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_page(name: str) -> None:
+    """Run the code of a page in docs/, one block after the other; what they print is what the page shows."""
+    page = ROOT / "docs" / name
+    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    names: dict[str, Any] = {}
+    for code, output in blocks:
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code, str(page), "exec"), names)
+        assert printed.getvalue() == output

@@ -1,0 +1,409 @@
+"""New versions from old: records put behind, or some of them kept, without a copy."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import ArraySpec, ImageSpec, Storage
+from cachelayer.objects import paths
+
+SHARD_BYTES = 2000
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def rows(start: int, stop: int) -> dict[str, Any]:
+    numbers = np.arange(start, stop)
+    return {"x": numbers, "image": (numbers[:, None] % 251).astype(np.uint8).repeat(7, 1)}
+
+
+def submit(storage: Storage, stop: int = 100) -> cachelayer.DataRef[Any]:
+    return storage.submit(rows(0, stop), "d", "v1", shard_bytes=SHARD_BYTES)
+
+
+def values(ref: cachelayer.DataRef[Any]) -> list[int]:
+    found: list[int] = ref.read(range(len(ref)))["x"].tolist()
+    return found
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("shard-*")}
+
+
+def test_appended_records_come_behind_those_of_the_base_whose_shards_are_not_touched(
+    storage: Storage, tmp_path: Path
+) -> None:
+    base = submit(storage)
+    before = files(tmp_path)
+    ref = storage.append("d", "v1", "v2", rows(100, 130), shard_bytes=SHARD_BYTES)
+    assert values(ref) == list(range(130))
+    assert (ref.dataset_version, ref.element_spec) == ("v2", base.element_spec)
+    assert before.items() <= files(tmp_path).items()
+    assert len(base) == len(storage.fetch("d", "v1")) == 100
+    assert storage.verify("d", "v2")
+    assert ref.provenance["base"] == {"version": "v1", "digest": base.digest, "records": 100}
+
+
+def test_the_digest_depends_on_the_records_and_cuts_and_not_on_how_they_came(tmp_path: Path) -> None:
+    digests = []
+    for name in ("a", "b"):
+        storage = Storage(tmp_path / name)
+        submit(storage)
+        digests.append(storage.append("d", "v1", "v2", rows(100, 130)).digest)
+    assert len(set(digests)) == 1
+    assert storage.append("d", "v1", "other", rows(101, 131)).digest != digests[0]
+
+
+def test_what_is_appended_to_what_was_appended_comes_last(storage: Storage) -> None:
+    submit(storage, 10)
+    storage.append("d", "v1", "v2", rows(10, 20))
+    storage.append("d", "latest", "v3", rows(20, 25))
+    assert values(storage.fetch("d", "v3")) == list(range(25))
+    assert storage.fetch("d", "v3")._base.segments == (10, 10, 5)
+
+
+def test_no_record_moves_to_another_part_of_a_split_when_more_are_appended(storage: Storage) -> None:
+    shares = {"train": 0.8, "test": 0.2}
+    before = {name: set(values(part)) for name, part in submit(storage).split(shares, seed=3).items()}
+    after = storage.append("d", "v1", "v2", rows(100, 150)).split(shares, seed=3)
+    for name, part in after.items():
+        assert before[name] < set(values(part))
+        assert set(values(part)) - before[name] <= set(range(100, 150))
+    assert Counter(value for part in after.values() for value in values(part)) == Counter(range(150))
+
+
+def test_appending_nothing_gives_the_same_data(storage: Storage) -> None:
+    base = submit(storage)
+    assert storage.append("d", "v1", "v2", rows(5, 5), allow_empty=True).digest == base.digest
+    assert storage.append("d", "v1", "v3", iter([]), allow_empty=True).digest == base.digest
+
+
+def test_what_is_appended_to_an_empty_version_is_all(storage: Storage) -> None:
+    storage.submit([], "d", "v1", allow_empty=True)
+    assert values(storage.append("d", "v1", "v2", rows(0, 5))) == [0, 1, 2, 3, 4]
+
+
+OTHERS: dict[str, tuple[Any, str]] = {
+    "another dtype": (
+        {**rows(0, 3), "x": np.zeros(3, np.int32)},
+        r"\['x'\] is ArraySpec\(int32\), in the version Array",
+    ),
+    "another shape": (
+        {**rows(0, 3), "image": np.zeros((3, 8), np.uint8)},
+        r"\['image'\] is ArraySpec\(uint8, \(8,\)\)",
+    ),
+    "a leaf more": ({**rows(0, 3), "y": np.zeros(3)}, r"\['y'\] is ArraySpec\(float64\) and not in the version"),
+    "a leaf less": ({"x": np.arange(3)}, r"\['image'\] is missing"),
+}
+
+
+@pytest.mark.parametrize(("source", "told"), OTHERS.values(), ids=OTHERS)
+def test_another_element_spec_is_refused_with_each_difference(
+    storage: Storage, tmp_path: Path, source: Any, told: str
+) -> None:
+    submit(storage)
+    before = sorted(tmp_path.rglob("shard-*"))
+    with pytest.raises(cachelayer.InvalidArgumentError, match=rf"cannot be appended to d@v1.*{told}"):
+        storage.append("d", "v1", "v2", source)
+    assert list(storage.versions("d")) == ["v1"]
+    assert sorted(tmp_path.rglob("shard-*")) == before
+
+
+def test_an_element_that_does_not_fit_the_base_is_named(storage: Storage) -> None:
+    submit(storage)
+    good = {"x": 1, "image": np.zeros(7, np.uint8)}
+    with pytest.raises(cachelayer.ElementError, match=r"record 1, leaf \['x'\]: expected int64"):
+        storage.append("d", "v1", "v2", [good, {**good, "x": "one"}])
+
+
+def test_a_spec_of_ones_own_is_refused(storage: Storage) -> None:
+    submit(storage)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="leave it out"):
+        storage.append("d", "v1", "v2", rows(0, 3), element_spec={"x": "int64"})
+
+
+def test_leaves_that_are_none_in_what_comes_later_become_nullable(storage: Storage) -> None:
+    storage.submit([{"x": 1}, {"x": 2}], "d", "v1")
+    ref = storage.append("d", "v1", "v2", [{"x": None}, {"x": 4}])
+    assert [element["x"] for element in ref] == [1, 2, None, 4]
+    assert ref.element_spec == {"x": ArraySpec(np.dtype("int64"), nullable=True)}
+    again = storage.append("d", "v2", "v3", [{"x": 5}])
+    assert [element["x"] for element in again] == [1, 2, None, 4, 5]
+    assert again.element_spec == ref.element_spec
+
+
+def test_images_are_appended_as_their_bytes(storage: Storage) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow comes with an extra")
+    path = Path(storage.url) / "one.png"
+    image.fromarray(np.full((2, 3, 3), 9, np.uint8)).save(path)
+    storage.submit([{"i": path.read_bytes()}], "d", "v1", element_spec={"i": ImageSpec()})
+    ref = storage.append("d", "v1", "v2", [{"i": path.read_bytes()}])
+    assert ref[1]["i"].tolist() == np.full((2, 3, 3), 9).tolist()
+
+
+def test_metadata_is_inherited_and_what_is_given_goes_over_it(storage: Storage) -> None:
+    storage.submit([1], "d", "v1", metadata={"license": "x", "by": "me"})
+    assert storage.append("d", "v1", "v2", [2], metadata={"by": "you"}).metadata == {"license": "x", "by": "you"}
+    assert storage.derive("d", "v2", "v3", keep=[0], metadata={"n": 1}).metadata == {
+        "license": "x",
+        "by": "you",
+        "n": 1,
+    }
+
+
+KEEPS: dict[str, tuple[Any, list[int]]] = {
+    "a slice": (slice(10, 50, 4), list(range(10, 50, 4))),
+    "backwards": (slice(None, None, -1), list(range(99, -1, -1))),
+    "all": (slice(None), list(range(100))),
+    "none": ([], []),
+    "indices": ([3, 1, -1], [3, 1, 99]),
+    "an array": (np.array([7, 7, 7]), [7, 7, 7]),
+    "a range": (range(5, 9), [5, 6, 7, 8]),
+    "a mask": (np.arange(100) % 10 == 0, list(range(0, 100, 10))),
+    "a list of bools": ([True, False] * 50, list(range(0, 100, 2))),
+}
+
+
+@pytest.mark.parametrize(("keep", "expected"), KEEPS.values(), ids=KEEPS)
+def test_a_derived_version_has_the_records_that_were_kept_in_their_order(
+    storage: Storage, tmp_path: Path, keep: Any, expected: list[int]
+) -> None:
+    base = submit(storage)
+    before = files(tmp_path)
+    ref = storage.derive("d", "v1", "v2", keep=keep, description="some", allow_empty=not expected)
+    assert values(ref) == expected
+    assert [element["x"] for element in storage.fetch("d", "v2")] == expected
+    assert ref.digest == base.select(np.array(expected, np.int64)).digest
+    assert cachelayer.open(ref.reference).digest == ref.digest == storage.versions("d")["v2"].digest
+    assert storage.versions("d")["v2"].records == len(ref) == len(expected)
+    assert files(tmp_path) == before
+    assert storage.verify("d", "v2")
+    assert ref.provenance["description"] == "some"
+
+
+@pytest.mark.parametrize(
+    ("keep", "error"),
+    [
+        ([100], cachelayer.RecordIndexError),
+        ([1.5], cachelayer.InvalidTypeError),
+        ("v1", cachelayer.InvalidTypeError),
+        (np.ones(99, bool), cachelayer.InvalidArgumentError),
+        (3, cachelayer.InvalidTypeError),
+    ],
+)
+def test_what_tells_no_records_is_refused(storage: Storage, keep: Any, error: type[Exception]) -> None:
+    submit(storage)
+    with pytest.raises(error):
+        storage.derive("d", "v1", "v2", keep=keep)
+    assert list(storage.versions("d")) == ["v1"]
+
+
+@pytest.mark.parametrize("name", ["auto", "latest"])
+def test_a_new_version_has_a_name_of_its_own(storage: Storage, tmp_path: Path, name: str) -> None:
+    submit(storage)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(cachelayer.InvalidArgumentError, match=name):
+        storage.append("d", "v1", name, rows(100, 101))
+    with pytest.raises(cachelayer.InvalidArgumentError, match=name):
+        storage.derive("d", "v1", name, keep=[0])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@settings(deadline=None, max_examples=25)
+@given(steps=st.lists(st.one_of(st.integers(0, 5), st.lists(st.integers(0, 30), max_size=8)), max_size=5))
+def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int | list[int]]
+) -> None:
+    storage = Storage(tmp_path_factory.mktemp("s"))
+    model = list(range(4))
+    storage.submit({"x": np.array(model)}, "d", "v0", shard_bytes=200)
+    fresh = 4
+    for number, step in enumerate(steps):
+        if isinstance(step, int):
+            more = list(range(fresh, fresh + step))
+            fresh += step
+            model = model + more
+            source = {"x": np.array(more, np.int64)}
+            storage.append("d", f"v{number}", f"v{number + 1}", source, shard_bytes=200, allow_empty=True)
+        else:
+            keep = [index % len(model) for index in step] if model else []
+            model = [model[index] for index in keep]
+            storage.derive("d", f"v{number}", f"v{number + 1}", keep=keep, allow_empty=True)
+    ref = storage.fetch("d", f"v{len(steps)}")
+    assert values(ref) == model
+    assert storage.verify("d", f"v{len(steps)}")
+    shutil.rmtree(storage.url)
+
+
+def test_a_view_of_a_derived_version_and_a_version_derived_from_it_have_one_digest(storage: Storage) -> None:
+    submit(storage)
+    ref = storage.derive("d", "v1", "v2", keep=range(0, 100, 3))
+    assert ref[5:9].digest == storage.derive("d", "v2", "v3", keep=slice(5, 9)).digest
+
+
+def test_a_derived_version_streams_splits_and_pickles_like_any_other(storage: Storage) -> None:
+    submit(storage)
+    keep = np.random.default_rng(0).permutation(100)[:40]
+    ref = storage.derive("d", "v1", "v2", keep=keep)
+    seen = np.concatenate([batch["x"] for batch in ref.stream(7, shuffle=True, seed=1)])
+    assert sorted(seen) == sorted(keep)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(len, (ref,)) == 40
+        assert [element["x"] for element in pool.apply(ref.__getitems__, ([0, 39],))] == [keep[0], keep[39]]
+
+
+def test_shared_shards_live_until_the_last_version_that_names_them_is_deleted(storage: Storage, tmp_path: Path) -> None:
+    submit(storage)
+    storage.append("d", "v1", "v2", rows(100, 130))
+    storage.derive("d", "v2", "v3", keep=[129, 0])
+    storage.delete("d", "v1", grace=0)
+    storage.gc(grace=0)
+    storage.delete("d", "v2", grace=0)
+    storage.gc(grace=0)
+    assert values(storage.fetch("d", "v3")) == [129, 0]
+    assert storage.verify("d", "v3")
+    storage.delete("d", "v3", grace=0)
+    assert not list(tmp_path.rglob("shard-*"))
+    assert not list(tmp_path.rglob("kept.i64"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\1" * 16, b"\0" * 24])
+def test_kept_numbers_that_changed_are_found(storage: Storage, tmp_path: Path, damage: bytes) -> None:
+    submit(storage)
+    storage.derive("d", "v1", "v2", keep=[5, 3, 4])
+    (path,) = tmp_path.rglob("kept.i64")
+    path.write_bytes(damage)
+    with pytest.raises(cachelayer.CorruptionError):
+        Storage(tmp_path).fetch("d", "v2")
+    assert not Storage(tmp_path).verify("d", "v2")
+    path.unlink()
+    with pytest.raises(cachelayer.CorruptionError, match="kept"):
+        Storage(tmp_path).fetch("d", "v2")
+
+
+@pytest.mark.parametrize("version", ["v1", "stable"])
+def test_a_name_that_is_taken_is_refused(storage: Storage, tmp_path: Path, version: str) -> None:
+    submit(storage)
+    storage.tag("d", "v1", "stable")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(cachelayer.AlreadyExistsError):
+        storage.append("d", "v1", version, rows(0, 1))
+    with pytest.raises(cachelayer.AlreadyExistsError):
+        storage.derive("d", "v1", version, keep=[0])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_base_that_does_not_exist_is_named(storage: Storage) -> None:
+    with pytest.raises(cachelayer.DatasetNotFoundError):
+        storage.append("d", "v1", "v2", rows(0, 1))
+    submit(storage)
+    with pytest.raises(cachelayer.VersionNotFoundError, match="v7"):
+        storage.append("d", "v7", "v8", rows(0, 1))
+
+
+def test_a_base_that_is_deleted_meanwhile_ends_the_append_and_nothing_is_left(storage: Storage, tmp_path: Path) -> None:
+    submit(storage)
+
+    def more() -> Iterator[dict[str, Any]]:
+        yield {"x": 1, "image": np.zeros(7, np.uint8)}
+        storage.delete("d", "v1", grace=0)
+
+    with pytest.raises(cachelayer.VersionNotFoundError, match="d@v1 was deleted while 'v2' was made from it"):
+        storage.append("d", "v1", "v2", more())
+    assert storage.versions("d") == {}
+    assert not list(tmp_path.rglob("shard-*"))
+
+
+def _append(url: str, options: dict[str, Any] | None, version: str, start: int, outcomes: Any) -> None:
+    storage = Storage(url, storage_options=options)
+    try:
+        ref = storage.append("d", "v1", version, rows(start, start + 10))
+        outcomes.put((version, start, ref.digest))
+    except cachelayer.AlreadyExistsError:
+        outcomes.put((version, start, None))
+
+
+def race(url: str, options: dict[str, Any] | None, versions: list[str]) -> list[tuple[str, int, str | None]]:
+    context = multiprocessing.get_context("spawn")
+    outcomes = context.Queue()
+    starts = [100 * (number + 1) for number in range(len(versions))]
+    each = [
+        context.Process(target=_append, args=(url, options, version, start, outcomes))
+        for version, start in zip(versions, starts, strict=True)
+    ]
+    for process in each:
+        process.start()
+    found = [outcomes.get(timeout=120) for _ in each]
+    for process in each:
+        process.join()
+    return found
+
+
+def test_of_racing_appends_under_one_name_one_wins_and_others_under_other_names_lose_nothing(
+    storage: Storage, tmp_path: Path
+) -> None:
+    submit(storage)
+    found = race(storage.url, None, ["v2", "v2", "v3"])
+    won = {version: start for version, start, digest in found if digest is not None}
+    assert won.keys() == {"v2", "v3"}
+    for version, start in won.items():
+        assert values(storage.fetch("d", version)) == [*range(100), *range(start, start + 10)]
+        assert storage.verify("d", version)
+    built = {paths.attempt_of(info.manifest) for info in storage.versions("d").values()}
+    assert {path.name for path in (tmp_path / "d" / "_builds").iterdir()} == built
+
+
+def _die_before_the_entry(url: str) -> None:
+    storage = Storage(url)
+
+    def more() -> Iterator[dict[str, Any]]:
+        yield {"x": 1, "image": np.zeros(7, np.uint8)}
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    storage.append("d", "v1", "v2", more())
+
+
+def test_an_append_that_is_killed_leaves_the_base_and_no_version(storage: Storage, tmp_path: Path) -> None:
+    submit(storage)
+    before = files(tmp_path)
+    process = multiprocessing.get_context("spawn").Process(target=_die_before_the_entry, args=(storage.url,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert list(storage.versions("d")) == ["v1"]
+    storage.gc(grace=0)
+    assert files(tmp_path) == before
+    assert storage.verify("d", "v1")
+
+
+def test_everything_works_in_an_object_store(server: Server, tmp_path: Path) -> None:
+    options, url = server.storage_options(), server.url(new_bucket(server))
+    storage = Storage(url, storage_options=options, local_cache=tmp_path)
+    base = submit(storage)
+    assert values(storage.append("d", "v1", "v2", rows(100, 110))) == list(range(110))
+    derived = storage.derive("d", "v2", "v3", keep=[105, 3, 3])
+    other = Storage(url, storage_options=options, local_cache_bytes=0)
+    assert values(other.fetch("d", "v3")) == [105, 3, 3]
+    assert other.fetch("d", "v3").digest == derived.digest
+    assert other.verify("d", "v3", progress=False)
+    storage.delete("d", "v1", grace=0)
+    storage.delete("d", "v2", grace=0)
+    assert values(Storage(url, storage_options=options, local_cache_bytes=0).fetch("d", "v3")) == [105, 3, 3]
+    assert base.digest

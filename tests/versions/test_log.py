@@ -1,0 +1,222 @@
+"""The log: one entry after another, none lost, none half."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_entries import commit
+
+from cachelayer import AlreadyExistsError, BuildRevokedError, CorruptionError, FormatError, StorageError
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
+
+INFO = VersionInfo("v1", "_builds/a1/manifest.json", "0" * 64, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
+    lambda name: name != "latest" and not name.startswith("sha256")
+)
+SNAPSHOTS = st.builds(
+    Snapshot,
+    sequence=st.integers(1, 10**10),
+    versions=st.lists(NAMES, unique=True, max_size=4).map(lambda names: {n: replace(INFO, version=n) for n in names}),
+    tags=st.dictionaries(NAMES, NAMES, max_size=3),
+    revoked=st.frozensets(NAMES, max_size=3),
+    adopted=st.dictionaries(NAMES, NAMES, max_size=3),
+    event=st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(), max_size=3),
+)
+
+
+@given(snapshot=SNAPSHOTS)
+def test_an_entry_is_read_as_it_was_written(snapshot: Snapshot) -> None:
+    again = Snapshot.decode(snapshot.encode("token"), "entry", snapshot.sequence)
+    assert again == snapshot
+    assert list(again.versions) == list(snapshot.versions)
+
+
+def test_an_entry_cut_anywhere_is_refused() -> None:
+    raw = Snapshot(1, {"v1": INFO}, {"t": "v1"}, frozenset({"a0"}), {"kind": "tag"}).encode("token")
+    for length in range(len(raw)):
+        with pytest.raises(CorruptionError, match="entry: not a whole entry"):
+            Snapshot.decode(raw[:length], "entry", 1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"[]", b"3", b"null", b"{}", b'{"format": null}', b"[" * 100_000, b"\xff\xfe", b'{"format":1,"versions":[3]}'],
+)
+def test_what_is_no_entry_is_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptionError, match="not a whole entry"):
+        Snapshot.decode(raw, "entry", 1)
+
+
+def test_an_entry_of_a_newer_release_asks_for_an_update() -> None:
+    document = json.loads(Snapshot(1).encode("token"))
+    with pytest.raises(FormatError, match=r"format 2.*update cachelayer"):
+        Snapshot.decode(json.dumps({**document, "format": 2}).encode(), "entry", 1)
+
+
+def test_a_name_is_published_once_and_a_revoked_attempt_never() -> None:
+    head = Snapshot(versions={"v1": INFO}, tags={"best": "v1"}, revoked=frozenset({"a2"}))
+    for taken in ("v1", "best"):
+        with pytest.raises(AlreadyExistsError, match=taken):
+            head.with_version(replace(INFO, version=taken, manifest="_builds/a3/manifest.json"), {})
+    with pytest.raises(BuildRevokedError, match="a2"):
+        head.with_version(replace(INFO, version="v2", manifest="_builds/a2/manifest.json"), {})
+    assert list(head.with_version(replace(INFO, version="v0"), {}).versions) == ["v1", "v0"]
+
+
+def tag(log: Log, name: str) -> int:
+    return commit(log, lambda head: replace(head, tags={**head.tags, name: "v"})).sequence
+
+
+def test_no_entry_of_many_threads_is_lost(tmp_path: Path) -> None:
+    def write(who: int) -> list[int]:
+        log = Log(LocalStore(tmp_path), "d")
+        return [tag(log, f"{who}-{number}") for number in range(25)]
+
+    with ThreadPoolExecutor(8) as threads:
+        numbers = [number for written in threads.map(write, range(8)) for number in written]
+    assert sorted(numbers) == list(range(1, 201))
+    head = Log(LocalStore(tmp_path), "d").head()
+    assert (head.sequence, len(head.tags)) == (200, 200)
+
+
+def test_the_head_is_found_whatever_the_hint_says(tmp_path: Path) -> None:
+    log = Log(LocalStore(tmp_path), "d")
+    for number in range(12):
+        tag(log, str(number))
+    hint = tmp_path / paths.log_head("d")
+    chance = random.Random(0)
+    hints = [b"", b"0", b"-1", b"7", b"12", b"13", b"9" * 5000, "²".encode(), b" 3", b"nonsense", b"\0" * 8]
+    for raw in [*hints, *(chance.randbytes(3) for _ in range(20))]:
+        hint.write_bytes(raw)
+        assert Log(LocalStore(tmp_path), "d").head().sequence == 12
+    hint.unlink()
+    assert Log(LocalStore(tmp_path), "d").head().sequence == 12
+    assert tag(log, "next") == 13
+    assert hint.read_bytes() == b"13"
+
+
+def test_of_a_log_only_the_newest_entry_is_read(tmp_path: Path) -> None:
+    log = Log(LocalStore(tmp_path), "d")
+    for name in "abcd":
+        tag(log, name)
+    (tmp_path / paths.log_entry("d", 2)).write_bytes(b"damaged")
+    for hint in (b"1", b"2", b"3", b"4", b"9"):
+        (tmp_path / paths.log_head("d")).write_bytes(hint)
+        assert Log(LocalStore(tmp_path), "d").head().sequence == 4
+
+
+class WithoutHints(LocalStore):
+    """A store on which the hint at the head cannot be written."""
+
+    def put(self, name: str, data: bytes) -> None:
+        raise StorageError("no space is left on the disk")
+
+
+def test_a_hint_that_cannot_be_written_fails_no_commit(tmp_path: Path) -> None:
+    log = Log(WithoutHints(tmp_path), "d")
+    assert [tag(log, name) for name in "abc"] == [1, 2, 3]
+    assert sorted(log.head().tags) == list("abc")
+
+
+def test_a_decision_that_is_refused_appends_nothing(tmp_path: Path) -> None:
+    log = Log(LocalStore(tmp_path), "d")
+
+    def refuse(head: Snapshot) -> Any:
+        raise AlreadyExistsError("no")
+
+    with pytest.raises(AlreadyExistsError):
+        commit(log, refuse)
+    assert LocalStore(tmp_path).names("d") == []
+
+
+def test_a_lost_entry_is_an_error_and_no_older_head(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    log = Log(store, "d")
+    for name in "abc":
+        tag(log, name)
+    store.path(paths.log_entry("d", 3)).write_bytes(b"")
+    again = Log(store, "d")
+    with pytest.raises(CorruptionError, match=r"0000000003\.json"):
+        again.head()
+    with pytest.raises(CorruptionError):
+        tag(again, "d")
+
+
+class Asked(LocalStore):
+    """A store that counts what it is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked = 0
+
+    def read(self, name: str) -> bytes | None:
+        self.asked += 1
+        return super().read(name)
+
+    def exists(self, name: str) -> bool:
+        self.asked += 1
+        return super().exists(name)
+
+
+def test_what_was_seen_of_a_log_is_not_read_again(tmp_path: Path) -> None:
+    store = Asked(tmp_path)
+    log, other = Log(store, "d"), Log(LocalStore(tmp_path), "d")
+    assert log.head() == Snapshot()
+    for number in range(3):
+        tag(other, f"{number}")
+        tag(log, f"{number}-ours")
+        before = store.asked
+        assert log.head().sequence == 2 * number + 2
+        assert store.asked == before + 1
+    head, before = log.head(), store.asked
+    assert Log(store, "d").head() == head
+    assert store.asked == before + 3
+
+
+@pytest.mark.parametrize("said", [1, 3, 10**18])
+def test_an_entry_that_says_another_number_than_its_name_is_refused_at_once(tmp_path: Path, said: int) -> None:
+    store = Asked(tmp_path)
+    log = Log(store, "d")
+    tag(log, "a")
+    document = json.loads(Snapshot(2).encode("token"))
+    store.put(paths.log_entry("d", 2), json.dumps({**document, "sequence": said}).encode())
+    before = store.asked
+    for use in (lambda: Log(store, "d").head(), lambda: tag(Log(store, "d"), "b"), lambda: tag(log, "b")):
+        with pytest.raises(CorruptionError, match=rf"0002\.json: the entry says that it is number {said}.*restore"):
+            use()
+    assert store.asked < before + 20
+    assert store.names("d/_log") == ["0000000001.json", "0000000002.json", "head"]
+
+
+class AlwaysLost(Asked):
+    """A store in which another writer is quicker each time."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.put(name, Snapshot(int(Path(name).stem)).encode("theirs"))
+        return False
+
+
+def test_a_writer_that_loses_again_and_again_pauses_and_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    clock = iter(range(1000))
+    monkeypatch.setattr("time.monotonic", lambda: 10.0 * next(clock))
+    with pytest.raises(StorageError, match="for 300 s, other writers added every next entry first, up to 31"):
+        tag(Log(AlwaysLost(tmp_path), "d"), "a")
+    assert len(pauses) == 30
+    assert max(pauses) <= 2.0
+    assert max(pauses[:4]) <= 0.08
+    assert len(set(pauses)) == 30
