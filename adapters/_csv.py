@@ -107,7 +107,9 @@ class Csv:
     def _read_as(self, name: str) -> pa.DataType:
         """Return the type in which pyarrow reads a column: text for numbers, which are checked here."""
         kind = self._declared.get(name, pa.string())
-        return pa.string() if kinds.is_integer(kind) or kinds.is_floating(kind) else kind
+        is_number = kinds.is_integer(kind) or kinds.is_floating(kind)
+        is_moment = (kinds.is_timestamp(kind) or kinds.is_date(kind)) and not self._convert.timestamp_parsers
+        return pa.string() if is_number or is_moment else kind
 
     def schema(self, block: pa.RecordBatch) -> pa.Schema:
         """Return the types of the columns, inferred from the values of a block."""
@@ -136,7 +138,8 @@ class Csv:
             return column
         values = self._values(column)
         if field.name in self._declared:
-            values = pc.replace_substring(values, self._convert.decimal_point, ".")
+            if not kinds.is_temporal(field.type):
+                values = pc.replace_substring(values, self._convert.decimal_point, ".")
             numbers, place = _as_declared(values, field.type)
         else:
             place = pc.index(pc.fill_null(_held(values, field.type), fill_value=True), value=False).as_py()

@@ -1,4 +1,4 @@
-"""Check floats that are read from text: a fraction may be rounded, an integer never."""
+"""Check floats that are read from text: a fraction or exponent may be rounded, an integer never."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_INTEGER = r"^[-+]?[0-9]+(\.0*)?$"
+_INTEGER = r"^[-+]?[0-9]+$"
 _NOT_ZERO = r"^[-+]?[0.]*[1-9]"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow.types as kinds
 
 from cachelayer.adapters._exact_text import fits_float
 from cachelayer.adapters._files import File
-from cachelayer.adapters._json_lines import JsonLines, parsed
+from cachelayer.adapters._json_lines import JsonLines, lone_surrogates, parsed
 from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.errors import ElementError, InvalidTypeError
 
@@ -109,10 +110,12 @@ class DeclaredJsonLines:
                 fitting = middle
             except pa.ArrowException as earlier:
                 error, first_wrong = earlier, middle
+        record = first_wrong - 1
+        with suppress(ValueError, RecursionError):
+            for path, text in lone_surrogates(json.loads(block[record]), ""):
+                return ElementError("text in UTF-8", repr(text), path=path, record=record, hint="Correct the line.")
         reason = re.sub(r"\.?( in row \d+)?$", "", str(error))
-        return ElementError(
-            "an object with the declared columns", reason, record=first_wrong - 1, hint="Correct the line."
-        )
+        return ElementError("an object with the declared columns", reason, record=record, hint="Correct the line.")
 
     def _check_numbers(self, line: bytes, record: int) -> None:
         parsed([line], record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from cachelayer.builds.batches import BATCH_NBYTES
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WHOLE = 2**53
 _SCHEMA = "Pass schema= with all columns and their types, or correct the file."
 _BOM = b"\xef\xbb\xbf"
@@ -70,6 +72,10 @@ def _array(lines: list[bytes], kind: pa.DataType) -> pa.Array:
             return pa.array([_as_bytes(record) for record in records], _of_bytes(kind)).view(kind)
     except (pa.ArrowException, UnicodeError) as error:
         if len(lines) == 1:
+            for path, text in lone_surrogates(records[0], ""):
+                raise ElementError(
+                    "text in UTF-8", repr(text), path=path, record=0, hint="Correct the line."
+                ) from error
             raise ElementError("text in UTF-8", str(error), record=0, hint="Correct the line.") from error
     # Find the line that fails.
     for record, line in enumerate(lines):
@@ -78,6 +84,18 @@ def _array(lines: list[bytes], kind: pa.DataType) -> pa.Array:
         except ElementError as error:
             raise error.at(record=record) from error.__cause__
     raise ElementError(f"{kind}", "lines that pyarrow does not take")
+
+
+def lone_surrogates(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield text within a value that no UTF-8 stands for, with its path."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from lone_surrogates(part, f"{path}[{name!r}]")
+    elif isinstance(value, list):
+        for item in value:
+            yield from lone_surrogates(item, path)
+    elif isinstance(value, str) and _SURROGATE.search(value):
+        yield path, value
 
 
 def _as_bytes(value: Any) -> Any:

@@ -61,6 +61,7 @@ NUMBERS = st.one_of(
 @given(number=NUMBERS, kind=st.sampled_from(sorted(TYPES)))
 @example(number="9007199254740993", kind="float64")
 @example(number="16777217", kind="float32")
+@example(number="16777217.0", kind="float32")
 @example(number="2049", kind="float16")
 @example(number="1e400", kind="float64")
 @example(number="1e-400", kind="float64")

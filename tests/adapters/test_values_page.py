@@ -14,5 +14,6 @@ def test_the_page_shows_the_verdicts_that_are_tested() -> None:
 
 
 def test_every_column_of_the_page_has_its_tests() -> None:
-    tests = "".join(path.read_text() for path in (TESTS / "adapters").glob("test_values_*.py"))
+    files = [*TESTS.rglob("test_values_*.py"), *TESTS.rglob("*_values_cases.py")]
+    tests = "".join(path.read_text() for path in files)
     assert {path.stem for path in FOLDER.glob("*.toml")} == {*re.findall(r'Row\(\s*"(\w+)"', tests)}

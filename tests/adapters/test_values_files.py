@@ -1,0 +1,146 @@
+"""Values that come in from files of rows, written by what writes such files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from values_across import NoSuchValue, Row, ValuesAcross, assert_same
+from values_table import edges
+
+from cachelayer import ArraySpec, DataRef, ElementError, Ragged, Storage
+from cachelayer.adapters.pyarrow import from_csv, from_json
+from cachelayer.adapters.sqlite import from_sqlite
+
+
+def _scalars(ref: DataRef[Any]) -> list[list[Any]]:
+    """The values of the records, none of which has parts."""
+    rows = [list(element.values()) for element in ref]
+    if any(isinstance(value, (dict, np.ndarray, Ragged)) for row in rows for value in row):
+        raise NoSuchValue("there is no scalar")
+    return rows
+
+
+def _sqlite(ref: DataRef[Any], folder: Path) -> Any:
+    names = list(ref.element_spec)
+    columns = ", ".join(f'"{name}"' for name in names)
+    rows = [tuple(_of_sqlite(value) for value in row) for row in _scalars(ref)]
+    with closing(sqlite3.connect(folder / "x.db")) as database, database:
+        database.execute(f"CREATE TABLE t ({columns})")
+        try:
+            database.executemany(f"INSERT INTO t VALUES ({', '.join('?' * len(names))})", rows)
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise NoSuchValue from error
+    return from_sqlite(folder / "x.db", "SELECT * FROM t ORDER BY rowid")
+
+
+def _of_sqlite(value: Any) -> Any:
+    if isinstance(value, np.generic) and value.dtype.kind in "iufU":
+        value = value.item()
+    if not isinstance(value, (int, float, str, bytes, type(None))) or value != value:
+        raise NoSuchValue("SQLite has integers, numbers, text, bytes and NULL, and makes NULL of NaN")
+    return value
+
+
+def _declared(ref: DataRef[Any]) -> dict[str, Any]:
+    return {"element_spec": ref.element_spec}
+
+
+def _type_of(spec: Any) -> pa.DataType:
+    if spec is None:
+        return pa.null()
+    if isinstance(spec, dict):
+        return pa.struct([(name, _type_of(child)) for name, child in spec.items()])
+    if isinstance(spec.dtype, np.dtype) and spec.dtype.kind in "mM" and np.datetime_data(spec.dtype)[1] != 1:
+        raise NoSuchValue("Arrow has no such unit")
+    try:
+        kind = {str: pa.string(), bytes: pa.binary(), np.dtype("M8[D]"): pa.date32()}.get(spec.dtype)
+        kind = kind or pa.from_numpy_dtype(spec.dtype)
+    except (pa.ArrowException, TypeError) as error:
+        raise NoSuchValue from error
+    for _ in getattr(spec, "splits", ()) or spec.shape:
+        kind = pa.list_(kind)
+    return kind
+
+
+def _csv(ref: DataRef[Any], folder: Path) -> Any:
+    rows = _scalars(ref)
+    spec = ref.element_spec
+    texts = [[_text(value, leaf) for value, leaf in zip(row, spec.values(), strict=True)] for row in rows]
+    with (folder / "x.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        try:
+            writer.writerows([list(spec), *texts])
+        except UnicodeEncodeError as error:
+            raise NoSuchValue from error
+    return from_csv(folder / "x.csv", pa.schema({name: _type_of(leaf) for name, leaf in spec.items()}))
+
+
+def _text(value: Any, leaf: Any) -> str:
+    if isinstance(value, (bytes, np.complexfloating, np.timedelta64)):
+        raise NoSuchValue("CSV has text, numbers and moments")
+    if value is None and leaf is not None and leaf.dtype is str:
+        raise NoSuchValue("CSV does not tell null from text")
+    return "" if value is None else str(value)
+
+
+def _json(ref: DataRef[Any], folder: Path) -> Any:
+    lines = (json.dumps(element, default=_plain) for element in ref)
+    (folder / "x.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return from_json(folder / "x.jsonl", pa.schema({name: _type_of(leaf) for name, leaf in ref.element_spec.items()}))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ragged) and value.flat_values.dtype.kind in "biuf":
+        return value.to_list()
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "biufUO":
+        raise NoSuchValue(f"JSON has no {type(value).__name__}")
+    return value.tolist()
+
+
+class TestSqlite(ValuesAcross):
+    row = Row("sqlite", make=_sqlite, options=_declared)
+
+
+class TestCsv(ValuesAcross):
+    row = Row("csv", make=_csv)
+
+
+class TestJson(ValuesAcross):
+    row = Row("json", make=_json, options=_declared)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_of_sqlite_but_nan_come_in_unchanged(dtype: str, tmp_path: Path) -> None:
+    values = [value for value in edges(np.dtype(dtype)) if not np.isnan(value)]
+    with closing(sqlite3.connect(tmp_path / "x.db")) as database, database:
+        database.execute("CREATE TABLE t (x)")
+        database.executemany("INSERT INTO t VALUES (?)", [(float(value),) for value in values])
+    spec = {"x": ArraySpec(dtype)}
+    source = from_sqlite(tmp_path / "x.db", "SELECT x FROM t ORDER BY rowid")
+    found = Storage(tmp_path / "a").cache(source, "d", "v1", element_spec=spec)
+    for got, wanted in zip(found, values, strict=True):
+        assert_same(got["x"], wanted)
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema({"y": pa.int8(), "x": pa.struct({"s": pa.list_(pa.string())})})])
+def test_a_lone_surrogate_of_json_is_refused_by_its_record_and_leaf(schema: Any, tmp_path: Path) -> None:
+    lines = [{"y": number, "x": {"s": ["fine", text]}} for number, text in enumerate(["", "\ud800"])]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(ElementError, match=r"record 1, leaf \['x'\]\['s'\]: expected text in UTF-8, got '.ud800'"):
+        Storage(tmp_path / "a").cache(from_json(tmp_path / "x.jsonl", schema), "d", "v1")
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.date32()])
+def test_a_csv_cell_that_is_no_declared_moment_is_refused_by_its_record_and_leaf(kind: Any, tmp_path: Path) -> None:
+    zone = "T00:00:00Z" if getattr(kind, "tz", None) else ""
+    (tmp_path / "x.csv").write_text(f"x,y\n2020-01-01{zone},1\n2020-01-32{zone},2\n")
+    with pytest.raises(ElementError, match=r"record 1, leaf \['x'\]: expected .*got '2020-01-32.*x\.csv"):
+        Storage(tmp_path / "a").cache(from_csv(tmp_path / "x.csv", pa.schema({"x": kind})), "d", "v1")
