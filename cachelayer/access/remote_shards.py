@@ -168,10 +168,12 @@ class RemoteShards:
 
     def _find_copies(self, shard_of: Ints) -> NDArray[np.bool_]:
         """Return for each record whether its shard has a local copy; look up each shard once."""
-        if self._copies is not None:
+        # Another thread may give up the local cache meanwhile.
+        copies = self._copies
+        if copies is not None:
             try:
                 for shard in np.unique(shard_of[~self._was_looked_up[shard_of]]).tolist():
-                    if self._copies.has(shard):
+                    if copies.has(shard):
                         self._use_copy(shard)
                     self._was_looked_up[shard] = True
             except StorageError as error:
@@ -233,13 +235,15 @@ class RemoteShards:
                 if isinstance(error, StorageError):
                     self._warn_once(error)
                     continue
-                if self._copies is not None:
-                    self._copies.drop(shard)
+                copies = self._copies
+                if copies is not None:
+                    copies.drop(shard)
                 warn(f"a local copy is damaged, so its records are read over the network: {error}")
 
     def _warn_once(self, error: CacheLayerError) -> None:
-        if not self._warned:
-            self._warned = True
+        with self._lock:
+            is_first, self._warned = not self._warned, True
+        if is_first:
             warn(f"local copies cannot be made or used, so records are read over the network: {error}")
 
 

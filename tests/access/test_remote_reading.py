@@ -27,6 +27,7 @@ from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer import CacheLayerWarning, CorruptionError, Storage
+from cachelayer.access.cached_shards import CachedShards
 
 CHILD = SUPPORT.joinpath("remote_child.py")
 COUNT, SHARDS = 392, 8
@@ -414,6 +415,20 @@ def test_a_folder_that_cannot_be_written_is_done_without_with_one_warning(
     with pytest.warns(CacheLayerWarning, match=f"cannot write local copies to.*{where}") as caught:
         epochs(ref)
     assert len(caught) == 1
+
+
+def test_a_local_cache_that_another_thread_gives_up_meanwhile_is_done_without(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = cachelayer.open(memory.reference, local_cache=tmp_path)
+    shards = ref._base.shards
+
+    def has(_: CachedShards, shard: int) -> bool:
+        shards._copies = None
+        return False
+
+    monkeypatch.setattr(CachedShards, "has", has)
+    epoch(ref)
 
 
 def test_a_folder_that_is_not_trusted_is_done_without_with_one_warning(memory: Any, tmp_path: Path) -> None:

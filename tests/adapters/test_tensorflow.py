@@ -428,7 +428,7 @@ def test_dtypes_that_tensorflow_makes_no_batches_of_are_refused_by_name(
 ) -> None:
     rows = tf.data.Dataset.from_tensors({"x": np.arange(6).reshape(3, 2).astype(dtype)})
     for unbatch in (False, True):
-        with pytest.raises(cachelayer.InvalidTypeError, match=rf"leaf \['x'\].*{dtype}, of which .* no batches"):
+        with pytest.raises(cachelayer.InvalidTypeError, match=rf"leaf \['x'\].*{dtype}, which .* cannot batch"):
             storage.cache(rows, "d", "v1", unbatch=unbatch)
 
 

@@ -198,7 +198,7 @@ def test_help_shows_what_a_stream_may_be_asked_for_with_the_defaults() -> None:
     assert keywords(cachelayer.Mixture.stream) == mixture
     shown = pydoc.plain(pydoc.render_doc(cachelayer.DataRef.stream))
     assert "shuffle: 'bool' = False" in shown
-    assert "global_batch_size: records of a step" in shown
+    assert "global_batch_size: the number of records of a step" in shown
 
 
 def test_what_type_checkers_read_is_that_list() -> None:
