@@ -48,12 +48,12 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """Return the source of a ``tf.data.Dataset``; None for anything else."""
     if not isinstance(obj, tf.data.Dataset):
         return None
-    dataset = _unbatched(obj) if unbatch else obj
+    dataset = unbatched(obj) if unbatch else obj
     cls = TfDataSource if dataset.options().deterministic is False else SkippableTfDataSource
     return cls(dataset, element_spec)
 
 
-def _unbatched(batches: Any) -> Any:
+def unbatched(batches: Any) -> Any:
     """Return the rows of a dataset's batches.
 
     TensorFlow's own ``unbatch`` crashes the process if rows are empty arrays.

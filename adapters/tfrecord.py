@@ -9,7 +9,7 @@ from typing import Any
 
 from cachelayer.adapters._files import Paths, are_local, is_hidden
 from cachelayer.adapters._tfrecord_files import RECORD_FRAME, compression_of, is_whole
-from cachelayer.adapters.tensorflow import TfDataSource, reason_of
+from cachelayer.adapters.tensorflow import TfDataSource, reason_of, unbatched
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
@@ -175,7 +175,7 @@ class TfRecordSource:
         kinds = (tf.io.FixedLenFeature, tf.io.RaggedFeature)
         if all(isinstance(feature, kinds) for feature in features.values()):
             parse = partial(tf.io.parse_example, features=features)
-            return raw.batch(_PARSED_AT_ONCE).map(parse, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+            return unbatched(raw.batch(_PARSED_AT_ONCE).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
         return raw.map(self._parse_one, num_parallel_calls=tf.data.AUTOTUNE)
 
     def _parse_one(self, record: Any) -> Any:
