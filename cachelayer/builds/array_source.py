@@ -19,7 +19,7 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
 
 _MOST_COLUMNS = 16
-"""Of a list, which is taken for one of columns only to be refused with a better message."""
+"""Longer lists are not checked for being columns by mistake; the check only improves an error message."""
 _IN_MEMORY = ("__dlpack__", "numpy", "to_numpy")
 _STRINGS = "A column of objects holds str, or bytes, and None: convert the others, or pass a list of elements."
 
@@ -29,7 +29,7 @@ class ArraySource:
 
     Args:
         arrays: arrays of at least one dimension; of dtype object if they hold str, or bytes, and None.
-        declared: the element spec that a user declares: it tells what a column is that holds nothing but None.
+        declared: the user's element spec, if any; it is needed for a column that holds nothing but None.
 
     Raises:
         InvalidTypeError: if lengths differ.
@@ -57,7 +57,7 @@ class ArraySource:
         self._first = 0
 
     def skipped(self, records: int) -> ArraySource:
-        """Return the source of the same arrays from a row on."""
+        """Return a source of these arrays that begins at a row.""" 
         skipped = copy(self)
         skipped._first += records
         return skipped
@@ -70,12 +70,12 @@ class ArraySource:
             yield Stacked(self.rows(start, end), end - start)
 
     def rows(self, start: int, stop: int) -> Tree:
-        """Return the arrays' rows from one on, up to another."""
+        """Return a range of rows of the arrays."""
         return tree.map_structure(self._columns, partial(_rows, slice(start, stop)))
 
 
 def columns_of(obj: Any) -> Tree | None:
-    """Return an object as arrays with rows: it is one, or a dict or tuple of them and nothing else. Else None.
+    """Return an object as arrays with rows if it is an array, or a dict or tuple of arrays alone; else None.
 
     Tensors of other frameworks and columns of tables count as arrays inside of a dict or tuple.
 
@@ -83,7 +83,7 @@ def columns_of(obj: Any) -> Tree | None:
         InvalidTypeError: if one of these does not become an array.
     """
     if isinstance(obj, np.ndarray):
-        # What an array of objects holds are elements.
+        # An array of objects holds elements, not a column.
         return obj if obj.ndim and obj.dtype != object else None
     return _nested(obj) if isinstance(obj, (Mapping, tuple)) else None
 
@@ -101,12 +101,12 @@ def _nested(obj: Any) -> Tree | None:
     if isinstance(obj, np.ndarray):
         return obj if obj.ndim else None
     is_column = hasattr(obj, "__array__") and len(getattr(obj, "shape", ())) > 0 and not hasattr(obj, "columns")
-    # Arrays in a file, which would be read as a whole, have none of these.
+    # Arrays in a file lack these; as columns they would be read whole.
     return as_leaf(obj) if is_column and any(hasattr(obj, name) for name in _IN_MEMORY) else None
 
 
 def refuse_columns_in_a_list(items: list[Any]) -> None:
-    """Raise for a list such as ``[images, labels]``: arrays of as many rows that are no records of one spec.
+    """Raise for a list such as ``[images, labels]``: arrays of equal length that do not share an element spec.
 
     Raises:
         InvalidTypeError: with the fix.
@@ -122,7 +122,7 @@ def refuse_columns_in_a_list(items: list[Any]) -> None:
 
 
 def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
-    """Return an array as it is stored: one of strings and None becomes a Nullable."""
+    """Return an array as it is stored; strings with None among them become a Nullable."""
     if array.dtype.kind == "T":
         array = _without_missing(array.astype(object), getattr(array.dtype, "na_object", None))
     if array.dtype != object or isinstance(array, np.ma.MaskedArray):
@@ -142,7 +142,7 @@ def _column(path: str, array: NDArray[Any]) -> NDArray[Any] | Nullable:
 
 
 def _without_missing(strings: NDArray[Any], missing: Any) -> NDArray[Any]:
-    """Return strings with None in place of the object that stood for missing ones."""
+    """Return strings with None in place of the marker of missing ones."""
     if missing is not None:
         for index, item in enumerate(strings.flat):
             if item is missing:
@@ -171,7 +171,7 @@ def _row_spec(path: str, column: NDArray[Any] | Nullable, declared: LeafSpec | N
             return declared.as_nullable()
         hint = "Pass element_spec= to say what this leaf is."
         raise ElementError("a value in one of the elements", "None in all of them", path=path, hint=hint)
-    # All are of one kind, with those that stand for None.
+    # Apart from the markers of missing strings, all are of one kind.
     kind = bytes if values.size and isinstance(values.flat[0], bytes) else str
     return ArraySpec(kind, values.shape[1:], nullable=isinstance(column, Nullable))
 

@@ -1,4 +1,4 @@
-"""Batches of elements, in the forms in which sources give them."""
+"""Batches of elements, in each form that sources yield."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Batch(Protocol):
 
 @runtime_checkable
 class Separable(Batch, Protocol):
-    """A batch whose elements can be looked at one by one, even if some of them have no place in a column."""
+    """A batch that can be taken apart, so that elements which do not fit a column can be skipped."""
 
     def apart(self) -> Iterator[Batch]:
         """Yield each element as a batch of its own."""
@@ -82,13 +82,13 @@ def batch_records(record_nbytes: float) -> int:
 
 
 def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int | None) -> Iterator[Batch]:
-    """Yield the batches of a source, and hold the source to its length.
+    """Yield the batches of a source, and raise if their number of elements is not what the source promises.
 
     Args:
-        batches: what the source gives.
-        length: the number of elements that the source promises in all; None for no promise.
+        batches: the batches that the source yields.
+        length: the total number of elements that the source promises; None if it promises none.
         first: the number of the first of these elements in the source.
-        limit: the number of elements that it was asked for; None for all.
+        limit: the number of elements that were asked for; None for all.
 
     Raises:
         SourceError: if it gives fewer or more; the message has both numbers.
@@ -109,7 +109,7 @@ def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int
 
 
 def wrong_length(length: int, what: str) -> SourceError:
-    """Return the error of a source that does not have as many elements as it says."""
+    """Return the error for a source whose number of elements is not its length."""
     return SourceError(
         f"the source {what} elements, and its length is {length}: mend its __len__, or pass a function that yields the "
         "elements, whose number nobody promises"

@@ -1,4 +1,4 @@
-"""What a build is asked for, checked."""
+"""The options of a build, and their checks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BuildOptions:
     """Options of a build; see :meth:`cachelayer.Storage.submit`.
 
     Args:
-        kept: what the user wants to be kept with the version.
+        kept: the description and metadata to store with the version.
     """
 
     element_spec: Tree | None
@@ -63,11 +63,11 @@ class BuildOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *beside: str) -> Self:
-        """Return the options that a user passed by name.
+        """Check options that a user passed by name.
 
         Args:
             options: the options.
-            beside: what else the call takes, for the message.
+            beside: other keywords of the call, for the message.
 
         Raises:
             UnknownOptionError: if there is no such option, with the nearest name.
@@ -120,7 +120,7 @@ class BuildOptions:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What decides the shards beside the source and its spec, as JSON: others go on only with a build like it."""
+        """The options that decide the shards, as JSON: only a build with equal ones can resume."""
         return {
             "compression": self.compression.zstd_level,
             "shard_bytes": self.shard_bytes,
@@ -130,7 +130,7 @@ class BuildOptions:
         }
 
     def expected(self, length: int | None) -> int | None:
-        """Return the number of records that are taken of a source of this length; None if it is not known."""
+        """Return how many records are taken from a source of this length; None if it is unknown."""
         if length is None or self.max_records is None:
             return length
         return min(length, self.max_records)

@@ -1,4 +1,4 @@
-"""From a source to shards."""
+"""Write the elements of a source into shards."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _LOOK_AHEAD = 10_000
 
 @dataclass(frozen=True)
 class Built:
-    """What a build made.
+    """The result of a build, before it is published.
 
     Args:
         codec: name of the codec.
         spec: the spec that the elements were encoded with.
         nullable: the numbers of its leaves that are None in some element.
         shards: the shards, durable.
-        left_out: what was left out.
+        left_out: the elements that were left out.
     """
 
     codec: str
@@ -52,13 +52,13 @@ class Built:
 
     @property
     def element_spec(self) -> Tree:
-        """The spec of the elements, with leaves marked nullable that are None in some."""
+        """The spec of the elements; leaves that are None in some element are nullable."""
         return marked(self.spec, self.nullable)
 
 
 @dataclass(frozen=True)
 class EarlierShards:
-    """What an interrupted attempt wrote of the same source: it is compared, and not written again.
+    """The shards that an interrupted attempt wrote: this build compares them instead of writing them again.
 
     Args:
         shards: its shards, by their numbers in the build.
@@ -72,7 +72,7 @@ class EarlierShards:
 
     @classmethod
     def of(cls, finished: Finished) -> Self:
-        """Return the shards that a build in one piece has finished."""
+        """Return the finished shards of a build in one piece."""
         shards = {number: part.shards[0] for number, part in finished.parts.items()}
         return cls(shards, spec_json.from_json(finished.element_spec), finished.nullable)
 
@@ -81,10 +81,10 @@ NOTHING = EarlierShards()
 
 
 class Notes(ShardNotes, Protocol):
-    """Notes what a build finishes, so that another can go on after it."""
+    """Notes what a build finishes, so that another build can resume it."""
 
     def expect_shards(self, spec: Tree) -> None:
-        """Remember the spec of the elements in the shards that come."""
+        """Set the element spec of the shards that follow."""
 
 
 def build(
@@ -102,14 +102,14 @@ def build(
     """Write the elements of a source into shards.
 
     Args:
-        source: what to write.
-        stage: where.
+        source: the source.
+        stage: where to write them.
         attempt: the build attempt that the shards belong to.
-        options: how; an element spec in them goes before the source's.
-        progress: is told of what was written.
-        earlier: what an interrupted attempt wrote of the same.
-        notes: notes each finished shard; None if nobody is to go on after them.
-        first_record: the number by which errors call the first element.
+        options: the options; an element spec among them overrides the source's.
+        progress: counts what was written.
+        earlier: the shards that an interrupted attempt wrote.
+        notes: notes each finished shard; None if the build is not to be resumed.
+        first_record: the number of the first element in error messages.
         files: the number in the name of the first shard.
 
     Raises:
@@ -162,12 +162,12 @@ def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
 
 
 def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile]) -> tuple[int, int]:
-    """Return the shard and the record to begin with: the last of the shards done without a gap, if the source can seek.
+    """Return the shard and record to begin with: the last shard that is done without a gap, if the source can seek.
 
-    That shard is compared: a source that does not repeat itself would not give it again.
+    That shard is compared with the source, which shows whether the source repeats itself.
     """
     whole = whole_shards(done)
-    # What was left out before is not known by its number in the source.
+    # The numbers in the source of elements that were left out are unknown.
     if whole < 2 or options.on_error == "skip" or not isinstance(source, (Seekable, Skippable)):
         return 0, 0
     return whole - 1, sum(done[number].stats.records for number in range(whole - 1))
@@ -179,7 +179,7 @@ def whole_shards(done: Container[int]) -> int:
 
 
 def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
-    """Return the spec of the first elements, and all batches again."""
+    """Return the spec of the first elements, and an iterator over all batches."""
     seen: list[Batch] = []
     elements: list[Any] = []
     for batch in batches:
@@ -190,7 +190,7 @@ def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
         try:
             return from_elements(elements), chain(seen, batches)
         except ElementError as error:
-            # None so far: a later element may tell what the leaf is.
+            # None so far: a later element may show what the leaf is.
             if error.record is not None or len(elements) >= _LOOK_AHEAD:
                 raise
     return (from_elements(elements) if elements else None), iter(seen)

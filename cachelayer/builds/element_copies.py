@@ -1,4 +1,4 @@
-"""Elements as they are when a source gives them: what it does to its objects later changes nothing that is stored."""
+"""Copy elements as a source yields them, so that later changes of its objects change nothing that is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cachelayer.records.infer import as_leaf
 from cachelayer.records.values import Ragged, Sparse
 
 _FIXED = frozenset({bool, int, float, complex, str, bytes, type(None)})
-"""Types of values that nobody can change."""
+"""Types of immutable values."""
 
 
 def snapshot(value: Any) -> Any:
@@ -57,7 +57,7 @@ def _leaf(value: Any) -> Any:
 
 
 def approximate_nbytes(value: Any) -> int:
-    """Return about the bytes of a snapshot."""
+    """Return the approximate size of a snapshot in bytes."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Batches of a source as records; elements that cannot be kept are an error, or left out and counted."""
+"""Encode batches of a source as records; elements that cannot be stored raise, or are left out and counted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Block:
     """Encoded elements of a source.
 
     Args:
-        elements: how many elements of the source they come from.
+        elements: the number of elements of the source.
         frames: the records.
         nullable: the numbers of the leaves that are None in some element.
         left_out: the first elements that were left out.
-        left_out_count: how many were.
+        left_out_count: the number of elements that were left out.
     """
 
     elements: int
@@ -43,12 +43,12 @@ class Block:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What was left out of a version.
+    """The elements that were left out of a version.
 
     Args:
-        count: how many elements.
-        of: of how many.
-        first: what the first of them were.
+        count: their number.
+        of: the number of all elements.
+        first: descriptions of the first of them.
     """
 
     count: int
@@ -56,7 +56,7 @@ class LeftOut:
     first: tuple[str, ...]
 
     def then(self, later: LeftOut) -> LeftOut:
-        """Return what was left out here and of the elements that come next."""
+        """Return the sum of this and of what was left out of the elements that follow."""
         return LeftOut(self.count + later.count, self.of + later.of, (*self.first, *later.first)[:_SHOWN])
 
     @property
@@ -65,7 +65,7 @@ class LeftOut:
         return {"left_out": {"records": self.count, "first": list(self.first)}} if self.count else {}
 
     def warn(self) -> None:
-        """Say so if elements were left out."""
+        """Warn if elements were left out."""
         if self.count:
             warn(f"{self.count} of {self.of} records were left out. The first: {self.first[0]}")
 
@@ -74,7 +74,7 @@ class Encoder:
     """Encodes the batches of a source one after another.
 
     Args:
-        codec: encodes them.
+        codec: the codec.
         on_error: ``"skip"`` leaves out elements that do not fit the spec, and those with an image or sound that does
             not decode; ``"raise"`` raises an error for the former.
         first: the number of the first element in the source.
@@ -113,7 +113,7 @@ class Encoder:
         return frames
 
     def _good(self, batch: Batch) -> Elements:
-        """Return the elements of a batch that can be kept, and note the others."""
+        """Return the elements of a batch that can be stored, and count the others."""
         good: list[Any] = []
         for row, one in enumerate(self._apart(batch)):
             try:
@@ -131,7 +131,7 @@ class Encoder:
         """Return the elements of a batch, each as a batch of its own.
 
         Raises:
-            ElementError: if the batch is no stack of elements, whichever of them is to blame.
+            ElementError: if the batch cannot be taken apart into elements.
         """
         if isinstance(batch, Separable):
             return batch.apart()
@@ -141,11 +141,11 @@ class Encoder:
             raise error.at(record=self._records + (error.record or 0)) from error.__cause__
 
     def block(self, frames: list[Frames]) -> Block:
-        """Return what was encoded so far, with its records, for the encoder of another process."""
+        """Return what was encoded, with its records, for the encoder of another process."""
         return Block(self._records - self._first, frames, self.nullable, self._left_out, self._left_out_count)
 
     def take(self, block: Block) -> list[Frames]:
-        """Return the records of the next block, and count them as if they were encoded here."""
+        """Return the records of the next block, and count them as if they had been encoded here."""
         self._records += block.elements
         self._nullable |= block.nullable
         self._left_out.extend(block.left_out[: _SHOWN - len(self._left_out)])

@@ -1,4 +1,4 @@
-"""Processes that encode blocks of records, which come back in their order."""
+"""Worker processes that encode blocks of records; the blocks come back in order."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _BLOCKS_PER_WORKER = 2
 
 
 class Workers:
-    """Processes that encode the elements of a source that can begin at any record.
+    """Worker processes that encode the elements of a source which can begin at any record.
 
-    Two blocks a process, of about ``BATCH_NBYTES`` each, are under way at a time.
+    Each process has two blocks of about ``BATCH_NBYTES`` in progress.
 
     Args:
-        source: the source; it is pickled, by value if it is defined in the main program.
+        source: the source; it is pickled, by value if the main program defines it.
         spec: the element spec.
-        on_error: what becomes of elements that do not fit.
+        on_error: what to do with elements that do not fit.
         count: number of processes.
 
     Raises:
@@ -59,11 +59,11 @@ class Workers:
         self._threads.shutdown(wait=True)
 
     def blocks(self, start: int, stop: int) -> Iterator[Block]:
-        """Yield the elements from ``start`` to ``stop`` in blocks, in their order.
+        """Yield the elements from ``start`` to ``stop`` in blocks, in order.
 
         Raises:
-            ElementError, SourceError: as if they were encoded here.
-            SourceError: if a process dies; it names the records that it was at.
+            ElementError, SourceError: as if they had been encoded in this process.
+            SourceError: if a process dies; the message names the records that it was encoding.
         """
         size = self._block_records(start, stop)
         pending: deque[Future[Block]] = deque()
@@ -75,8 +75,8 @@ class Workers:
             yield pending.popleft().result()
 
     def _block_records(self, start: int, stop: int) -> int:
-        """Return how many records make a block, by the sizes of the first, so that no worker is idle for long."""
-        # What does not fit is met again, and is an error then or left out.
+        """Return the number of records in a block, from the sizes of the first: no worker should idle for long."""
+        # An element that does not fit is encoded again later; then it raises or is left out.
         with Progress("", None, enabled=False):
             sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
         sizes = [nbytes for frames in sample.frames for nbytes in frames.lengths]
@@ -98,13 +98,13 @@ class Workers:
         except Exception as error:
             raise SourceError(f"a worker process failed: {type(error).__name__}: {error}") from error
         finally:
-            # A dead one too: a thread that waits for a child would wait for ever.
+            # End dead ones too: a thread that waits for such a child would wait for ever.
             self._idle.put(child)
         return block
 
 
 def encode(source: Seekable, spec: Tree, on_error: OnError, start: int, count: int) -> Block:
-    """Encode a block of a source that can begin at any record."""
+    """Encode one block of a source which can begin at any record."""
     encoder = Encoder(codec_for(spec), on_error, start)
     begun = source.skipped(start)
     frames = [encoder.encode(batch) for batch in counted(begun.batches(count), begun.length, start, count)]

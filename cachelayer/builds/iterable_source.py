@@ -1,4 +1,4 @@
-"""Sources of elements that come one by one: iterators, and whatever has items by number."""
+"""Sources that yield one element at a time: iterators, and objects with items by number."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class IterableSource:
 
 
 class SequenceSource(IterableSource):
-    """The items of an object that has them by number.
+    """The items of an object, by number.
 
     Args:
         items: the object.
-        first: the number of the first item that is given.
+        first: the number of the first item to yield.
         element_spec: the spec of the items, if it is known.
-        by_number: ask for one item after another, even if the object has an iterator, which may be faster.
+        by_number: ask for items by number even if the object has an iterator, which may be faster.
 
     Raises:
         InvalidTypeError: if the object has no length.
@@ -94,7 +94,7 @@ class SequenceSource(IterableSource):
             )
 
     def skipped(self, records: int) -> SequenceSource:
-        """Return the source of the same items from a later one on."""
+        """Return a source of these items that begins at a later one."""
         skipped = copy(self)
         skipped._first += records
         return skipped
@@ -114,8 +114,8 @@ def has_items(obj: Any) -> bool:
 def has_own_iterator(items: Any) -> bool:
     """Return whether an object has an iterator of its own.
 
-    That of ``collections.abc.Sequence``, and the one that Python makes of ``__getitem__``, take an IndexError for the
-    end, whatever it comes from.
+    The iterator of ``collections.abc.Sequence``, and the one that Python makes from ``__getitem__``, treat any
+    IndexError as the end, even one from a bug in the items.
     """
     own = getattr(type(items), "__iter__", None)
     return own is not None and own is not Sequence.__iter__
@@ -125,7 +125,7 @@ def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[An
     """Yield the items from a number on.
 
     Raises:
-        SourceError: if an item raises what would end an iteration, or has another key than its number.
+        SourceError: if an item raises an error that would end an iteration, or is not found under its number.
     """
     for number in range(first, length):
         try:
@@ -139,7 +139,7 @@ def numbered(item: Callable[[int], Any], first: int, length: int) -> Iterator[An
 
 
 def length_of(obj: Any) -> int | None:
-    """Return the length of a source; None if it does not know any.
+    """Return the length of a source; None if it is unknown.
 
     Raises:
         SourceError: if its ``__len__`` fails.
@@ -149,16 +149,16 @@ def length_of(obj: Any) -> int | None:
     try:
         return len(obj)
     except (TypeError, NotImplementedError):
-        # The two ways to say that it is not known.
+        # The two ways to say that the length is unknown.
         return None
     except Exception as error:
         raise SourceError(f"len() of the {type(obj).__name__} failed: {type(error).__name__}: {error}") from error
 
 
 def refuse_if_begun(iterator: Any) -> None:
-    """Raise if elements were taken from an iterator before: what a build got would be the rest.
+    """Raise if elements were already taken from an iterator: the build would get only the rest.
 
-    Generators tell, and so do the iterators of lists and tuples. Other iterators do not.
+    Generators and the iterators of lists and tuples show it; other iterators do not.
 
     Raises:
         InvalidArgumentError: with the fix.
@@ -176,14 +176,14 @@ def refuse_if_begun(iterator: Any) -> None:
 
 
 def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
-    """Yield elements as they are when they come, counting them for the progress; a failure of theirs names the record.
+    """Yield copies of elements and count them for the progress; if the iterator fails, name the record.
 
     Args:
-        elements: they begin with this record of the source.
-        first: its number.
+        elements: the iterator.
+        first: the number of its first element in the source.
 
     Raises:
-        SourceError: if they raise anything, or something but their end raises StopIteration.
+        SourceError: if the iterator fails, or a function that it calls raises StopIteration.
     """
     record, progress = first, current()
     while True:
@@ -212,9 +212,9 @@ def _failed(record: int, error: BaseException) -> SourceError:
 
 
 def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
-    """Raise if a function that an iterator such as ``map`` calls raised StopIteration: that is a failure, no end."""
+    """Raise if a function that an iterator such as ``map`` calls raised StopIteration: that is a bug, not the end."""
     if not isinstance(type(iterator).__next__, WrapperDescriptorType):
-        # It raises StopIteration itself, in whatever function it likes.
+        # An iterator written in Python raises StopIteration itself, from any of its functions.
         return
     within = end.__traceback__.tb_next if end.__traceback__ is not None else None
     name = None if within is None else within.tb_frame.f_code.co_name

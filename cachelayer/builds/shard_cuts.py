@@ -1,6 +1,6 @@
-"""Where one shard ends and the next begins: a function of the sizes of records alone.
+"""Decide where one shard ends and the next begins, from the sizes of records alone.
 
-So the same records get the same cuts on every host, with any compression, however they are batched.
+So equal records have equal cuts on every host, with any compression and in batches of any size.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import numpy as np
 from cachelayer.records.memory import Ints
 
 RECORD_OVERHEAD = 64
-"""Bytes that a record is counted with beside its own: about what it takes in an ArrayRecord file and its index."""
+"""Bytes added to the size of each record: about what it takes besides in an ArrayRecord file and its index."""
 
 
 @dataclass
 class ShardCutter:
-    """Cuts a sequence of records into shards of at most ``shard_nbytes``, and of one record at least.
+    """Cuts a sequence of records into shards of at most ``shard_nbytes``, but at least one record.
 
     Args:
-        shard_nbytes: bytes of records, and their overhead, in a shard.
+        shard_nbytes: the most bytes of a shard's records, with their overhead.
     """
 
     shard_nbytes: int
     _filled: int = 0
 
     def cut(self, lengths: Ints) -> Iterator[tuple[bool, slice]]:
-        """Yield the pieces of a batch of records of these lengths: whether a new shard begins with it, and its rows."""
+        """Cut a batch of records of these lengths: yield for each piece whether it begins a shard, and its rows."""
         ends = np.cumsum(lengths + RECORD_OVERHEAD)
         start = 0
         while start < len(lengths):

@@ -1,4 +1,4 @@
-"""Records into shards: write, hash, finish and upload beside each other."""
+"""Turn records into shards: write, hash, finish and upload at the same time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Shards:
     """The shards that a build writes.
 
     Args:
-        folder: where they are written.
+        folder: the folder that they are written to.
         attempt: the build attempt that the folder belongs to.
-        compression, shard_bytes: how.
-        earlier: shards that are there already, by their numbers: their records are compared, and not written.
-        first: the number of the shard that the first record begins.
-        files: the number in the name of the first shard of all.
+        compression, shard_bytes: options of the build.
+        earlier: existing shards by number; their records are compared instead of written.
+        first: the number of the shard that begins with the first record.
+        files: the number in the file name of shard 0.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ class Shards:
     files: int
 
     def path(self, number: int) -> Path:
-        """Return where a shard is written."""
+        """Return the path of a shard."""
         return self.folder / Path(paths.shard(self.attempt, self.files + number)).name
 
     def file(self, number: int, stats: ShardStats) -> ShardFile:
@@ -54,14 +54,14 @@ class Shards:
 
 
 class ShardPipeline:
-    """Writes shards in the caller's thread; hashes records, and finishes shards, in threads beside it.
+    """Writes shards in the caller's thread; hashes records and finishes shards in other threads.
 
-    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so that a thread for it would only make the source
-    wait for the lock. Hashing and bringing files to the disk let the lock go.
+    ``ArrayRecordWriter`` holds the interpreter lock while it writes, so a thread for it would only make the source wait
+    for the lock. Hashing, and making files durable, release the lock.
 
     Args:
-        shards: what is written.
-        progress: is told of what was written.
+        shards: the shards to write.
+        progress: counts what was written.
         uploads: uploads and notes finished shards.
     """
 
@@ -86,12 +86,12 @@ class ShardPipeline:
             executor.shutdown(cancel_futures=self._uploads.gives_up(kind))
         self._uploads.close(kind)
         if isinstance(self._writer, ShardWriter):
-            # Reached with a writer only after a failure, which is the error to be shown.
+            # There is still a writer only after a failure, and that failure is the error to show.
             with suppress(CacheLayerError):
                 self._writer.close()
 
     def write(self, frames: Frames, nullable: frozenset[int]) -> None:
-        """Append records; errors of earlier ones may be raised here.
+        """Append records; errors of earlier records may be raised here.
 
         Args:
             frames: the records.
@@ -136,13 +136,13 @@ class ShardPipeline:
         self._uploads.add(number, writer.path, finished, nullable)
 
     def settle(self) -> list[ShardFile]:
-        """Wait until the shards that are closed are durable, and return them."""
+        """Wait until all closed shards are durable, and return them."""
         shards = [shard.result() if isinstance(shard, Future) else shard for shard in self._shards]
         self._uploads.finish()
         return shards
 
     def finish(self, nullable: frozenset[int]) -> list[ShardFile]:
-        """Close the last shard, and return all of them, durable.
+        """Close the last shard, wait until all are durable, and return them.
 
         Raises:
             SourceError: if there are fewer than an interrupted attempt had finished.
@@ -161,7 +161,7 @@ _OTHERWISE = (
 
 
 class _ShardChecker:
-    """Compares records with those of a shard that is there.
+    """Compares records with those of an existing shard.
 
     Args:
         shard: the shard.
@@ -175,7 +175,7 @@ class _ShardChecker:
         self._digest = ShardDigest()
 
     def hash(self, frames: Frames) -> None:
-        """Take the records into the digest."""
+        """Add the records to the digest."""
         self._digest.add(frames)
 
     def write(self, frames: Frames) -> None:
