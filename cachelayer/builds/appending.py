@@ -1,4 +1,4 @@
-"""Which sources can be appended to a version: those whose elements are stored under its spec."""
+"""Decide whether a source can be appended to a version: its elements must fit the version's spec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
 
     Args:
         name: the version.
-        spec: its spec; a dimension that is None takes any.
+        spec: its spec; a dimension that is None takes any size.
         added: the source's own spec; None if it declares none.
 
     Raises:
@@ -46,7 +46,7 @@ def _leaf(path: str) -> str:
 
 
 def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
-    """Return whether elements of their spec can be stored under ours; an unknown dimension shows in each element."""
+    """Return whether elements of their spec can be stored under ours; unknown dimensions are checked later."""
     if isinstance(ours, EncodedSpec) and isinstance(theirs, ArraySpec):
         return theirs.dtype is bytes
     if type(ours) is not type(theirs) or len(ours.shape) != len(theirs.shape):

@@ -57,7 +57,7 @@ class ArraySource:
         self._first = 0
 
     def skipped(self, records: int) -> ArraySource:
-        """Return a source of these arrays that begins at a row.""" 
+        """Return a source of these arrays that begins at a row."""
         skipped = copy(self)
         skipped._first += records
         return skipped

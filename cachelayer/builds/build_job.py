@@ -1,4 +1,4 @@
-"""What a build is to do, decided before it begins."""
+"""The job of a build: everything that is decided before it begins."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from cachelayer.versions.stored_version import StoredVersion
 
 @dataclass(frozen=True)
 class BuildJob:
-    """What a build is to do.
+    """The job of a build.
 
     Args:
-        source: what is built.
-        options: how.
+        source: the source.
+        options: the options.
         division: its parts; None if it is built in one piece.
-        plan: what others need to have in common to go on with it, or to help.
+        plan: another build needs an equal one to resume this, or to help.
         length: the number of elements, if it is known.
-        files: what the listings of the files said that are read.
+        files: the listings of the files that the source reads.
     """
 
     source: Source
@@ -41,18 +41,18 @@ class BuildJob:
     def of(
         cls, obj: Any, origin: Origin, options: BuildOptions, base: StoredVersion | None = None, *, apart: bool = False
     ) -> Self:
-        """Return what is to be done to build an object; a function is called.
+        """Decide how to build an object; if it is a function, call it.
 
         Args:
-            obj: what a user passed as a source.
-            origin: what it comes from.
-            options: how it is built.
-            base: a version that the new one begins with; None for none.
+            obj: the user's source.
+            origin: the code and values that make it.
+            options: the options.
+            base: the version to append to; None for none.
             apart: whether other hosts help.
 
         Raises:
-            InvalidTypeError: if it is no source.
-            InvalidArgumentError: if it does not go with the options, or with the base.
+            InvalidTypeError: if it is not a source.
+            InvalidArgumentError: if it does not fit the options, or the base.
             SourceError: if the function fails.
         """
         source, how = _source(obj, options, base)
@@ -70,7 +70,7 @@ class BuildJob:
 
 
 def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:
-    """Return the source that an object is, and how it is built: with the element spec of the base, if it has records.
+    """Return the source that an object is, and its options: with the element spec of the base, if that has records.
 
     Raises:
         InvalidArgumentError: if its elements do not fit the base.

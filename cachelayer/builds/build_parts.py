@@ -1,4 +1,4 @@
-"""Building a version in parts: here, by an engine, or by several hosts together."""
+"""Build a version in parts: in this process, by an engine, or by several hosts together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Ma
     """Build the parts that are not finished.
 
     Raises:
-        CacheLayerError: what stopped the first part that failed.
+        CacheLayerError: the error of the first part that failed.
     """
     missing = [number for number in range(task.parts.count) if number not in finished]
     progress.skip(sum(part.records for part in finished.values()))
@@ -47,10 +47,10 @@ def build_together(shared: SharedParts, engine: Engine, progress: Progress) -> N
     Args:
         shared: the parts.
         engine: builds them on this host.
-        progress: is told of what is built here.
+        progress: counts what is built here.
 
     Raises:
-        CacheLayerError: what stopped the first part that failed here.
+        CacheLayerError: the error of the first part that failed here.
     """
     progress.skip(shared.records_taken_over)
     while shared.are_left() and shared.are_wanted():
@@ -73,11 +73,11 @@ def _run(task: PartTask, engine: Engine, progress: Progress, numbers: Iterator[i
 
 
 def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
-    """Return what all parts came to.
+    """Join the results of all parts.
 
     Args:
-        task: built them.
-        finished: the parts that were taken over from an attempt that was interrupted; the others are read.
+        task: the task that built them.
+        finished: the parts taken over from an interrupted attempt; the others are read from their notes.
 
     Raises:
         SourceError: if two parts have the same records, or one is missing.
@@ -127,7 +127,7 @@ def _are_all_equal(task: PartTask, shard: ShardFile) -> bool:
 
 
 def remove_unnamed_shards(store: ObjectStore, dataset_id: str, attempt: str, shards: Iterable[ShardFile]) -> None:
-    """Remove what an attempt that has published wrote for parts that were begun twice."""
+    """Remove files of parts that were built twice, after the attempt has published."""
     folder = paths.build(dataset_id, attempt)
     named = {Path(name).name for shard in shards for name in (shard.name, paths.index_of(shard.name))}
     with suppress(StorageError):

@@ -1,13 +1,13 @@
-"""Building a version and publishing it: once, whole, or not at all.
+"""Build a version and publish it: once, whole, or not at all.
 
 A build attempt writes shards into a folder of its own, then its manifest, and becomes a version by one entry of the
-dataset's log. What is not in the log is no version, so a build may die anywhere.
+dataset's log. Nothing outside the log counts as a version, so a build may die anywhere.
 
 Each stage returns what the next one takes::
 
-    BuildJob.of        what is to be done: source, options, parts, plan
+    BuildJob.of        the job: source, options, parts, plan
     Attempts.lead      whose turn it is to build the version
-    Resumption         what an interrupted attempt has finished of it
+    Resumption         what an interrupted attempt has finished
     build, join_parts  the shards
     Committer.publish  the version, with its manifest
 """
@@ -56,20 +56,20 @@ from cachelayer.versions.unfinished import Finished, Unfinished
 
 ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 _SOON = 1.0
-"""Seconds of waiting that nobody needs to be told of."""
+"""Shorter waits, in seconds, are not shown."""
 
 
 class Publisher:
     """Builds one version and publishes it, whole or not at all.
 
     Args:
-        log: the log of the dataset, which says where to.
-        copies: keeps what is built as local copies, if the store is not local; None for none.
-        version: what is published.
-        source: what is built; a function is called when the build begins.
-        origin: what the source comes from.
-        options: how it is built.
-        base: a version that the new one begins with; None for none.
+        log: the log of the dataset.
+        copies: keeps local copies of the new shards if the store is not local; None for none.
+        version: the name of the version.
+        source: the user's source; a function is called when the build begins.
+        origin: the code and values that make the source.
+        options: the options.
+        base: the version to append to; None for none.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Publisher:
             return self._build(attempt, self.job())
 
     def build_once(self, hosts: Hosts | None = None) -> StoredVersion | None:
-        """Build and publish the version, one at a time of all who ask for it, or several hosts together.
+        """Build and publish the version: only one process at a time does, or several hosts together.
 
         Args:
-            hosts: those that build it together, if the source comes in parts; None for none.
+            hosts: the hosts that build it together, if the source has parts; None for one host.
 
         Returns:
             The version; None if another has published it meanwhile.
@@ -138,7 +138,7 @@ class Publisher:
                     return None
 
     def _build_together(self, job: BuildJob, division: Division, hosts: Hosts) -> StoredVersion | None:
-        """Build it with the other hosts: one leads, which publishes it in the end, and the others help."""
+        """Build it with the other hosts: one leads and publishes it at the end, and the others help."""
         while True:
             with self._attempts.lead(self._version, self._status) as lead:
                 if lead.is_ours:
@@ -148,7 +148,7 @@ class Publisher:
             try:
                 self._help(lead.attempt, job, division, hosts)
             except CacheLayerError:
-                # It was published, or another host leads now, and what this one still built was removed.
+                # It was published, or another host leads now and has removed what this one was building.
                 over = self._committer.is_published() or self._committer.is_revoked(lead.attempt)
                 if not over and not self._attempts.dead([lead.attempt]):
                     raise
@@ -159,7 +159,7 @@ class Publisher:
     def _build_unless_published(
         self, lead: Lead, job: BuildJob | None, hosts: Hosts | None = None
     ) -> StoredVersion | None:
-        """Build it as the one who leads; None if it is published by now."""
+        """Build it as the leader; return None if it has been published meanwhile."""
         if lead.dead is not None:
             if self._options.resume:
                 self._committer.adopt(lead.dead, lead.attempt)
@@ -171,11 +171,11 @@ class Publisher:
         return self._build(lead.attempt, self.job() if job is None else job, hosts)
 
     def job(self, *, apart: bool = False) -> BuildJob:
-        """Return what is to be done; see :meth:`BuildJob.of`."""
+        """Return the job; see :meth:`BuildJob.of`."""
         return BuildJob.of(self._source, self._origin, self._options, self._base, apart=apart)
 
     def _help(self, lead: str, job: BuildJob, division: Division, hosts: Hosts) -> None:
-        """Build parts of what another host leads, as long as it does."""
+        """Help another host to build parts, for as long as it leads."""
         begun = self._unfinished.begun(lead) if lead else None
         if begun is None or not begun.is_divided or self._attempts.dead([lead]):
             return
@@ -195,7 +195,7 @@ class Publisher:
         return engine_of(self._options.engine, self._options.workers)
 
     def _task(self, attempt: str, division: Division) -> PartTask:
-        # What is kept with the version is written by the process that publishes it.
+        # The process that publishes writes the description and metadata.
         lean = replace(division.options, kept={})
         return PartTask(self._store, self._copies, self._dataset_id, self._version, attempt, division.parts, lean)
 
@@ -225,13 +225,13 @@ class Publisher:
                 published = self._publish(attempt, built, self._provenance(job, built, started))
         notes.forget()
         if divided:
-            # Not before: what another goes on with would be among them, if it took this attempt for dead.
+            # Not earlier: if another process took this attempt for dead, it would resume from these files.
             remove_unnamed_shards(self._store, self._dataset_id, attempt, built.shards)
         return published
 
     @contextmanager
     def _undone_if_it_fails(self, notes: BuildNotes) -> Iterator[None]:
-        """Give the attempt up if the build fails; what it finished stays if another can go on with it.
+        """Give the attempt up if the build fails; what it finished stays if another build can resume it.
 
         Raises:
             BuildRevokedError: instead of an error of the store, if others had given it up before.
@@ -241,7 +241,7 @@ class Publisher:
             yield
         except BaseException as error:
             if os.getpid() != builder:
-                # A child that the source forked: the build is its parent's.
+                # This is a child that the source forked: the build belongs to its parent.
                 raise
             keeps = self._options.resume and notes.has_finished
             revoked = self._committer.abandon(attempt, keep=keeps, is_known=notes.is_known)
@@ -252,7 +252,7 @@ class Publisher:
             raise
 
     def _take_over(self, job: BuildJob, notes: BuildNotes) -> Finished | None:
-        """Return what an interrupted attempt has finished, and say so."""
+        """Return what an interrupted attempt has finished, and tell the user."""
         spec = job.options.element_spec if job.options.element_spec is not None else job.source.element_spec
         with Waiting(self._name, job.options.progress, after=_SOON) as waiting:
             resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
@@ -264,7 +264,7 @@ class Publisher:
     def _in_one_piece(
         self, job: BuildJob, stage: Stage, notes: BuildNotes, finished: Finished | None, progress: Progress
     ) -> Built:
-        """Build the source, after what an interrupted attempt has finished."""
+        """Build the source in one piece, resuming from an interrupted attempt."""
         options, earlier = job.options, NOTHING
         if finished is not None:
             earlier = EarlierShards.of(finished)
@@ -275,7 +275,7 @@ class Publisher:
     def _in_parts(
         self, task: PartTask, notes: BuildNotes, earlier: Finished | None, progress: Progress, hosts: Hosts | None
     ) -> Built:
-        """Build the parts of the source that are not finished, here or anywhere."""
+        """Build the unfinished parts of the source, on this host or others."""
         finished = {} if earlier is None else earlier.parts
         task.check_repeats(finished)
         notes.begin(task.options.element_spec)
@@ -287,7 +287,7 @@ class Publisher:
         return join_parts(task, finished)
 
     def _refuse_if_empty(self, built: Built, source: Source) -> None:
-        """Raise if there is no record, and nobody said that there may be none.
+        """Raise if there are no records, unless the user allows that.
 
         Raises:
             SourceError: with what made the source.
@@ -306,7 +306,7 @@ class Publisher:
         raise SourceError(f"{self._name}: {of} has no element: {'' if source.length == 0 else once}{ALLOW_EMPTY}")
 
     def _provenance(self, job: BuildJob, built: Built, started: float) -> dict[str, Any]:
-        """Return what is recorded beside the data: what the user keeps with it, and how it was made."""
+        """Return the provenance: the user's description and metadata, and how the version was made."""
         kept = self._options.kept
         return {
             **kept,
@@ -322,7 +322,7 @@ class Publisher:
         }
 
     def _known_again(self, job: BuildJob, built: Built) -> dict[str, Any]:
-        """Return what is recorded of the source, by which it is known again."""
+        """Return the record of the source, by which a later call recognises it."""
         facts = SourceFacts.of(self._source, self._options)
         return {
             **({"identity": identity} if (identity := job.plan.stored_identity) else {}),

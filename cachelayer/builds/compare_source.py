@@ -1,6 +1,6 @@
-"""Compares a source with the records that are stored of it: a few of them are made again.
+"""Compare a source with its stored records: make a few of them again.
 
-A record is compared by its CRC32C, which the index of its shard holds: nothing of the shards is read.
+Records are compared by CRC32C, which the index of each shard holds, so no shard is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cachelayer.records.tree import Tree
 from cachelayer.versions.shard_table import ShardFile
 
 SPREAD = 16
-"""Records of a shard that are compared between its first and its last."""
+"""The number of records of a shard, between its first and last, that are compared."""
 _AT_ONCE = 4096
 _SMALL = 1 << 16
 IN_DOUBT = "build with resume=False if in doubt: that begins anew"
@@ -37,13 +37,13 @@ def spread(count: int, between: int = SPREAD) -> list[int]:
 def check_earlier(
     store: ObjectStore, dataset_id: str, source: Source, earlier: EarlierShards, options: BuildOptions
 ) -> None:
-    """Raise if a source that is not divided does not give again what an interrupted attempt stored of it.
+    """Raise if a source that is built in one piece does not repeat the records that an interrupted attempt stored.
 
     The last of the shards is not among them: the build compares all of it. A source that cannot begin at any record is
     compared by the build alone.
 
     Raises:
-        SourceError: with the number of the first record that is another one.
+        SourceError: with the number of the first record that differs.
         ElementError: for an element that does not fit any more.
     """
     if isinstance(source, Seekable) and options.on_error == "raise":
@@ -54,7 +54,7 @@ def check_earlier(
 def check_shards(
     store: ObjectStore, dataset_id: str, source: Seekable, spec: Tree, shards: Mapping[int, ShardFile], first: int = 0
 ) -> None:
-    """Raise if a source does not give again the first, the last and some other records of each of the shards.
+    """Raise if a source does not repeat the first, the last and some other records of each shard.
 
     Args:
         store, dataset_id: where the shards are.
@@ -64,7 +64,7 @@ def check_shards(
         first: the number by which errors call the first record of the source.
 
     Raises:
-        SourceError: with the number of the first record that is another one.
+        SourceError: with the number of the first record that differs.
         ElementError: for an element that does not fit any more.
     """
     asked = [(begin, shard, row) for begin, shard in shards.items() for row in spread(shard.stats.records)]
@@ -118,7 +118,7 @@ def _range(shard: ShardFile, row: int) -> tuple[int, int]:
 
 
 class SourceChecksums:
-    """The checksums of the records of a source, which are made again one by one.
+    """The checksums of a source's records, which are made again one by one.
 
     Args:
         source: the source, which can begin at any record.

@@ -1,4 +1,4 @@
-"""Hosts that build the parts of a version together, each of which claims those that it builds."""
+"""Hosts that build the parts of a version together; each claims the parts that it builds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cachelayer.versions.unfinished import Finished, FinishedPart, Standing, Unf
 
 @dataclass(frozen=True)
 class Hosts:
-    """Processes that build a version together, as one of them sees them.
+    """The position of this process among those that build a version together.
 
     Args:
         index: which of them this is, from 0.
@@ -30,10 +30,10 @@ class Hosts:
 
     @classmethod
     def checked(cls, hosts: Any) -> Self:
-        """Return the hosts that a user names.
+        """Check the hosts that a user passes.
 
         Raises:
-            InvalidArgumentError, InvalidTypeError: if there can be no such.
+            InvalidArgumentError, InvalidTypeError: if they are invalid.
         """
         if not isinstance(hosts, tuple) or len(hosts) != 2:
             raise InvalidTypeError(
@@ -66,18 +66,18 @@ def refuse_other_build(name: str, ours: Finished, theirs: Finished) -> None:
 
 
 def _described(build: Finished) -> Any:
-    """Return what hosts that build together need to have in common, as JSON."""
+    """Return what must be equal on hosts that build together, as JSON."""
     described = {
         **build.plan,
         "element_spec": build.element_spec,
         "number of elements": build.source_length,
     }
-    # Tuples, say, are lists in what another host has written.
+    # Another host's note went through JSON, which turns tuples into lists.
     return json.loads(json.dumps(described))
 
 
 class SharedParts:
-    """The parts of one attempt, as one of the hosts that build them sees them.
+    """The parts of one attempt, from the view of one of the hosts that build them.
 
     Args:
         task: builds parts.

@@ -1,4 +1,4 @@
-"""What is known of an object that is passed as a source, without calling or iterating it."""
+"""Facts about an object that is passed as a source, found without calling or iterating it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _BETWEEN = 62
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """An object that is passed as a source.
+    """Facts about an object that is passed as a source.
 
     Args:
-        length: what ``len`` says of it, or the rows of its arrays; None if it says nothing.
-        source: the source that it is, if that can begin at any record: arrays and sequences.
+        length: its ``len``, or the number of rows of its arrays; None if it has neither.
+        source: its source, if that can begin at any record, as arrays and sequences can.
     """
 
     length: int | None
@@ -38,7 +38,7 @@ class SourceFacts:
 
     @classmethod
     def of(cls, obj: Any, options: BuildOptions) -> SourceFacts:
-        """Return what is known of an object."""
+        """Return the facts about an object."""
         if options.unbatch:
             return cls(None if isinstance(obj, Mapping) else _length(obj), None)
         arrays = _arrays(obj, options.element_spec)
@@ -138,7 +138,7 @@ def _length(obj: Any) -> int | None:
     try:
         return len(obj)
     except Exception:  # noqa: BLE001
-        # It is the user's: what does not tell its length has none.
+        # The user's code may raise anything; then the length is unknown.
         return None
 
 
@@ -149,7 +149,7 @@ def _arrays(obj: Any, declared: Tree | None) -> ArraySource | None:
         columns = columns_of(obj)
         return None if columns is None else ArraySource(columns, declared)
     except CacheLayerError:
-        # Of several lengths, or of a dtype that no element has: no version was built of them.
+        # Their lengths differ, or no element has their dtype: no version can have been built from them.
         return None
 
 

@@ -1,4 +1,4 @@
-"""What tells a source from others at little cost, beside the code that makes it."""
+"""Identify a source cheaply, apart from the code that makes it: by its files, for example."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cachelayer.provenance.secrecy import without_userinfo
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What the listing of a file says.
+    """The listing of a file.
 
     Args:
         name: the path, or the URL.
         nbytes: the size.
-        modified: when it was written, or what its store has in place of that; None if it is not known.
+        modified: when it was written, or its store's equivalent, such as an ETag; None if unknown.
     """
 
     name: str
@@ -28,7 +28,7 @@ class FileFacts:
 
 
 def identity_of(source: object) -> dict[str, Any]:
-    """Return what a source says of itself that tells it from others, as JSON; most say nothing."""
+    """Return how a source identifies itself, as JSON; empty for most sources."""
     found = getattr(source, "identity", None)
     return dict(found) if isinstance(found, Mapping) else {}
 
@@ -39,7 +39,7 @@ def local_identity(source: object) -> dict[str, Any]:
     Raises:
         CacheLayerError: if a file cannot be looked at.
     """
-    # Asked of the type first: objects of others may answer to any name.
+    # Ask the type first: objects of other libraries may answer to any name.
     knows = hasattr(type(source), "is_local") and hasattr(type(source), "identity")
     return identity_of(source) if knows and getattr(source, "is_local", None) is True else {}
 
@@ -50,7 +50,7 @@ def files_of(source: object) -> Sequence[FileFacts]:
     Raises:
         CacheLayerError: if a file cannot be looked at.
     """
-    # Asked of the type first: objects of others may answer to any name.
+    # Ask the type first: objects of other libraries may answer to any name.
     look = getattr(source, "file_facts", None) if hasattr(type(source), "file_facts") else None
     return list(look()) if look is not None else []
 

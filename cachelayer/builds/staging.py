@@ -1,4 +1,4 @@
-"""Where the shards of a build are written, and how they come from there to the store."""
+"""The folder that a build writes its shards to, and their upload from there to the store."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def staging(
 ) -> Iterator[Stage]:
     """Yield a folder for the shards of an attempt: in the store, else among the local copies, else a temporary one.
 
-    Local copies and what is temporary are removed if the attempt fails.
+    Local copies and temporary files are removed if the attempt fails.
 
     Args:
-        store: where the shards go in the end.
+        store: the store.
         copies: keeps local copies; None for none.
-        dataset_id, attempt: whose shards they are.
-        files: the numbers of the shards that are written now, if others write theirs beside them.
+        dataset_id, attempt: the attempt.
+        files: the numbers of the shards that this call writes, if other processes write to the folder too.
     """
     folder_name = paths.build(dataset_id, attempt)
     if isinstance(store, LocalStore):
@@ -58,7 +58,7 @@ def staging(
         yield Stage(folder, _Uploader(store, folder_name, group))
     except BaseException:
         if os.getpid() != builder:
-            # A child that the source forked: the files are its parent's.
+            # This is a child that the source forked: the files belong to its parent.
             raise
         if group is not None and files is not None:
             _remove(folder, files)
@@ -82,7 +82,7 @@ class _Uploader:
         self._store = store
         self._folder = folder
         self._group = group
-        # Two shards that are uploaded at once must not both make room for the other.
+        # Two shards that are uploaded at once must not delete copies to make room for each other.
         self._one_by_one = threading.Lock()
 
     def upload(self, shard: Path) -> None:

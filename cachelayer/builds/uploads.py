@@ -1,4 +1,4 @@
-"""Uploading and noting finished shards, beside the writing of later ones."""
+"""Upload and note finished shards while later ones are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cachelayer.versions.shard_table import ShardFile
 
-# So many that a link is not idle while some of them wait for replies.
+# Enough uploads at once to use the link while some of them wait for replies.
 _UPLOADS = 8
 _FEWEST_IN_FLIGHT, _MOST_IN_FLIGHT = 4, 12
 _NBYTES_IN_FLIGHT = 1 << 30
@@ -23,7 +23,7 @@ class Uploader(Protocol):
 
 
 class ShardNotes(Protocol):
-    """Notes which shards lie where they belong, so that another build can go on after them."""
+    """Notes which shards are in the store, so that another build can resume after them."""
 
     def add_shard(self, number: int, shard: ShardFile, nullable: frozenset[int]) -> None:
         """Note a shard; called from several threads.
@@ -36,18 +36,18 @@ class ShardNotes(Protocol):
 
 
 class Uploads:
-    """Uploads finished shards in threads of its own, and notes those that lie where they belong.
+    """Uploads finished shards in threads of its own, and notes those that are in the store.
 
     Args:
-        uploader: uploads a shard; None if shards are written where they belong.
-        notes: notes shards; None if nobody could go on with them.
+        uploader: uploads a shard; None if shards are written to the store directly.
+        notes: notes shards; None if no build could resume from them.
         shard_bytes: about the size of a shard.
     """
 
     def __init__(self, uploader: Uploader | None, notes: ShardNotes | None, shard_bytes: int) -> None:
         self._uploader = uploader
         self._notes = notes
-        # Shards that wait for their upload take room on the disk.
+        # Limit the queue: shards that wait for their upload take room on the disk.
         self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // shard_bytes), _MOST_IN_FLIGHT)
         self._threads = ThreadPoolExecutor(_UPLOADS, "cachelayer-upload")
         self._begun: deque[Future[None]] = deque()
@@ -75,7 +75,7 @@ class Uploads:
             self._notes.add_shard(number, finished, nullable)
 
     def finish(self) -> None:
-        """Wait for all."""
+        """Wait until all shards are uploaded and noted."""
         for future in self._begun:
             future.result()
 

@@ -1,4 +1,4 @@
-"""Writing shards in another process, beside the one that makes the records."""
+"""Write shards in another process while this one makes the records."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BATCHES_IN_FLIGHT = 3
 
 
 class WritingProcess:
-    """Does what a :class:`ShardPipeline` does; cutting, compressing, hashing and writing go on in another process.
+    """A :class:`ShardPipeline` that cuts, compresses, hashes and writes in another process.
 
     Args:
-        shards: what is written.
-        progress: is told of what was handed on to be written.
+        shards: the shards to write.
+        progress: counts what was handed to the other process.
         uploads: uploads and notes finished shards, in this process.
     """
 
@@ -59,7 +59,7 @@ class WritingProcess:
             self._receive()
 
     def finish(self, nullable: frozenset[int]) -> list[ShardFile]:
-        """Close the last shard, and return all of them, durable. See :meth:`ShardPipeline.finish`."""
+        """Close the last shard, and return all of them once they are durable. See :meth:`ShardPipeline.finish`."""
         self._nullable = nullable
         self._ask(None)
         shards = self._answers()
@@ -92,7 +92,7 @@ class _Writer:
     """What the other process calls with batches of records, and with None at the end, or to wait for what is closed.
 
     Args:
-        shards: what is written.
+        shards: the shards to write.
     """
 
     def __init__(self, shards: Shards) -> None:
@@ -106,7 +106,7 @@ class _Writer:
             uploads = Uploads(None, self._finished, self._of.shard_bytes)
             self._pipeline = ShardPipeline(self._of, Progress("", None, enabled=False), uploads)
         shards: list[ShardFile] = []
-        # Which leaves were None is known in the process that makes the records.
+        # Only the process that makes the records knows which leaves were None.
         if frames is not None:
             self._pipeline.write(frames, frozenset())
         elif is_end:
@@ -117,7 +117,7 @@ class _Writer:
 
 
 class _FinishedShards:
-    """The shards that are finished, until they are taken."""
+    """Finished shards that have not been taken yet."""
 
     def __init__(self) -> None:
         self._shards: deque[tuple[int, ShardFile]] = deque()
@@ -126,7 +126,7 @@ class _FinishedShards:
         self._shards.append((number, shard))
 
     def taken(self) -> list[tuple[int, ShardFile]]:
-        """Return those that are not taken yet; threads go on adding."""
+        """Take the finished shards; other threads may add more meanwhile."""
         return [self._shards.popleft() for _ in range(len(self._shards))]
 
 
