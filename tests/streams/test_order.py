@@ -201,7 +201,14 @@ def test_without_shuffle_records_come_as_they_are() -> None:
 # Statistics. Each sample is one ordered pair of records from one permutation, so that samples are independent and the
 # expected counts exact: the first record is uniform over n, the second over the n - 1 others.
 
+# Golden vectors pin the order, so its statistics cannot change under a version: large samples are in the soak suite.
+
 SAMPLES = {2: 8000, 3: 8000, 10: 8000, 100: 8000, 1000: 8000, 30_000: 700, 65_536: 400, 10**6: 4000}
+
+
+def soak_if_large(*numbers: int) -> list[Any]:
+    """Numbers of records as parameters, large ones in the soak suite."""
+    return [n if n <= 1000 else pytest.param(n, marks=pytest.mark.soak) for n in numbers]
 
 
 def binned(values: NDArray[Any], size: int, bins: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -231,7 +238,7 @@ def pairs_of_records(n: int, apart: int) -> tuple[NDArray[Any], NDArray[Any]]:
     return first, second
 
 
-@pytest.mark.parametrize("n", SAMPLES)
+@pytest.mark.parametrize("n", soak_if_large(*SAMPLES))
 def test_records_differences_and_pairs_are_uniform(n: int) -> None:
     first, second = pairs_of_records(n, apart=1)
     assert abs(chi_square(*binned(first, n, 64))) < 4
@@ -243,7 +250,16 @@ def test_records_differences_and_pairs_are_uniform(n: int) -> None:
 
 
 # In the order of 10**6 records, 1024 places are one in the upper half of a word, and 2**19 are its topmost bit.
-@pytest.mark.parametrize(("n", "apart"), [(10, 5), (100, 50), (1000, 512), (10**6, 1024), (10**6, 1 << 19)])
+@pytest.mark.parametrize(
+    ("n", "apart"),
+    [
+        (10, 5),
+        (100, 50),
+        (1000, 512),
+        pytest.param(10**6, 1024, marks=pytest.mark.soak),
+        pytest.param(10**6, 1 << 19, marks=pytest.mark.soak),
+    ],
+)
 def test_distant_pairs_are_uniform(n: int, apart: int) -> None:
     first, second = pairs_of_records(n, apart)
     one, one_is = binned(first, n, 8)
@@ -251,7 +267,7 @@ def test_distant_pairs_are_uniform(n: int, apart: int) -> None:
     assert abs(chi_square(one * len(other_is) + other, np.outer(one_is, other_is).reshape(-1))) < 4
 
 
-@pytest.mark.parametrize("n", SAMPLES)
+@pytest.mark.parametrize("n", soak_if_large(*SAMPLES))
 def test_the_place_of_a_record_is_uniform(n: int) -> None:
     seeds = range(SAMPLES[n])
     if n <= 65_536:
@@ -272,7 +288,7 @@ def test_all_permutations_of_few_records_are_equally_likely(n: int) -> None:
     assert abs(chi_square(numbers, np.full(math.factorial(n), 1 / math.factorial(n)))) < 4
 
 
-@pytest.mark.parametrize("n", [1000, 10**6])
+@pytest.mark.parametrize("n", soak_if_large(1000, 10**6))
 @pytest.mark.parametrize(("seed_step", "epoch_step"), [(0, 1), (1, 0), (1, 1), (1, -1)])
 def test_epochs_and_neighbouring_seeds_are_uncorrelated(n: int, seed_step: int, epoch_step: int) -> None:
     width, rounds = 1000, 300
