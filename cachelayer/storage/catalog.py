@@ -85,7 +85,11 @@ class Catalog:
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """Return the newest snapshot of a dataset; raise if there is no such dataset."""
-        snapshot = Log(self._store, dataset_id).head()
+        return self._snapshot_of(Log(self._store, dataset_id))
+
+    def _snapshot_of(self, log: Log) -> Snapshot:
+        """Return the newest snapshot in a log; raise if its dataset does not exist."""
+        dataset_id, snapshot = log.dataset_id, log.head()
         if snapshot.sequence == 0:
             known = self.datasets()
             near = get_close_matches(dataset_id, known, 3)
@@ -206,8 +210,9 @@ class Catalog:
 
     def _log_of(self, dataset_id: str) -> Log:
         """Return the log of a dataset; raise if there is no such dataset."""
-        self._snapshot(dataset_id)
-        return Log(self._store, dataset_id)
+        log = Log(self._store, dataset_id)
+        self._snapshot_of(log)
+        return log
 
     def verify(self, dataset_id: str, version: str | None = None, *, progress: bool | None = None) -> VerifyReport:
         """Read every record of a version and check it against every checksum.
@@ -261,7 +266,7 @@ class Catalog:
 
 
 def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:
-    """Return the error for a tag where a version is needed.
+    """Return the error for a tag that was passed instead of a version.
 
     Raises:
         VersionNotFoundError: if there is no such tag either; the message names what exists.

@@ -40,7 +40,7 @@ def texts(name: str, value: str) -> str:
 
 
 def stands_for(text: str, kind: str) -> bool:
-    """Whether a float of this kind is what a number as it is written becomes: nearest, but for integers."""
+    """Return whether a float of this kind may stand for a number as it is written; integers must be exact."""
     with np.errstate(over="ignore", under="ignore"):
         stored = np.dtype(kind).type(text)
     if np.isinf(stored) or (not stored and Decimal(text)):
