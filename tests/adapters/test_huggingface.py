@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import re
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from datasets import Features, List, Value
+from pages import run_page
 from pictures_and_sounds import PIXELS, SOUNDS, png, wav
 from PIL import Image
-from repository import ROOT
 from source_conformance import SourceConformance
 
 import cachelayer
 from cachelayer import ArraySpec, AudioSpec, ElementError, ImageSpec, Ragged, RaggedSpec, SourceError
 from cachelayer.adapters.huggingface import to_datasets, to_iterable_dataset
-
-DOCS = ROOT / "docs" / "huggingface.md"
 
 
 @pytest.fixture
@@ -709,11 +705,4 @@ def test_streams_that_have_no_rows_are_refused(storage: cachelayer.Storage) -> N
 
 def test_the_documented_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", DOCS.read_text(), re.DOTALL)
-    assert len(blocks) >= 4
-    for code, output in blocks:
-        printed = io.StringIO()
-        with redirect_stdout(printed):
-            exec(compile(code, str(DOCS), "exec"), names)
-        assert printed.getvalue() == output
+    run_page("huggingface.md", 4)

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import pytest
-from jax_process import assert_tests_pass, run_page
+from jax_process import assert_tests_pass
+from pages import run_page
 from source_conformance import SourceConformance
 
 import cachelayer

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from jax_process import run_page
+from pages import run_page
 from polars.testing import assert_frame_equal
 from source_conformance import SourceConformance
 

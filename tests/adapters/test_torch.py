@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_process import run_page
+from pages import run_page
 from source_conformance import SourceConformance
 from torch.utils import data
 from torchdata.stateful_dataloader import StatefulDataLoader

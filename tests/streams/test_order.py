@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
-from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pages import run_page
 from repository import ROOT
 
 from cachelayer.streams.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, round_keys
@@ -106,15 +105,7 @@ def test_the_documented_vectors_are_the_pinned_ones() -> None:
 @pytest.fixture(scope="module")
 def documented() -> dict[str, Any]:
     """What the code on the page defines, after it has printed what stands below it."""
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", DOCS.read_text(), re.DOTALL)
-    assert len(blocks) >= 6
-    for code, output in blocks:
-        printed = io.StringIO()
-        with redirect_stdout(printed):
-            exec(compile(code, str(DOCS), "exec"), names)
-        assert printed.getvalue() == output
-    return names
+    return run_page("order.md", 6)
 
 
 def test_the_documented_code_is_the_order(documented: dict[str, Any]) -> None:

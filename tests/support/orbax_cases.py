@@ -15,8 +15,8 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax_process import run_page
 from orbax.checkpoint import v1
+from pages import run_page
 
 import cachelayer
 from cachelayer import StateError, Stream

@@ -1,0 +1,24 @@
+"""Run the code of a page, block by block, against what the page shows."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from typing import Any
+
+from repository import ROOT
+
+
+def run_page(name: str, least: int = 3) -> dict[str, Any]:
+    """Run the blocks of a page in docs/, at least so many, check what each prints, and return what they define."""
+    page = ROOT / "docs" / name
+    blocks = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", page.read_text(), re.DOTALL)
+    assert len(blocks) >= least
+    names: dict[str, Any] = {}
+    for code, output in blocks:
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code, str(page), "exec"), names)
+        assert printed.getvalue() == output
+    return names
