@@ -58,7 +58,9 @@ def free_port() -> str:
 
 
 def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    settings = environment | {"CACHELAYER_LOCAL_CACHE": str(folder / "copies"), "PORT": free_port()}
+    # An unbuffered program writes a line and its end apart, so that lines of programs side by side run into each other.
+    buffered = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
+    settings = buffered | {"CACHELAYER_LOCAL_CACHE": str(folder / "copies"), "PORT": free_port()}
     command = [sys.executable, str(CHILD), str(page)]
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 

@@ -81,7 +81,7 @@ def _in_order(ref: DataRef[Any]) -> Iterator[dict[str, Any]]:
         yield {name: element[name] for name in [*DTYPES, "x"] if name in element}
 
 
-class Tiny(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
+class TableBuilder(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
     """A builder of the records of a ref."""
 
     VERSION = tfds.core.Version("1.0.0")
@@ -130,7 +130,7 @@ def _example(value: Any) -> Any:
 
 
 def _tfds(ref: DataRef[Any], folder: Path) -> Any:
-    builder = Tiny(ref, folder)
+    builder = TableBuilder(ref, folder)
     try:
         builder.download_and_prepare()
         data = builder.as_data_source("train")
