@@ -106,7 +106,6 @@ def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> 
     assert json.loads(shown)[0]["element"] == "näïve"
 
 
-@pytest.mark.needs("tensorflow", "sklearn")
 def test_the_demo_proves_its_claim(tmp_path: Path) -> None:
     ended = script("demo", "digits", "--json", cwd=tmp_path)
     assert json.loads(ended.stdout) == {"proved": True}
