@@ -97,3 +97,8 @@ __all__ = [
     "sharded",
     "wrap",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: completion does not show the packages below."""
+    return [*__all__, "__version__"]

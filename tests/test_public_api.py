@@ -13,6 +13,7 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer import errors
+from cachelayer.objects import paths
 
 PUBLIC = [
     "AlreadyExistsError",
@@ -161,3 +162,18 @@ def test_importing_it_imports_no_framework() -> None:
     code = f"import sys, cachelayer; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_completion_shows_public_names_only() -> None:
+    assert sorted(dir(cachelayer)) == sorted([*PUBLIC, "__version__"])
+
+
+def test_python_m_runs_the_command_line() -> None:
+    command = [sys.executable, "-m", "cachelayer", "--help"]
+    assert "Usage: cachelayer" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(("name", "suggested"), [(1, "v1"), (Path("/data/digits"), "data-digits"), (2.5, "2.5")])
+def test_a_name_that_is_no_str_is_refused_with_one_to_pass(name: object, suggested: str) -> None:
+    with pytest.raises(errors.InvalidNameError, match=f"pass a str, such as '{suggested}'"):
+        paths.check_name("version", name)

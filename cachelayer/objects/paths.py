@@ -37,13 +37,23 @@ def check_name(kind: str, name: object) -> str:
     Raises:
         InvalidNameError: if it is outside the grammar or reserved.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str):
+        raise InvalidNameError(
+            f"{kind} {name!r} of type {type(name).__name__}: pass a str, such as {_suggested(name)!r}"
+        )
+    if not _NAME.fullmatch(name):
         raise InvalidNameError(f"{kind} {name!r}: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or digit")
     if name == LATEST or name.startswith(_RESERVED_PREFIX):
         raise InvalidNameError(
             f"{kind} {name!r}: '{LATEST}' and names that begin with '{_RESERVED_PREFIX}' are reserved"
         )
     return name
+
+
+def _suggested(name: object) -> str:
+    """Return the valid name that is most like an object that is no str: ``1`` becomes v1."""
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-._")
+    return f"v{text}" if text.isdigit() else text[:20] or "v1"
 
 
 def log(dataset_id: str) -> str:
