@@ -15,7 +15,7 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 _MOST_BITS = 4096
 
 
-def given(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
+def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
     """Return a required argument; its signature has a default only because ``"id@version"`` may come before it.
 
     Raises:

@@ -66,7 +66,7 @@ class RandomAccess(Protocol[T_co]):
         """Approximate bytes of a record."""
 
     @property
-    def read_together(self) -> int:
+    def records_per_read(self) -> int:
         """Number of records that a stream with smaller batches should read at once."""
 
     @property

@@ -102,8 +102,8 @@ class JoinedBase(RecordBase):
         return tuple(size for member in self.members for size in member.segments)
 
     @property
-    def read_together(self) -> int:
-        return min(member.base.read_together for member in self.members)
+    def records_per_read(self) -> int:
+        return min(member.base.records_per_read for member in self.members)
 
     @property
     def record_nbytes(self) -> int:

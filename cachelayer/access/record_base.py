@@ -22,7 +22,7 @@ from cachelayer.records.tree import Tree
 
 
 class RecordBase(ABC):
-    """A base of views that has records of one codec; see :class:`cachelayer.access.view.Base`."""
+    """A base of views that has records of one codec; see :class:`cachelayer.access.view.ViewBase`."""
 
     @property
     @abstractmethod
@@ -41,7 +41,7 @@ class RecordBase(ABC):
 
     @property
     @abstractmethod
-    def read_together(self) -> int:
+    def records_per_read(self) -> int:
         """Number of records that a stream with smaller batches should read at once."""
 
     @property

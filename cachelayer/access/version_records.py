@@ -71,7 +71,7 @@ class VersionRecords(RecordBase):
         return codec_named(self.version.manifest.codec, self.version.manifest.element_spec)
 
     @property
-    def read_together(self) -> int:
+    def records_per_read(self) -> int:
         shards = self.shards
         return _NEAR if isinstance(shards, LocalShards) or shards.all_local() else _FAR
 
@@ -91,7 +91,7 @@ class VersionRecords(RecordBase):
         return RemoteShards(records, RangedShards(self._read_ranges, _Objects(version.dataset_id, shards)), copies)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        with self.version.told_of_deletion():
+        with self.version.reporting_deletion():
             return self.version.store.read_ranges(ranges)
 
     def open_shard(self, number: int, since: int) -> ShardReader:
@@ -105,7 +105,7 @@ class VersionRecords(RecordBase):
             CorruptionError: if its files differ from those that were published.
             VersionNotFoundError: if the version was deleted meanwhile.
         """
-        with self.version.told_of_deletion(), self.version.shard_file(number) as path:
+        with self.version.reporting_deletion(), self.version.shard_file(number) as path:
             stats = self.version.manifest.shards[number].stats
             return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
 

@@ -23,7 +23,7 @@ from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
 
 
-class Base(Protocol):
+class ViewBase(Protocol):
     """The records that a view selects from. Thread-safe and picklable."""
 
     @property
@@ -41,7 +41,7 @@ class Base(Protocol):
         """Approximate bytes of a record."""
 
     @property
-    def read_together(self) -> int:
+    def records_per_read(self) -> int:
         """Number of records that a stream with smaller batches should read at once."""
 
     @property
@@ -68,7 +68,7 @@ class Base(Protocol):
 class View(ABC, Generic[T]):
     """Records of a base in an order of their own: all of them, or some. Slicing copies nothing."""
 
-    def __init__(self, base: Base, selection: Selection | None = None) -> None:
+    def __init__(self, base: ViewBase, selection: Selection | None = None) -> None:
         self._base = base
         self._selection = Selection.all(len(base)) if selection is None else selection
 
@@ -261,8 +261,8 @@ class ViewRecords:
         return self.view._base.record_nbytes
 
     @property
-    def read_together(self) -> int:
-        return self.view._base.read_together
+    def records_per_read(self) -> int:
+        return self.view._base.records_per_read
 
     @property
     def reading_cost(self) -> ReadingCost:

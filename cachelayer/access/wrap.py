@@ -53,7 +53,7 @@ class WrappedBase:
 
     # The size is unknown before items are read. This guess leads to blocks of a few hundred items.
     record_nbytes = 4096
-    read_together = 1024
+    records_per_read = 1024
     reading_cost: ReadingCost = "foreign"
 
     @property

@@ -99,7 +99,7 @@ class Splits:
     parts: Mapping[str, Any]
 
 
-def splits_of(obj: Any) -> Mapping[str, Any] | None:
+def sources_by_split(obj: Any) -> Mapping[str, Any] | None:
     """Return the sources that an object has by name, as a ``DatasetDict`` does; None if it is one source."""
     found = _adapted(obj, unbatch=False, element_spec=None) if isinstance(obj, Mapping) else None
     return found.parts if isinstance(found, Splits) else None

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.version_records import VersionRecords
-from cachelayer.arguments import given
+from cachelayer.arguments import required
 from cachelayer.arrayrecord.reader import Verify
 from cachelayer.errors import (
     CorruptionError,
@@ -25,7 +25,7 @@ from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, datasets
-from cachelayer.versions.reference import Reference, plain
+from cachelayer.versions.reference import Reference, dataset_and_plain_version
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import VerifyReport, check
@@ -79,7 +79,7 @@ class Catalog:
 
     def _ref(self, version: StoredVersion) -> DataRef[Any]:
         """Return the DataRef of a version."""
-        with version.told_of_deletion():
+        with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
             return DataRef(VersionRecords(version, self._verify, self._copies), version.kept)
 
@@ -154,8 +154,8 @@ class Catalog:
             VersionNotFoundError: if there is no such version.
             AlreadyExistsError: if a version has the name of the tag.
         """
-        dataset_id, name = plain(dataset_id, version)
-        chosen = paths.check_name("tag", given("tag", tag, InvalidNameError))
+        dataset_id, name = dataset_and_plain_version(dataset_id, version)
+        chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
         log = self._log_of(dataset_id)
         for head in log.heads():
             if name not in head.versions:
@@ -172,7 +172,7 @@ class Catalog:
         Raises:
             VersionNotFoundError: if there is no such tag.
         """
-        dataset_id, name = plain(dataset_id, tag, "tag")
+        dataset_id, name = dataset_and_plain_version(dataset_id, tag, "tag")
         log = self._log_of(dataset_id)
         for head in log.heads():
             if log.append(head.without_tag(name, event("untag", tag=name))):
@@ -195,7 +195,7 @@ class Catalog:
             VersionNotFoundError: if there is no such version, and no deleted one of this name that has a longer grace.
             InvalidArgumentError: if a tag names it and ``force`` is False, or if the grace is not a number of seconds.
         """
-        dataset_id, name = plain(dataset_id, version)
+        dataset_id, name = dataset_and_plain_version(dataset_id, version)
         grace = gc.checked_grace(grace)
         log = self._log_of(dataset_id)
         for head in log.heads():
@@ -246,7 +246,7 @@ class Catalog:
             NotFoundError: if there is no such version.
         """
         one = Reference.parse(dataset_id, version)
-        return self._fetch(one).diff(self._fetch(one.beside(given("other", other))))
+        return self._fetch(one).diff(self._fetch(one.beside(required("other", other))))
 
     def gc(self, grace: float = gc.GRACE_SECONDS, *, progress: bool | None = None) -> list[str]:
         """Delete what failed or killed builds left behind, and the files that only deleted versions need.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.arguments import given, integer
+from cachelayer.arguments import integer, required
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions, SubmitOptions
 from cachelayer.builds.build_version import Publisher
 from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import splits_of
+from cachelayer.builds.source import sources_by_split
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -27,7 +27,7 @@ from cachelayer.storage.submit import BuildingCatalog, check_splits, of_splits, 
 from cachelayer.storage.version_names import check_version, new_name
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
-from cachelayer.versions.reference import Reference, needed
+from cachelayer.versions.reference import Reference, dataset_and_version
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -150,7 +150,7 @@ class Storage(BuildingCatalog):
         dataset_id, name = new_name(dataset_id, version)
         reaction = checked_on_change(on_change)
 
-        splits = splits_of(source)
+        splits = sources_by_split(source)
         check_splits(dataset_id, splits or ())
         if splits is None:
             return self._cache(source, dataset_id, name, origin_of(source, record), checked, reaction, hosts)
@@ -235,7 +235,7 @@ class Storage(BuildingCatalog):
                 options.
         """
         checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
-        dataset_id, naming = needed(dataset_id, version)
+        dataset_id, naming = dataset_and_version(dataset_id, version)
         reaction, names = checked_on_change(on_change), checked_record(record)
 
         def cache(source: Callable[[], Any], name: str, origin: Origin) -> DataRef[Any]:
@@ -298,7 +298,7 @@ class Storage(BuildingCatalog):
             StorageError: if one of the storages fails.
         """
         reference = Reference.parse(dataset_id, version)
-        target = to if isinstance(to, Storage) else Storage(given("to", to))
+        target = to if isinstance(to, Storage) else Storage(required("to", to))
         info = reference.resolve(self._snapshot(reference.dataset_id))
         target_id = reference.dataset_id if new_id is None else paths.check_name("dataset id", new_id)
         name = info.version if new_version is None else check_version(new_version)

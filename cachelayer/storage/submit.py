@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any, Unpack, cast, overload
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.arguments import boolean, given
+from cachelayer.arguments import boolean, required
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, SubmitOptions
 from cachelayer.builds.build_version import ALLOW_EMPTY, Publisher
 from cachelayer.builds.encode import OnError
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import splits_of
+from cachelayer.builds.source import sources_by_split
 from cachelayer.engines import Engine
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
@@ -23,7 +23,7 @@ from cachelayer.storage.catalog import Catalog
 from cachelayer.storage.version_names import check_version, new_name
 from cachelayer.versions.derive import derive
 from cachelayer.versions.log import Log
-from cachelayer.versions.reference import Reference, needed
+from cachelayer.versions.reference import Reference, dataset_and_version
 from cachelayer.versions.stored_version import StoredVersion
 
 
@@ -113,7 +113,7 @@ class BuildingCatalog(Catalog):
             metadata=metadata,
         )
 
-        splits = splits_of(source)
+        splits = sources_by_split(source)
         check_splits(dataset_id, splits or ())
         if splits is None:
             return self._submit(source, dataset_id, name, record, options)
@@ -186,11 +186,11 @@ class BuildingCatalog(Catalog):
             NotFoundError: if there is no such base.
             CacheLayerError: as in :meth:`submit`.
         """
-        reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
-        name = check_version(given("new_version", new_version, InvalidNameError))
+        reference = Reference.parse(*dataset_and_version(dataset_id, base_version, "base_version"))
+        name = check_version(required("new_version", new_version, InvalidNameError))
         checked = BuildOptions.of(options, "base_version", "new_version", "record")
 
-        splits = splits_of(given("source", source))
+        splits = sources_by_split(required("source", source))
         check_splits(reference.dataset_id, splits or ())
 
         def append(split: Any, split_id: str) -> DataRef[Any]:
@@ -233,8 +233,8 @@ class BuildingCatalog(Catalog):
             InvalidArgumentError: if ``keep`` keeps no records and ``allow_empty`` is False.
             InvalidTypeError: if ``keep`` is of another type.
         """
-        reference = Reference.parse(*needed(dataset_id, base_version, "base_version"))
-        name = check_version(given("new_version", new_version, InvalidNameError))
+        reference = Reference.parse(*dataset_and_version(dataset_id, base_version, "base_version"))
+        name = check_version(required("new_version", new_version, InvalidNameError))
         base = self._fetch(reference)
         selection = base._selection.select(keep)
         if not len(selection) and not boolean("allow_empty", allow_empty):

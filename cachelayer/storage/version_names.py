@@ -15,7 +15,7 @@ from cachelayer.objects import paths
 from cachelayer.provenance.fingerprint import Fingerprint
 from cachelayer.provenance.function_call import Call, name_of
 from cachelayer.provenance.secrecy import is_secret, without_secrets
-from cachelayer.versions.reference import plain
+from cachelayer.versions.reference import dataset_and_plain_version
 
 AUTO = "auto"
 Naming = Callable[[Call, Fingerprint | None], str]
@@ -46,7 +46,7 @@ def new_name(dataset_id: str, version: str | None) -> tuple[str, str]:
         InvalidNameError: if one of them is invalid, or no version is named.
         InvalidArgumentError: if two versions are named.
     """
-    dataset_id, name = plain(dataset_id, version)
+    dataset_id, name = dataset_and_plain_version(dataset_id, version)
     _refuse_auto(name)
     return dataset_id, name
 

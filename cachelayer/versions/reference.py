@@ -104,7 +104,7 @@ class Reference:
         return VersionNotFoundError(f"{self.dataset_id}: no version or tag {self.name!r}: {hint}there are {shown}")
 
 
-def needed(dataset_id: str, version: Any, argument: str = "version") -> tuple[str, Any]:
+def dataset_and_version(dataset_id: str, version: Any, argument: str = "version") -> tuple[str, Any]:
     """Return the dataset and its version, which is not checked yet.
 
     Args:
@@ -122,16 +122,16 @@ def needed(dataset_id: str, version: Any, argument: str = "version") -> tuple[st
     return name, found
 
 
-def plain(dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
+def dataset_and_plain_version(dataset_id: str, version: str | None, argument: str = "version") -> tuple[str, str]:
     """Return the dataset and the name of its version, for calls that take neither ``latest`` nor a digest.
 
-    The arguments are those of :func:`needed`.
+    The arguments are those of :func:`dataset_and_version`.
 
     Raises:
         InvalidNameError: if the id or the name is invalid, or no version is named.
         InvalidArgumentError: if two versions are named.
     """
-    dataset_id, name = needed(dataset_id, version, argument)
+    dataset_id, name = dataset_and_version(dataset_id, version, argument)
     if isinstance(name, str) and "@" in name:
         raise InvalidNameError(f"{argument} {name!r}: pass the plain name of a {argument}, without @ and a digest")
     return dataset_id, paths.check_name(argument, name)

@@ -68,7 +68,7 @@ class StoredVersion:
         name = f"{self.dataset_id}/{self.info.manifest}"
         raw = self.store.read(name)
         if raw is None:
-            with self.told_of_deletion():
+            with self.reporting_deletion():
                 raise CorruptionError(f"{self.store.url}/{name}: the manifest of a published version is missing")
         changed = CorruptionError(f"{self.store.url}/{name}: changed after version {self.info.version!r} was published")
         if hashlib.sha256(raw).hexdigest() != self.info.manifest_sha256:
@@ -102,7 +102,7 @@ class StoredVersion:
             name = f"{self.dataset_id}/{kept.file}"
             raw = self.store.read(name)
             if raw is None or len(raw) != 8 * kept.records:
-                with self.told_of_deletion():
+                with self.reporting_deletion():
                     raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
             numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
         if not _are_below(numbers, records):
@@ -113,7 +113,7 @@ class StoredVersion:
         return selection
 
     @contextmanager
-    def told_of_deletion(self) -> Iterator[None]:
+    def reporting_deletion(self) -> Iterator[None]:
         """Say that the version was deleted if that is why its files are missing or damaged.
 
         Raises:
