@@ -25,8 +25,8 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
     differences = [] if added is None else _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
     if differences:
         raise InvalidArgumentError(
-            f"this source cannot be appended to {name}, whose elements are otherwise: {'; '.join(differences)}. "
-            "Convert its elements, or build a new dataset of all"
+            f"this source cannot be appended to {name}: its elements have another spec: {'; '.join(differences)}. "
+            "Convert its elements, or build a new dataset of all records"
         )
 
 

@@ -44,8 +44,8 @@ class ArraySource:
         lengths = {path: len(column) for path, column in found}
         if len(set(lengths.values())) > 1:
             raise InvalidTypeError(
-                f"arrays of different lengths are not a source: {lengths}. A dict or tuple of arrays holds "
-                "columns; for a record of each array pass a list"
+                f"arrays of different lengths are not a source: {lengths}. The arrays of a dict or tuple are "
+                "columns; to make each array a record, pass a list"
             )
         leaves = {} if declared is None else dict(tree.leaf_values(declared))
         self.element_spec: Tree | None = tree.map_structure(
@@ -116,8 +116,9 @@ def refuse_columns_in_a_list(items: list[Any]) -> None:
     if len(set(map(len, items))) == 1 and len({(item.shape, item.dtype) for item in items}) > 1:
         found = ", ".join(map(tree.describe, items[:3]))
         raise InvalidTypeError(
-            f"a list is one of records, and these are not alike: {found}. To store columns, of which element i has row "
-            "i of each, pass a tuple or a dict of them; for records of different shapes declare element_spec="
+            f"the items of a list are records, and these do not share a spec: {found}. To store columns, so that "
+            "element i has row i of each, pass a tuple or a dict of them; for records of different shapes declare "
+            "element_spec="
         )
 
 

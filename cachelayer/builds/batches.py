@@ -98,19 +98,19 @@ def counted(batches: Iterator[Batch], length: int | None, first: int, limit: int
         return
     wanted = max(0, length - first)
     wanted = wanted if limit is None else min(wanted, limit)
-    given = 0
+    yielded = 0
     for batch in batches:
-        given += len(batch)
-        if given > wanted:
+        yielded += len(batch)
+        if yielded > wanted:
             raise wrong_length(length, f"goes on after {first + wanted}")
         yield batch
-    if given < wanted:
-        raise wrong_length(length, f"ended after {first + given}")
+    if yielded < wanted:
+        raise wrong_length(length, f"ended after {first + yielded}")
 
 
 def wrong_length(length: int, what: str) -> SourceError:
-    """Return the error for a source whose number of elements is not its length."""
+    """Return the error for a source that has more or fewer elements than its length says."""
     return SourceError(
-        f"the source {what} elements, and its length is {length}: mend its __len__, or pass a function that yields the "
-        "elements, whose number nobody promises"
+        f"the source {what} elements, but its length is {length}: correct its __len__, or pass a function that yields "
+        "the elements: it promises no length"
     )

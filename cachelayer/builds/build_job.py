@@ -25,7 +25,7 @@ class BuildJob:
         source: the source.
         options: the options.
         division: its parts; None if it is built in one piece.
-        plan: another build needs an equal one to resume this, or to help.
+        plan: what is built and how; another build resumes this one, or helps, only if its plan is equal.
         length: the number of elements, if it is known.
         files: the listings of the files that the source reads.
     """
@@ -70,7 +70,7 @@ class BuildJob:
 
 
 def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:
-    """Return the source that an object is, and its options: with the element spec of the base, if that has records.
+    """Return an object as a source, and the options; if the base has records, both with its element spec.
 
     Raises:
         InvalidArgumentError: if its elements do not fit the base.
@@ -78,7 +78,7 @@ def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tupl
     if base is None or base.manifest.records == 0:
         return as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec), options
     if options.element_spec is not None:
-        raise InvalidArgumentError(f"element_spec: what is appended has that of {base.name}: leave it out")
+        raise InvalidArgumentError(f"element_spec: appended records have the spec of {base.name}: leave it out")
     spec = base.manifest.element_spec
     try:
         source = as_source(obj, unbatch=options.unbatch, element_spec=spec)

@@ -42,7 +42,7 @@ def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Ma
 
 
 def build_together(shared: SharedParts, engine: Engine, progress: Progress) -> None:
-    """Build this host's share of the parts, then what others left, until all are finished or nobody wants them.
+    """Build this host's share of the parts, then those that others left, until all are finished or nobody wants them.
 
     Args:
         shared: the parts.
@@ -92,7 +92,7 @@ def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
     parts = [part for part in found if part is not None]
     if len(parts) < len(found):
         missing = [number for number, part in enumerate(found) if part is None]
-        raise SourceError(f"of {len(found)} parts {len(missing)} were not built, the first of them part {missing[0]}")
+        raise SourceError(f"{len(missing)} of {len(found)} parts were not built, the first of them part {missing[0]}")
     _refuse_twins(task, parts)
     spec = task.options.element_spec
     left_out = [LeftOut(part.left_out, part.elements, part.first_left_out) for part in parts]

@@ -114,7 +114,7 @@ def build(
 
     Raises:
         ElementError: for an element that does not fit the spec.
-        SourceError: if the source fails, or does not give what it gave to the earlier attempt.
+        SourceError: if the source fails, or does not repeat what it gave to the earlier attempt.
         StorageError: if the disk is full or fails.
     """
     first_shard, start = _start(source, options, earlier.shards)
@@ -156,8 +156,8 @@ def build(
 def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
     warn(
         f"workers={options.workers}: a source of {source.kind} cannot be divided: one process makes its elements, and "
-        "another writes them. A sequence with a length can be, most datasets, and what "
-        "cachelayer.sharded(function, count) makes"
+        "another writes them. More processes can work on a sequence with a length, on most datasets, and on what "
+        "cachelayer.sharded(function, count) returns"
     )
 
 
@@ -185,7 +185,7 @@ def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
     for batch in batches:
         seen.append(batch)
         if not isinstance(batch, Elements):
-            raise InvalidArgumentError("a source without an element spec gives elements, not batches")
+            raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
         elements.extend(batch.items)
         try:
             return from_elements(elements), chain(seen, batches)

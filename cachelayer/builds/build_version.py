@@ -102,7 +102,7 @@ class Publisher:
 
         Raises:
             AlreadyExistsError: if it is published already, or a tag has its name.
-            BuildRevokedError: if others gave the attempt up meanwhile.
+            BuildRevokedError: if others revoked the attempt meanwhile.
             VersionNotFoundError: if the base was deleted meanwhile.
         """
         self._committer.refuse_if_published()
@@ -111,7 +111,7 @@ class Publisher:
             return self._build(attempt, self.job())
 
     def build_once(self, hosts: Hosts | None = None) -> StoredVersion | None:
-        """Build and publish the version: only one process at a time does, or several hosts together.
+        """Build and publish the version, one process at a time, or several hosts together.
 
         Args:
             hosts: the hosts that build it together, if the source has parts; None for one host.
@@ -124,7 +124,7 @@ class Publisher:
             if job.division is not None:
                 return self._build_together(job, job.division, hosts)
             warn(
-                f"hosts: a source of {job.source.kind} cannot be divided, and one host builds it: pass "
+                f"hosts: a source of {job.source.kind} cannot be divided, so one host builds all of it: pass "
                 "cachelayer.sharded(function, count), or a sequence with a length"
             )
         with Waiting(self._name, self._options.progress) as waiting:
@@ -225,16 +225,16 @@ class Publisher:
                 published = self._publish(attempt, built, self._provenance(job, built, started))
         notes.forget()
         if divided:
-            # Not earlier: if another process took this attempt for dead, it would resume from these files.
+            # Not earlier: another process that takes this attempt for dead resumes from these files.
             remove_unnamed_shards(self._store, self._dataset_id, attempt, built.shards)
         return published
 
     @contextmanager
     def _undone_if_it_fails(self, notes: BuildNotes) -> Iterator[None]:
-        """Give the attempt up if the build fails; what it finished stays if another build can resume it.
+        """Abandon the attempt if the build fails; what it finished stays if another build can resume it.
 
         Raises:
-            BuildRevokedError: instead of an error of the store, if others had given it up before.
+            BuildRevokedError: instead of an error of the store, if others had revoked the attempt.
         """
         attempt, builder = notes.attempt, os.getpid()
         try:
@@ -258,7 +258,10 @@ class Publisher:
             resumption = Resumption(self._log, self._version, self._attempts, self._unfinished, notes)
             earlier = resumption.take_over(spec, waiting)
         if earlier is not None:
-            notice(f"{self._name}: going on after {earlier.records:,} records that are there", job.options.progress)
+            notice(
+                f"{self._name}: resuming after {earlier.records:,} records of an interrupted build",
+                job.options.progress,
+            )
         return earlier
 
     def _in_one_piece(
@@ -322,7 +325,7 @@ class Publisher:
         }
 
     def _known_again(self, job: BuildJob, built: Built) -> dict[str, Any]:
-        """Return the record of the source, by which a later call recognises it."""
+        """Return what the version records of the source, so that a later call can recognise it."""
         facts = SourceFacts.of(self._source, self._options)
         return {
             **({"identity": identity} if (identity := job.plan.stored_identity) else {}),

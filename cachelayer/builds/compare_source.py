@@ -25,7 +25,7 @@ SPREAD = 16
 """The number of records of a shard, between its first and last, that are compared."""
 _AT_ONCE = 4096
 _SMALL = 1 << 16
-IN_DOUBT = "build with resume=False if in doubt: that begins anew"
+IN_DOUBT = "build with resume=False to begin anew"
 
 
 def spread(count: int, between: int = SPREAD) -> list[int]:
@@ -39,12 +39,12 @@ def check_earlier(
 ) -> None:
     """Raise if a source that is built in one piece does not repeat the records that an interrupted attempt stored.
 
-    The last of the shards is not among them: the build compares all of it. A source that cannot begin at any record is
-    compared by the build alone.
+    This skips the last shard, because the build compares all of it, and sources that cannot begin at any record, which
+    the build compares as they are read.
 
     Raises:
         SourceError: with the number of the first record that differs.
-        ElementError: for an element that does not fit any more.
+        ElementError: if an element does not fit any more.
     """
     if isinstance(source, Seekable) and options.on_error == "raise":
         done = [earlier.shards[number] for number in range(whole_shards(earlier.shards) - 1)]
@@ -65,7 +65,7 @@ def check_shards(
 
     Raises:
         SourceError: with the number of the first record that differs.
-        ElementError: for an element that does not fit any more.
+        ElementError: if an element does not fit any more.
     """
     asked = [(begin, shard, row) for begin, shard in shards.items() for row in spread(shard.stats.records)]
     places = [(shard, row) for _, shard, row in asked]
@@ -74,13 +74,13 @@ def check_shards(
         record = begin + row
         if checksums.checksum(record) != stored:
             raise SourceError(
-                f"record {first + record} of the source is not what it was when a build that was interrupted stored "
-                f"it. The source has changed, or does not repeat itself: {IN_DOUBT}"
+                f"record {first + record} of the source has changed since an interrupted build stored it, so that "
+                f"build cannot be resumed. The source changed, or does not repeat itself: {IN_DOUBT}"
             )
 
 
 def by_first_record(shards: Iterable[ShardFile]) -> dict[int, ShardFile]:
-    """Return shards that follow one another by the numbers of their first records."""
+    """Return consecutive shards by the number of their first record."""
     found: dict[int, ShardFile] = {}
     records = 0
     for shard in shards:
@@ -94,14 +94,14 @@ def stored_checksums(store: ObjectStore, dataset_id: str, places: Sequence[tuple
 
     Args:
         store, dataset_id: where the shards are.
-        places: the shards, and the number of a record in each.
+        places: pairs of a shard and the number of a record in it.
 
     Raises:
         CorruptionError: if an index is missing, or shorter than it was.
     """
     for start in range(0, len(places), _AT_ONCE):
         some = places[start : start + _AT_ONCE]
-        # A small index is one request for all of its records.
+        # Read a small index in one request.
         wanted = {
             (shard.name, row): (paths.index_of(f"{dataset_id}/{shard.name}"), *_range(shard, row))
             for shard, row in some
@@ -118,7 +118,7 @@ def _range(shard: ShardFile, row: int) -> tuple[int, int]:
 
 
 class SourceChecksums:
-    """The checksums of a source's records, which are made again one by one.
+    """The checksums of the records of a source, which encodes each of them again.
 
     Args:
         source: the source, which can begin at any record.

@@ -12,7 +12,7 @@ from cachelayer.arguments import integer
 from cachelayer.builds.part_task import PartTask
 from cachelayer.errors import BuildRevokedError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.versions.attempts import Attempts
-from cachelayer.versions.build_plan_differences import differences
+from cachelayer.versions.build_plan_differences import HERE_AND_THERE, differences
 from cachelayer.versions.unfinished import Finished, FinishedPart, Standing, Unfinished
 
 
@@ -46,7 +46,7 @@ class Hosts:
 
 
 def refuse_other_build(name: str, ours: Finished, theirs: Finished) -> None:
-    """Raise if another host builds something else than this one was asked for.
+    """Raise if another host builds something other than what this one was asked for.
 
     Args:
         name: the version, for the message.
@@ -56,12 +56,11 @@ def refuse_other_build(name: str, ours: Finished, theirs: Finished) -> None:
     Raises:
         InvalidArgumentError: if they differ, with each difference.
     """
-    differ = differences(_described(ours), _described(theirs))
+    differ = differences(_described(ours), _described(theirs), HERE_AND_THERE)
     if differ:
         raise InvalidArgumentError(
-            f"{name}: another host builds it otherwise: {'; '.join(differ)}. Pass the same source, made by the same "
-            "code, and the same options on all of them; what a host has to itself, such as its rank, is told by "
-            "hosts=(index, count) alone"
+            f"{name}: another host builds something else: {'; '.join(differ)}. Pass the same source, made by the same "
+            "code, and the same options on all hosts; only hosts=(index, count) may differ between them"
         )
 
 
@@ -77,13 +76,13 @@ def _described(build: Finished) -> Any:
 
 
 class SharedParts:
-    """The parts of one attempt, from the view of one of the hosts that build them.
+    """The parts of one attempt, as one of the hosts that build them sees them.
 
     Args:
         task: builds parts.
-        attempts: tells which hosts are at work.
-        hosts: which of them this one is.
-        name: the attempt by which others see whether this one is; the leader's is that of the parts.
+        attempts: knows which hosts are at work.
+        hosts: the position of this host among them.
+        name: the attempt whose lease shows others that this host is at work; the leader's is that of the parts.
         taken_over: the parts that an interrupted attempt had finished.
     """
 
@@ -110,13 +109,13 @@ class SharedParts:
         return self._unfinished.is_begun(self._attempt) and not self._attempts.dead([self._attempt])
 
     def are_left(self) -> bool:
-        """Return whether parts are not finished, by what the store says now."""
+        """Read the store, and return whether parts are unfinished."""
         self._standing = self._unfinished.standing(self._attempt)
         return bool(self._left())
 
     @property
     def standing(self) -> tuple[int, int]:
-        """The number of parts that are finished, by what the store said last, and the number of all."""
+        """The number of finished parts when the store was last read, and the number of all parts."""
         return self._count - len(self._left()), self._count
 
     def _left(self) -> list[int]:
@@ -127,14 +126,14 @@ class SharedParts:
         return sorted(missing, key=lambda number: ((number * count // self._count - index) % count, number))
 
     def claimed(self) -> Iterator[int]:
-        """Yield the parts that this host is to build, each once it is claimed: first those that nobody has claimed."""
+        """Claim and yield the parts that this host is to build, first those that nobody has claimed."""
         free = deque(self._unclaimed())
         while free and self.are_wanted():
             number = free.popleft()
             if self._claim(number, 0):
                 yield number
             elif self.are_left():
-                # Others are at those that come next, too.
+                # Other hosts are about to claim the next parts as well.
                 free = deque(self._unclaimed())
         yield from self._claimed_of_the_dead()
 
@@ -151,14 +150,14 @@ class SharedParts:
                 yield number
 
     def check_built(self) -> None:
-        """Raise if a part that was given is not finished when the engine has ended.
+        """Raise if the engine has ended without finishing a part that this host claimed.
 
         Raises:
             SourceError: with the first such part.
-            BuildRevokedError: if the attempt was published, or given up, meanwhile.
+            BuildRevokedError: if the attempt was published or abandoned meanwhile.
         """
         if not self._unfinished.is_begun(self._attempt):
-            raise BuildRevokedError(f"build attempt {self._attempt} was published, or given up, meanwhile: build again")
+            raise BuildRevokedError(f"build attempt {self._attempt} was published or abandoned meanwhile: build again")
         missing = self._mine.intersection(self._left()) if self.are_left() else ()
         if missing:
             raise SourceError(f"the engine ended without {self.task.describe(min(missing))}")

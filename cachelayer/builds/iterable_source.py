@@ -75,8 +75,8 @@ class SequenceSource(IterableSource):
         length = length_of(items)
         if length is None:
             raise InvalidTypeError(
-                f"a {type(items).__name__} has items by number and no length, so nobody knows which is the last: give "
-                "it a __len__"
+                f"a {type(items).__name__} has items by number but no length, so its last item is unknown: give it "
+                "a __len__"
             )
         super().__init__(iter(()), type(items).__name__, length, first, element_spec)
         self._items = items

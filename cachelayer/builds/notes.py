@@ -1,4 +1,4 @@
-"""Notes of what a build attempt finishes, by which another one goes on if this one is interrupted."""
+"""Write down what a build attempt finishes, so that another can resume it if it is interrupted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BuildNotes:
         attempt: the attempt.
         plan: what is built and how.
         source_length: the number of elements of the source, if it is known.
-        is_divided: whether it is built in parts, with which others may help.
+        is_divided: whether it is built in parts, so that others may help.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class BuildNotes:
         self._is_divided = is_divided
         self._spec: Tree | None = None
         self._waiting: dict[int, FinishedPart] = {}
-        """What is not noted yet."""
+        """Finished shards that are not noted yet."""
         self._taken: list[str] = []
         self._begun = False
         self.is_known = False
-        """Whether others can have come to know of what this attempt finished."""
+        """Whether others may have seen what this attempt finished."""
 
     def begin_with(self, parts: Mapping[int, FinishedPart], element_spec: Any, taken: Collection[str]) -> Finished:
         """Note what this attempt took over from others that were interrupted.
@@ -61,20 +61,20 @@ class BuildNotes:
             self._write(Finished(self.plan.stored, stored, self.source_length, is_divided=self._is_divided))
 
     def _write(self, begun: Finished) -> None:
-        # Known even if the store fails to say that the plan is there.
+        # Set it first: the store may write the plan and then fail to reply.
         self.is_known = True
         self._unfinished.begin(self.attempt, begun)
         self._begun = True
 
     def expect_shards(self, spec: Tree) -> None:
-        """Remember the spec of the elements in the shards that come."""
+        """Set the element spec of the shards that follow."""
         self._spec = spec
 
     def add_shard(self, number: int, shard: ShardFile, nullable: frozenset[int]) -> None:
         """Note a shard that lies in the store; called from several threads."""
         self._waiting[number] = FinishedPart((shard,), nullable)
         if self._begun or len(self._waiting) > 1:
-            # Written by each of several shards that end at once: it is the same.
+            # Several shards that end at once may each write it: the text is the same.
             self.begin(self._spec)
             for each in list(self._waiting):
                 part = self._waiting.pop(each, None)
@@ -83,7 +83,7 @@ class BuildNotes:
 
     @property
     def has_finished(self) -> bool:
-        """Whether there is something that another attempt can go on with."""
+        """Whether another attempt can resume from the notes."""
         if not self._begun or self._taken or not self._is_divided:
             return self._begun
         # Parts are noted by the processes that build them.

@@ -1,4 +1,4 @@
-"""Building one part of a version, anywhere: what engines run."""
+"""Build one part of a version in any process: the task that engines run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cachelayer.versions.unfinished import FinishedPart, Unfinished
 
 _FILES = 10**4
 _RUNS = 100
-"""Shards of a part, and times that a part may be begun: both stand in the number of a file."""
+"""The most shards of a part, and the most times that a part may be begun: both are encoded in the number of a file."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PartTask:
     options: BuildOptions
 
     def __call__(self, number: int) -> PartDone:
-        """Build a part, unless that was done before, and note what it came to.
+        """Build a part unless it has been built already, and note the result.
 
         Raises:
             CacheLayerError: with the number of the part, or of the record in the source.
@@ -81,13 +81,13 @@ class PartTask:
         return self.parts.describe(number)
 
     def check_repeats(self, finished: Mapping[int, FinishedPart]) -> None:
-        """Raise if the source does not give what it gave when parts were built.
+        """Raise if the source does not repeat the parts that are built already.
 
-        The first shard of the last part is compared. If that part can begin at any record, so are some records of each
-        shard of the others; if a function makes the parts, which may take long, no more than 18 of them are asked for.
+        This compares the first shard of the last part. If that part can begin at any record, it also compares some
+        records of each shard of the other parts: of at most 18 parts if a function makes them, which may take long.
 
         Raises:
-            CacheLayerError: with the number of the first record that is another one.
+            CacheLayerError: with the number of the first record that differs.
         """
         # What was left out is not known by its number in the source.
         known = {number: done for number, done in finished.items() if done.shards and not done.left_out}
@@ -117,11 +117,11 @@ class PartTask:
             check_shards(self.store, self.dataset_id, source, spec, by_first_record(shards), part.first)
 
     def _build(self, unfinished: Unfinished, number: int) -> FinishedPart:
-        """Build a part, and note it; if another process was quicker, return what that one made."""
+        """Build a part, note it and return it; if another process noted it first, return that one's."""
         run = unfinished.begin_part(self.attempt, number)
         if run >= _RUNS:
             raise SourceError(
-                f"{self.describe(number)} was begun {run} times and never finished: build with resume=False"
+                f"{self.describe(number)} was begun {run} times but never finished: build with resume=False"
             )
         part = self.parts.part(number)
         built = self._shards_of(part, (number * _RUNS + run) * _FILES)
@@ -146,13 +146,13 @@ class PartTask:
                 )
             if len(built.shards) > _FILES:
                 raise InvalidArgumentError(
-                    f"{part.name or f'the part from record {part.first} on'} makes {len(built.shards):,} shards, and "
-                    f"{_FILES:,} are the most: make more parts, or larger shards"
+                    f"{part.name or f'the part from record {part.first} on'} makes {len(built.shards):,} shards, more "
+                    f"than {_FILES:,}: make more parts, or larger shards"
                 )
             if part.records is not None and built.left_out.of != part.records:
                 raise SourceError(
-                    f"the source gave {built.left_out.of} elements from {part.first} on and promised {part.records}: "
-                    "its length is not what it says"
+                    f"the source promised {part.records} elements from {part.first} on, but gave {built.left_out.of}: "
+                    "its length is wrong"
                 )
         return built
 
@@ -165,7 +165,7 @@ def _errors_of(part: Part) -> Iterator[None]:
     except ElementError as error:
         if not part.name:
             raise
-        hint = f"It is of {part.name}. {error.hint}".strip()
+        hint = f"It is in {part.name}. {error.hint}".strip()
         raise type(error)(error.expected, error.got, path=error.path, record=error.record, hint=hint) from error
     except SourceError as error:
         if not part.name:

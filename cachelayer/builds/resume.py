@@ -1,4 +1,4 @@
-"""Going on with what an attempt that was interrupted has finished."""
+"""Resume a build: take over what an interrupted attempt has finished."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Interrupted:
 
     Args:
         attempt: the attempt.
-        owner: the attempt that its files belonged to when that was found.
+        owner: the attempt that owned its files when this one was found.
         finished: what it has finished.
     """
 
@@ -47,7 +47,7 @@ class Resumption:
     Args:
         log: the log of the dataset.
         version: what is built.
-        attempts: tells which attempts are at work.
+        attempts: knows which attempts are at work.
         unfinished: keeps the notes of all attempts at the version.
         notes: the notes of the attempt that builds now.
     """
@@ -63,14 +63,14 @@ class Resumption:
         self._unfinished = unfinished
 
     def take_over(self, spec: Tree | None, waiting: Waiting) -> Finished | None:
-        """Return what an interrupted attempt has finished of the same build; it cannot publish after that.
+        """Return what an interrupted attempt at the same build has finished; that attempt can no longer publish.
 
         Args:
             spec: the element spec that is known before the first element; None for any.
-            waiting: shows who is waited for, if it takes a while to see whether an attempt has ended.
+            waiting: shows the user what this waits for, if it takes a while to see whether an attempt has ended.
 
         Raises:
-            SourceError: if the source had another length then.
+            SourceError: if the source had another length in that attempt.
         """
         source_length = self._notes.source_length
         wanted = None if spec is None else canonical_json(spec_json.to_json(spec))
@@ -79,7 +79,7 @@ class Resumption:
             if None not in (before, source_length) and before != source_length:
                 raise SourceError(
                     f"the source has {source_length} elements and had {before} when attempt {found.attempt} was "
-                    "interrupted: build with resume=False"
+                    "interrupted: it cannot be resumed: build with resume=False"
                 )
             head = self._adopt(found)
             if head.adopted.get(found.attempt) == self._attempt:
@@ -98,7 +98,7 @@ class Resumption:
         return self._log.head()
 
     def _taken_over(self, attempt: str, finished: Finished, head: Snapshot) -> Finished | None:
-        """Return what is there of an attempt that this one has adopted, noted as its own."""
+        """Return what remains of an attempt that this one has adopted, after noting it as this one's."""
         ours = {self._attempt, *(name for name, owner in head.adopted.items() if owner == self._attempt)}
         parts = {
             number: part
@@ -114,12 +114,12 @@ class Resumption:
         for each in self._not_named(taken, head):
             self._remove_others(each, kept)
         for each in taken:
-            # It was killed, and has left the sign that it was at work.
+            # It was killed, and left its lease behind.
             self._attempts.forget(each)
         return kept
 
     def _not_named(self, attempts: list[str], head: Snapshot) -> set[str]:
-        """Return those that no version needs: one may have published, and been killed before it deleted its notes."""
+        """Return the attempts that no version needs: one may have been killed after it published."""
         try:
             return set(attempts) - named_attempts(self._store, self._dataset_id, head)
         except (CorruptionError, FormatError):
@@ -134,7 +134,7 @@ class Resumption:
             if f"{paths.BUILDS}/{attempt}/{name}" not in whole:
                 self._store.delete(f"{folder}/{name}")
         if isinstance(self._store, LocalStore):
-            # It was interrupted before its manifest brought the names of its shards to the disk.
+            # It was interrupted before it made the names of its shards durable.
             self._store.sync(folder)
 
     def _best(self, spec: bytes | None, waiting: Waiting) -> _Interrupted | None:
@@ -142,8 +142,8 @@ class Resumption:
         try:
             noted = self._unfinished.attempts()
         except StorageError as error:
-            # To build one needs no right to list.
-            warn(f"it is built anew, whatever others have finished: {error}")
+            # Building does not need the right to list.
+            warn(f"cannot see whether there is an interrupted build to resume, so all of it is built anew: {error}")
             return None
         if not noted:
             return None
@@ -154,32 +154,32 @@ class Resumption:
         return self._most_of_the_same(begun, spec)
 
     def _most_of_the_same(self, begun: list[_Interrupted], spec: bytes | None) -> _Interrupted | None:
-        """Return the attempt that finished most of what is built now; if they all built something else, say so."""
+        """Return the attempt that finished most of what is built now; warn if all of them built something else."""
         changes = [self._notes.plan.changes(each.finished.plan) for each in begun]
         for each, found in zip(begun, changes, strict=True):
             if spec is not None and canonical_json(each.finished.element_spec) != spec:
-                found.append("the element spec is another one")
+                found.append("the element spec changed")
         same = [each for each, found in zip(begun, changes, strict=True) if not found]
         if begun and not same:
             most, found = max(zip(begun, changes, strict=True), key=lambda pair: pair[0].finished.records)
             warn(
-                f"{self._dataset_id}@{self._version} is built from its beginning: an attempt that was interrupted had "
-                f"finished {most.finished.records:,} records, but of another build: {'; '.join(found)}"
+                f"{self._dataset_id}@{self._version} is built from its beginning: an interrupted build had finished "
+                f"{most.finished.records:,} records, but cannot be resumed: {'; '.join(found)}"
             )
         return max(same, key=lambda each: len(each.finished.parts), default=None)
 
     def _not_running(self, head: Snapshot, names: list[str], waiting: Waiting) -> list[str]:
-        """Return those of these attempts that neither run nor belong to another that does."""
+        """Return the attempts that are not running, and do not belong to one that is."""
         others = [name for name in names if name != self._attempt]
         strange = sorted({of for name in others for of in (name, head.owner_of(name))} - {self._attempt})
-        # All are asked at once: each may be watched for a while.
+        # Ask about all at once: each may have to be watched for a while.
         runs = dict(zip(strange, self._attempts.are_running(strange, waiting), strict=True))
         ours = [name for name in others if head.owner_of(name) == self._attempt]
         idle = [name for name in others if not runs[name] and not runs.get(head.owner_of(name), True)]
         return [*ours, *idle]
 
     def _there(self, parts: Mapping[int, FinishedPart]) -> dict[int, FinishedPart]:
-        """Return those of the parts whose shards lie in the store."""
+        """Return the parts that have all their shards in the store."""
 
         def is_there(shard: ShardFile) -> bool:
             name = f"{self._dataset_id}/{shard.name}"

@@ -145,18 +145,18 @@ class ShardPipeline:
         """Close the last shard, wait until all are durable, and return them.
 
         Raises:
-            SourceError: if there are fewer than an interrupted attempt had finished.
+            SourceError: if there are fewer than the interrupted attempt had finished.
         """
         self._finish_shard(nullable)
         shards = self.settle()
         if any(number >= len(shards) for number in self._of.earlier):
-            raise SourceError(f"the source ended after {self._records} records; {_OTHERWISE}")
+            raise SourceError(f"the source ended after {self._records} records; {_CANNOT_RESUME}")
         return shards
 
 
-_OTHERWISE = (
-    "an attempt that was interrupted had more or other ones. A source that does not repeat itself cannot be gone on "
-    "with: build with resume=False, or make it repeat itself, as with a fixed seed"
+_CANNOT_RESUME = (
+    "the interrupted build read other records, or more of them. A source that does not repeat itself cannot be "
+    "resumed: build with resume=False, or make it repeat itself, for example with a fixed seed"
 )
 
 
@@ -191,4 +191,4 @@ class _ShardChecker:
         stats = self.shard.stats
         if self._records != stats.records or self._digest.hexdigest() != stats.sha256:
             last = self._first + max(self._records, stats.records) - 1
-            raise SourceError(f"records {self._first} to {last} of the source are not what they were: {_OTHERWISE}")
+            raise SourceError(f"records {self._first} to {last} of the source have changed: {_CANNOT_RESUME}")

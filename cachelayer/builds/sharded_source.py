@@ -1,7 +1,7 @@
-"""Sources in parts that are built apart from one another, by any number of processes.
+"""Sources in parts, which any number of processes build separately.
 
-The parts of a source depend on the source and on the options of the build alone, so that the version is the same
-on any number of processes. Each begins a shard of its own.
+The parts depend only on the source and the options of the build, so the version is the same on any number of
+processes. Each part begins a shard of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SAMPLE = 64
 _LOOK_AHEAD = (1, 100, 10_000)
 _PARTS_PER_WORKER = 2
 _FILLED = 0.8
-"""How full the shard of a part is meant to be if the sizes of its records are not known before."""
+"""How full to make the shard of a part if the sizes of its records are unknown in advance."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Part:
     """A part of a source.
 
     Args:
-        source: gives its elements.
-        first: the number by which errors call the first of them.
-        records: how many there are; None for all that the source gives.
-        name: what errors call it if the numbers of its records do not tell; else empty.
+        source: yields its elements.
+        first: the number of the first of them in error messages.
+        records: how many there are; None for all elements of the source.
+        name: its name in error messages; empty if the record numbers are enough.
     """
 
     source: Source
@@ -59,7 +59,7 @@ class Parts(Protocol):
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        """What decides the parts, as JSON; None if the shards are those of a build in one piece."""
+        """What decides the parts, as JSON; None if the shards equal those of a build in one piece."""
 
     def describe(self, number: int) -> str:
         """Return what errors call a part."""
@@ -80,7 +80,7 @@ class Sharded(Generic[T]):
         count: number of parts.
 
     Raises:
-        InvalidTypeError: if the function is none, or the count no integer.
+        InvalidTypeError: if the function is not callable, or the count is not an integer.
         InvalidArgumentError: if the count is below 1.
     """
 
@@ -90,8 +90,8 @@ class Sharded(Generic[T]):
     def __init__(self, function: Callable[[int, int], Any], count: int) -> None:
         if not callable(function):
             raise InvalidTypeError(
-                f"sharded: {type(function).__name__} is no function: pass one that takes the number of a part and the "
-                "number of parts, and returns a source of its elements"
+                f"sharded: a {type(function).__name__} is not a function: pass one that takes the number of a part and "
+                "the number of parts, and returns a source of its elements"
             )
         self.function = function
         self.count = integer("count", count, 1)
@@ -109,7 +109,7 @@ class Sharded(Generic[T]):
         return self._declared if found is None else found
 
     def made_with(self, *, unbatch: bool, element_spec: Tree | None) -> Sharded[T]:
-        """Return a source of the same parts, each of which is unbatched, or has the declared spec."""
+        """Return a source of the same parts, with each part unbatched or with the declared spec."""
         made: Sharded[T] = Sharded(self.function, self.count)
         made._unbatch, made._declared = unbatch, element_spec
         return made
@@ -128,7 +128,9 @@ class Sharded(Generic[T]):
         except CacheLayerError:
             raise
         except Exception as error:
-            raise SourceError(f"{self.describe(number)}: no source of it: {type(error).__name__}: {error}") from error
+            raise SourceError(
+                f"{self.describe(number)}: the function failed: {type(error).__name__}: {error}"
+            ) from error
         try:
             return as_source(made, unbatch=self._unbatch, element_spec=self._declared)
         except (InvalidTypeError, InvalidArgumentError, SourceError) as error:
@@ -150,7 +152,7 @@ def sharded(function: Callable[[int, int], Iterable[T]], count: int) -> Sharded[
 @overload
 def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]: ...
 def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
-    """Return a source in parts, which are built by as many processes or hosts as there are.
+    """Return a source in parts, which several processes or hosts can build at the same time.
 
     Args:
         function: takes the number of a part and the number of parts, and returns a source of the elements of this part:
@@ -170,13 +172,13 @@ def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
 
 @dataclass(frozen=True)
 class Ranges:
-    """A source that can begin at any record, in ranges of equally many records.
+    """A source that can begin at any record, divided into ranges of equal numbers of records.
 
     Args:
         source: the source.
         length: number of its elements.
-        records: how many make a part.
-        is_exact: whether a part is a shard of a build that is not divided.
+        records: number of records in a part.
+        is_exact: whether each part is exactly a shard of an undivided build.
     """
 
     source: Seekable
@@ -235,7 +237,7 @@ def spec_of(parts: Parts) -> Tree | None:
     """Return the spec of the elements of a source in parts: the declared one, else that of the first element.
 
     Raises:
-        CacheLayerError: if no element tells.
+        CacheLayerError: if no element shows it.
     """
     unknown: ElementError | None = None
     for number in range(parts.count):
@@ -245,7 +247,7 @@ def spec_of(parts: Parts) -> Tree | None:
         try:
             found = _inferred(partial(_first, parts, number))
         except ElementError as error:
-            # None in all elements of this part: another may tell.
+            # A leaf is None in all elements of this part: another part may show its dtype.
             unknown = error
         else:
             if found is not None:
@@ -260,7 +262,7 @@ def _first(parts: Parts, number: int, limit: int) -> Iterator[Batch]:
 
 
 def _inferred(batches: Callable[[int], Iterator[Batch]]) -> Tree | None:
-    """Return the spec of the first elements of a source, as few of them as tell; None if there is none."""
+    """Return the spec of a source's first elements, reading as few as possible; None if it has no element."""
     for limit in _LOOK_AHEAD:
         try:
             spec, seen = infer_spec(batches(limit))
@@ -286,11 +288,11 @@ class Division:
 
 
 def divide(source: Source, options: BuildOptions, *, apart: bool) -> Division | None:
-    """Divide a build into parts if the source allows it and it is of use; None if it is built in one piece.
+    """Divide a build into parts if that is possible and useful; return None to build it in one piece.
 
     Args:
         source: what is built.
-        options: how.
+        options: the options of the build.
         apart: whether an engine or other hosts build it.
 
     Raises:
@@ -299,7 +301,7 @@ def divide(source: Source, options: BuildOptions, *, apart: bool) -> Division | 
     if isinstance(source, Parts):
         if options.max_records is not None:
             raise InvalidArgumentError(
-                "max_records: of a source in parts nobody knows which records come first: limit it in the function"
+                "max_records: a source in parts has no known first records: limit them in the function"
             )
         spec = options.element_spec if options.element_spec is not None else spec_of(source)
         return Division(source, replace(options, element_spec=spec, workers=1, engine=None))

@@ -21,7 +21,7 @@ from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
 
 _BETWEEN = 62
-"""Records of a version, beside the first and the last, that a source which is passed again is compared with."""
+"""The number of records, between the first and the last, that are compared with a source that is passed again."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class SourceFacts:
     def recorded(
         self, store: ObjectStore, dataset_id: str, source: Source, built: Built, options: BuildOptions
     ) -> dict[str, Any]:
-        """Return what a version records of it: the options that decide its records, its length, and some records.
+        """Return what a version records of the object: options that decide its records, length, and some checksums.
 
         Args:
             store, dataset_id: where the version is.
-            source: the source that was made of the object: its elements are others if an adapter made it.
-            built: what the build made.
+            source: the source that the object was built as; an adapter may have converted its elements.
+            built: the result of the build.
             options: how it was built.
         """
         length = {} if self.length is None else {"length": self.length}
@@ -66,7 +66,7 @@ class SourceFacts:
         return {"options": deciding_options(options), **length, **sample}
 
     def _sample(self, store: ObjectStore, dataset_id: str, built: Built, options: BuildOptions) -> dict[str, Any]:
-        """Return the CRC32Cs of some of the records that were stored of it, if it can be asked for them again."""
+        """Return the CRC32Cs of some stored records, if the source can make these records again."""
         count = sum(shard.stats.records for shard in built.shards)
         if self.source is None or built.left_out.count or count != options.expected(self.length):
             return {}
@@ -77,7 +77,7 @@ class SourceFacts:
         return {"sample": list(stored_checksums(store, dataset_id, places))}
 
     def changes(self, built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
-        """Return what is different of it from what a version has recorded, a phrase each; unknown is the same.
+        """Return a phrase for each difference from what a version recorded; unknown facts count as equal.
 
         Args:
             built: what was recorded.
@@ -103,7 +103,7 @@ class SourceFacts:
             except ElementError:
                 now = None
             if now != stored:
-                return [f"record {number} of the source is another one"]
+                return [f"record {number} of the source changed"]
         return []
 
 
@@ -119,12 +119,12 @@ def deciding_options(options: BuildOptions) -> dict[str, Any]:
 
 
 def option_changes(built: Mapping[str, Any], options: BuildOptions) -> list[str]:
-    """Return which options that decide the records are different from those that a version has recorded."""
+    """Return a phrase for each option that decides the records and differs from what a version recorded."""
     before = built.get("options")
     if not isinstance(before, Mapping):
         return []
     return [
-        f"{name} was {before[name]!r} and is {now!r}" if name != "element_spec" else "element_spec is another one"
+        f"{name} was {before[name]!r} and is {now!r}" if name != "element_spec" else "element_spec changed"
         for name, now in deciding_options(options).items()
         if name in before and before[name] != now
     ]

@@ -34,10 +34,10 @@ def identity_of(source: object) -> dict[str, Any]:
 
 
 def local_identity(source: object) -> dict[str, Any]:
-    """Return the same of a source whose files lie on this host, if they are there; of any other nothing.
+    """Return how a source of files on this host identifies itself; empty for any other source.
 
     Raises:
-        CacheLayerError: if a file cannot be looked at.
+        CacheLayerError: if a file cannot be listed.
     """
     # Ask the type first: objects of other libraries may answer to any name.
     knows = hasattr(type(source), "is_local") and hasattr(type(source), "identity")
@@ -45,10 +45,10 @@ def local_identity(source: object) -> dict[str, Any]:
 
 
 def files_of(source: object) -> Sequence[FileFacts]:
-    """Return what the listings of the files that a source reads say now; nothing for a source that reads none.
+    """Return the current listings of the files that a source reads; empty for a source that reads none.
 
     Raises:
-        CacheLayerError: if a file cannot be looked at.
+        CacheLayerError: if a file cannot be listed.
     """
     # Ask the type first: objects of other libraries may answer to any name.
     look = getattr(source, "file_facts", None) if hasattr(type(source), "file_facts") else None
@@ -56,7 +56,7 @@ def files_of(source: object) -> Sequence[FileFacts]:
 
 
 def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
-    """Raise if a file of a source is not what it was; files that came since then are none of the source.
+    """Raise if a file of a source has changed; files that were added since then do not belong to the source.
 
     Raises:
         SourceError: with the first such file, and what changed.
@@ -64,7 +64,7 @@ def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
     try:
         found = {file.name: file for file in files_of(source)}
     except CacheLayerError as error:
-        raise SourceError(f"files changed while they were read, nothing was published: {error}") from error
+        raise SourceError(f"files changed while they were read, so nothing was published: {error}") from error
     for file in before:
         other = found.get(file.name)
         if other == file:
@@ -74,7 +74,7 @@ def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
         elif other.nbytes != file.nbytes:
             change = f"it has {other.nbytes:,} bytes, not {file.nbytes:,}"
         else:
-            change = f"it was written anew ({other.modified}, not {file.modified})"
+            change = f"it was written again ({other.modified}, not {file.modified})"
         raise SourceError(
             f"{without_userinfo(file.name)} changed while it was read: {change}. Nothing was published: build again "
             "when nobody writes to it, or from a copy"
@@ -82,9 +82,9 @@ def refuse_changed(before: Sequence[FileFacts], source: object) -> None:
 
 
 def identity_of_files(files: Iterable[FileFacts]) -> dict[str, Any]:
-    """Return what tells files from others.
+    """Return what identifies some files, as JSON.
 
-    Names and times are apart: a copy of the files on another host has other times, and lies in another folder.
+    Names and times are separate entries: a copy on another host has other times, and lies in another folder.
     """
     found = list(files)
     names = [(without_userinfo(file.name).rpartition("/")[2], file.nbytes) for file in found]

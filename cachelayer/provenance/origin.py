@@ -90,7 +90,7 @@ class Origin:
         return {**self.identity(self.salt), **self._values("state", self.state, self.salt), "salt": self.salt}
 
     def identity(self, salt: str | None) -> dict[str, Any]:
-        """Return what a build that goes on with this one must have in common with it, hidden with this salt."""
+        """Return what a build must have in common with this one to resume it, hidden with this salt."""
         if self.name is None:
             return {}
         return {

@@ -21,7 +21,7 @@ from cachelayer.locks import ProcessLock
 from cachelayer.provenance.origin import Origin
 from cachelayer.provenance.secrecy import hidden_values
 from cachelayer.user_warnings import warn
-from cachelayer.versions.build_plan import differences
+from cachelayer.versions.build_plan_differences import WAS_AND_IS, differences
 
 OnChange = Literal["warn", "error", "ignore"]
 ON_CHANGE: tuple[OnChange, ...] = get_args(OnChange)
@@ -112,7 +112,7 @@ def _identity_changes(built: dict[str, Any], origin: Origin) -> list[str]:
         # Copies of the same files on another host have other modification times.
         now.pop("files_modified", None)
     common = {name: value for name, value in now.items() if name in before}
-    return differences({name: before[name] for name in common}, hidden_values(common, built.get("salt")))
+    return differences({name: before[name] for name in common}, hidden_values(common, built.get("salt")), WAS_AND_IS)
 
 
 def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning]) -> None:

@@ -24,7 +24,7 @@ from cachelayer.versions.heartbeat import Heartbeat, Life, Turns, Watch, expiry
 
 _POLLS_PER_EXPIRY = 15
 _LOCK_PAUSE = 0.05
-"""Seconds between two looks at a lock that another process holds."""
+"""Seconds between two checks of a lock that another process holds."""
 
 
 class Attempts(Protocol):
@@ -46,7 +46,7 @@ class Attempts(Protocol):
         """Remove the lease of a dead attempt."""
 
     def dead(self, attempts: Collection[str]) -> set[str]:
-        """Return those that are known to have ended; asked repeatedly, it learns of every one."""
+        """Return the attempts that are known to have ended; repeated calls find every one in the end."""
 
     @contextmanager
     def lead(self, version: str, status: Callable[[], str]) -> Iterator[Lead]:
@@ -121,7 +121,7 @@ class LockedAttempts:
     def are_running(
         self,
         attempts: list[str],
-        waiting: Waiting | None = None,  # noqa: ARG002 - it is known at once
+        waiting: Waiting | None = None,  # noqa: ARG002 - a lock answers at once
     ) -> list[bool]:
         leases = (self._store.path(paths.build_lease(self._dataset_id, attempt)) for attempt in attempts)
         return [file_lock.is_held(path) for path in leases]
@@ -180,7 +180,7 @@ class BeatingAttempts:
 
     def wait(self, lead: Lead, waiting: Waiting) -> None:
         if not lead.attempt:
-            # Another process has just taken the turn; its name is known at the next look.
+            # Another process has just taken the turn; the next look finds its name.
             return
         waiting.wait_for(self._shown(lead.attempt))
         pause()

@@ -1,4 +1,4 @@
-"""The plan of a build: another build needs an equal one to resume it, or to help."""
+"""The plan of a build: another build resumes it, or helps, only with an equal plan."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 from cachelayer.locks import cached_property
 from cachelayer.provenance.origin import Origin
-from cachelayer.provenance.secrecy import hidden_values, is_hidden
+from cachelayer.provenance.secrecy import hidden_values
+from cachelayer.versions.build_plan_differences import WAS_AND_IS, differences
 
 _VALUES = ("arguments", "bound")
+_COMPARED_APART = frozenset({*_VALUES, "code", "salt"})
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Plan:
 
     Args:
         decides: what decides the shards besides the source; JSON values, stored in clear.
-        identity: what distinguishes the source, besides its elements; JSON values, whose texts are hidden.
+        identity: what distinguishes the source, besides its elements; JSON values, stored with hidden texts.
         origin: the code and the values that make the source.
     """
 
@@ -30,17 +32,17 @@ class Plan:
 
     @cached_property
     def stored(self) -> dict[str, Any]:
-        """What a note holds of the plan."""
+        """The plan as a note stores it."""
         return {**self._with(self.origin.salt), "salt": self.origin.salt}
 
     @property
     def stored_identity(self) -> dict[str, Any]:
-        """What provenance holds of the source's identity; texts are hidden."""
+        """The source's identity as provenance stores it; texts are hidden."""
         found: dict[str, Any] = hidden_values(self.identity, self.origin.salt)
         return found
 
     def beside(self, noted: Mapping[str, Any]) -> dict[str, Any]:
-        """Return it as a note with the salt of another plan, so that equal values are stored equally."""
+        """Return the plan as a note with the salt of another note, so that equal values are stored equally."""
         salt = noted.get("salt")
         return {**self._with(salt), "salt": salt} if isinstance(salt, str) else self.stored
 
@@ -52,58 +54,22 @@ class Plan:
         return found
 
     def changes(self, noted: Mapping[str, Any]) -> list[str]:
-        """Return how this plan differs from a noted one, a phrase each; empty if it is the same build."""
+        """Return a phrase for each difference from a noted plan; empty if it is the same build."""
         salt = noted.get("salt") if isinstance(noted, Mapping) else None
         if not isinstance(salt, str):
-            return ["another release began it"]
+            return ["another release of cachelayer began it"]
         now = self._with(salt)
-        found = [
-            phrase
-            for name in (*now, *(name for name in noted if name not in now))
-            if name not in _VALUES and name != "salt" and now.get(name) != noted.get(name)
-            for phrase in self._phrases(name, noted, now)
-        ]
+        plans = ({name: value for name, value in plan.items() if name not in _COMPARED_APART} for plan in (noted, now))
         names = [name for key in _VALUES for name in (now.get(key) or {}).keys() ^ (noted.get(key) or {}).keys()]
         return [
-            *found,
+            *differences(*plans, WAS_AND_IS),
+            *self._code_changes(noted, now),
             *self.origin.argument_changes(noted),
             *self.origin.value_changes(noted),
-            *(f"argument {name} was or is not there" for name in sorted(names)),
+            *(f"argument {name} was added or removed" for name in sorted(names)),
         ]
 
-    def _phrases(self, name: str, noted: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-        if name == "code":
-            return self.origin.code_changes(noted) or ["the code of the source has changed, or is unknown"]
-        before, after = noted.get(name), now.get(name)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            return differences(before, after)
-        return differences({name: before}, {name: after})
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return how stored values differ, a phrase each."""
-    return [
-        _phrase(_SPOKEN.get(name, name), before.get(name), after.get(name))
-        for name in {**before, **after}
-        if before.get(name) != after.get(name)
-    ]
-
-
-def _phrase(name: str, before: Any, after: Any) -> str:
-    if is_hidden(before) or is_hidden(after):
-        return f"{name} changed"
-    return f"{name} was {before!r} and is {after!r}"
-
-
-_SPOKEN = {
-    "source": "the kind of the source",
-    "base": "the version that is appended to",
-    "division": "the division into parts",
-    "function": "the function",
-    "files": "the number of files",
-    "files_nbytes": "the size of the files",
-    "files_names": "the list of the files",
-    "files_modified": "the time when the files were written",
-    "query": "the query",
-    "dataset": "the code of the loader's dataset",
-}
+    def _code_changes(self, noted: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+        if now.get("code") == noted.get("code"):
+            return []
+        return self.origin.code_changes(noted) or ["the code of the source changed, or is unknown"]

@@ -2,60 +2,89 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from cachelayer.provenance.secrecy import hashed, is_secret
+from cachelayer.provenance.secrecy import hashed, is_hidden, is_secret
 
-_TITLES = {
+_GROUPS = {
     "functions": "the code of {}",
     "constants": "the constant {}",
     "arguments": "the argument {}",
     "bound": "the bound argument {}",
 }
-# Computed from the values beside them: a difference here would be named twice.
-_DERIVED = frozenset({"digest"})
+_SPOKEN = {
+    "source": "the kind of the source",
+    "base": "the version that is appended to",
+    "division": "the division into parts",
+    "division.parts": "the number of parts",
+    "division.records": "the number of records in a part",
+    "function": "the function",
+    "files": "the number of files",
+    "files_nbytes": "the size of the files",
+    "files_names": "the list of the files",
+    "files_modified": "the time when the files were written",
+    "query": "the query",
+    "dataset": "the code of the loader's dataset",
+}
+# The digest of code is computed from the values beside it: a difference would be named twice.
+_DERIVED = ("code", "digest")
 _LONGEST_VALUE = 60
 _HASH_LENGTH = 19
 _ABSENT = object()
 
 
-def differences(ours: Any, theirs: Any) -> list[str]:
-    """Return a phrase for each difference between two plans.
+@dataclass(frozen=True)
+class Wording:
+    """How a difference is put in words.
 
     Args:
-        ours, theirs: the plans, as JSON.
+        values: the phrase if both values may be shown.
+        hidden: the phrase if one of them is hidden, or tells the user nothing.
     """
-    return list(_phrases(ours, theirs, ()))
+
+    values: str
+    hidden: str
 
 
-def _phrases(ours: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[str]:
-    if ours == theirs:
+WAS_AND_IS = Wording("{name} was {one} and is {other}", "{name} changed")
+HERE_AND_THERE = Wording("{name} is {one} here and {other} there", "{name} differs")
+
+
+def differences(one: Any, other: Any, wording: Wording) -> list[str]:
+    """Return a phrase for each difference between two plans, or parts of plans.
+
+    Args:
+        one, other: the plans, as JSON, in the order in which the wording names them.
+        wording: how a difference is put in words.
+    """
+    return list(_phrases(one, other, wording, ()))
+
+
+def _phrases(one: Any, other: Any, wording: Wording, path: tuple[str, ...]) -> Iterator[str]:
+    if one == other or path[-2:] == _DERIVED:
         return
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        for name in sorted({*ours, *theirs}, key=str):
-            if name not in _DERIVED:
-                yield from _phrases(ours.get(name, _ABSENT), theirs.get(name, _ABSENT), (*path, str(name)))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in {**one, **other}:
+            yield from _phrases(one.get(name, _ABSENT), other.get(name, _ABSENT), wording, (*path, str(name)))
         return
-    if len(path) > 1 and path[-2] == "functions" and _ABSENT not in (ours, theirs):
-        # A hash of code tells the user nothing.
-        yield f"{_name(path)} differs"
-        return
-    name = path[-1] if path else ""
-    yield f"{_name(path)} is {_shown(name, ours)} here and {_shown(name, theirs)} there"
+    group, name = path[-2:] if len(path) > 1 else ("", "".join(path))
+    is_code = group == "functions" and _ABSENT not in (one, other)
+    phrase = wording.hidden if is_code or is_secret(name) or is_hidden(one) or is_hidden(other) else wording.values
+    yield phrase.format(name=_name(path), one=_shown(one), other=_shown(other))
 
 
 def _name(path: tuple[str, ...]) -> str:
-    if len(path) > 1 and path[-2] in _TITLES:
-        return _TITLES[path[-2]].format(path[-1])
-    return ".".join(path) or "the plan"
+    """Return the name of a value in a phrase."""
+    if len(path) > 1 and path[-2] in _GROUPS:
+        return _GROUPS[path[-2]].format(path[-1])
+    name = ".".join(path).removeprefix("identity.")
+    return _SPOKEN.get(name, name) or "the plan"
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(value: Any) -> str:
     if value is _ABSENT:
         return "absent"
-    text = json.dumps(value, sort_keys=True)
-    if is_secret(name):
-        return hashed(text)[:_HASH_LENGTH]
+    text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}... ({hashed(text)[:_HASH_LENGTH]})"

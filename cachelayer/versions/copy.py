@@ -169,8 +169,8 @@ class VersionCopy:
         found = head.versions.get(self._version)
         if found is not None and found.digest != self._source.info.digest:
             raise AlreadyExistsError(
-                f"{name} is there with digest sha256:{found.digest[:12]}, not sha256:{self._source.info.digest[:12]}: "
-                "versions never change, choose another"
+                f"{name} exists with digest sha256:{found.digest[:12]}, not sha256:{self._source.info.digest[:12]}: "
+                "versions never change, choose another name"
             )
         return found
 

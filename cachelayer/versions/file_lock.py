@@ -25,7 +25,7 @@ from cachelayer.versions.process_identity import Process, this_process
 
 _NOTE_NBYTES = 4096
 _PAUSE = 0.05
-"""Seconds between two looks at a lease that somebody else holds."""
+"""Seconds between two checks of a lease that somebody else holds."""
 _SETTLING = 0.02
 """Seconds that a new holder gets to write its name over that of a dead one."""
 

@@ -103,7 +103,7 @@ class Snapshot:
         versions: by name, in the order in which they were published.
         tags: the version that each tag names.
         revoked: build attempts that may not publish any more.
-        adopted: for each revoked attempt whose files another attempt goes on with, that other attempt.
+        adopted: for each revoked attempt that another attempt resumed, the attempt that owns its files now.
         deleted: the deleted versions whose files are not collected yet.
         event: what the entry changed, by whom and when.
     """
@@ -206,13 +206,13 @@ class Snapshot:
         return replace(self, revoked=self.revoked | taken, adopted=adopted, event=event)
 
     def without_attempts(self, attempts: Iterable[str], event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot that revokes these attempts, and in which no other attempt can go on with their files."""
+        """Return the snapshot that revokes these attempts and lets no other attempt resume them."""
         gone = frozenset(attempts)
         adopted = {name: owner for name, owner in self.adopted.items() if name not in gone}
         return replace(self, revoked=self.revoked | gone, adopted=adopted, event=event)
 
     def can_be_adopted(self, attempt: str) -> bool:
-        """Return whether another attempt can go on with the files of this one, which did not publish."""
+        """Return whether another attempt can resume this one, which did not publish."""
         return attempt not in self.revoked or attempt in self.adopted
 
     def owner_of(self, attempt: str) -> str:
@@ -246,7 +246,7 @@ class Snapshot:
             json_values.check_format(document, FORMAT, "log")
             versions = [VersionInfo.from_json(info) for info in json_values.items("versions", document["versions"])]
             if json_values.whole("sequence", document["sequence"], 1) != sequence:
-                # A writer that went on from it would look for the newest entry in the wrong place, for ever.
+                # A writer that continued from it would look for the newest entry in the wrong place, for ever.
                 raise CorruptionError(
                     f"{name}: the entry says that it is number {document['sequence']}: it was copied or edited; "
                     "restore it, or delete it and the entries after it"

@@ -106,15 +106,15 @@ class StoredVersion:
                     raise CorruptionError(f"{self.store.url}/{name}: not the numbers of {kept.records} records")
             numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
         if not _are_below(numbers, records):
-            raise CorruptionError(f"{self.store.url}/{name}: it names records that are not among the {records} here")
+            raise CorruptionError(f"{self.store.url}/{name}: it names records outside of the {records} here")
         selection = Selection(numbers)
         if selection.digest(self.manifest.shards_digest, records) != kept.digest:
-            raise CorruptionError(f"{self.store.url}/{self.dataset_id}: {self.name} does not keep what was published")
+            raise CorruptionError(f"{self.store.url}/{self.name}: its record numbers are not those that were published")
         return selection
 
     @contextmanager
     def reporting_deletion(self) -> Iterator[None]:
-        """Say that the version was deleted if that is why its files are missing or damaged.
+        """Turn an error about missing or damaged files into one that says that the version was deleted, if it was.
 
         Raises:
             VersionNotFoundError: instead of a CorruptionError.

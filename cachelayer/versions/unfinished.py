@@ -44,8 +44,8 @@ class FinishedPart:
         shards: its shards, whole in the store.
         nullable: the numbers of the leaves that were None in some element.
         elements: the number of elements of the source in it.
-        left_out: the number of those that were left out.
-        first_left_out: a description of the first of those.
+        left_out: the number of these that were left out.
+        first_left_out: descriptions of the first of these.
     """
 
     shards: tuple[ShardFile, ...]
@@ -105,7 +105,7 @@ class Standing:
 
     Args:
         finished: the numbers of the parts that are finished.
-        claims: the number of hosts that have claimed each part, one after another.
+        claims: how many hosts have claimed each part, one after another.
     """
 
     finished: frozenset[int]
@@ -140,7 +140,7 @@ class Unfinished:
         self._store.put(f"{self._folder}/{attempt}/{_PLAN}", json.dumps(document).encode())
 
     def add(self, attempt: str, number: int, part: FinishedPart) -> bool:
-        """Note a finished part unless this part has a note already. True if this call did."""
+        """Note a finished part unless it has a note already; return whether this call wrote the note."""
         return self._store.put_if_absent(self._note(attempt, number), json.dumps(_row(number, part)).encode())
 
     def begun(self, attempt: str) -> Finished | None:
@@ -157,7 +157,7 @@ class Unfinished:
             return _finished(json_values.parsed(raw), [])
 
     def is_begun(self, attempt: str) -> bool:
-        """Return whether an attempt has begun, and has not been published or given up."""
+        """Return whether an attempt has begun, and has been neither published nor abandoned."""
         return self._store.exists(f"{self._folder}/{attempt}/{_PLAN}")
 
     def part(self, attempt: str, number: int) -> FinishedPart | None:
@@ -188,11 +188,11 @@ class Unfinished:
         # Check afterwards: while the plan exists, so do the notes of all processes that began this part before.
         if not self.is_begun(attempt):
             self._store.delete(name)
-            raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
+            raise BuildRevokedError(f"build attempt {attempt} was published or abandoned meanwhile: build again")
         return run
 
     def claim(self, attempt: str, number: int, claim: int, host: str) -> bool:
-        """Claim a part for a host, as the claim of this number. True unless another host was quicker."""
+        """Claim a part for a host, as the claim of this number; return False if another host was quicker."""
         return self._store.put_if_absent(self._claim(attempt, number, claim), _token(host=host))
 
     def claimant(self, attempt: str, number: int, claim: int) -> str | None:
@@ -248,7 +248,7 @@ def _finished(plan: Mapping[str, Any], rows: list[Any]) -> Finished:
     parts = dict(_part(row) for row in [*json_values.items("parts", plan["parts"]), *rows])
     length, is_divided = plan["source_length"], json_values.flag("is_divided", plan["is_divided"])
     if not is_divided and any(len(part.shards) != 1 for part in parts.values()):
-        raise ValueError("a part of a build that is not divided has other than one shard")
+        raise ValueError("a part of an undivided build must have exactly one shard")
     spec_json.from_json(plan["element_spec"])
     return Finished(
         json_values.mapping("plan", json_values.shallow("plan", plan["plan"])),

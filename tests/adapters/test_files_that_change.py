@@ -69,7 +69,7 @@ def grow(path: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "written anew": (touch, "was written anew"),
+    "written anew": (touch, "was written again"),
     "longer": (grow, "has .* bytes, not"),
     "gone": (Path.unlink, "is gone|changed while they were read"),
 }

@@ -312,7 +312,7 @@ def test_a_pipeline_without_a_fixed_order_is_run_through() -> None:
 
 def test_a_pipeline_that_is_shuffled_anew_does_not_go_on(tmp_path: Path) -> None:
     drawn = tf.data.Dataset.range(3000).shuffle(3000)
-    with pytest.raises(cachelayer.SourceError, match=r"not what they were.*resume=False"):
+    with pytest.raises(cachelayer.SourceError, match=r"have changed.*resume=False"):
         assert_resumes(lambda: drawn, tmp_path, 3000, 3000)
 
 

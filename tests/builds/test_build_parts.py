@@ -156,7 +156,7 @@ def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average()
         (
             lambda index, count: 7 // (index - 1) and [1],
             cachelayer.SourceError,
-            "part 1 of 4: no source of it: ZeroDiv",
+            "part 1 of 4: the function failed: ZeroDiv",
         ),
         (
             lambda index, count: 5 if index == 1 else [index],
@@ -166,7 +166,7 @@ def test_records_of_varying_sizes_are_divided_by_how_large_they_are_on_average()
         (
             lambda index, count: [1, 2.5 if index == 2 else 2],
             cachelayer.ElementError,
-            r"record 1: .*It is of part 2 of 4\.",
+            r"record 1: .*It is in part 2 of 4\.",
         ),
         (
             lambda index, count: ({"x": 7 // (3 - n - index)} for n in range(2)),
@@ -199,7 +199,7 @@ def test_numbers_of_parts_that_cannot_be_are_refused(count: Any, error: str) -> 
 
 
 def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
-    with pytest.raises(cachelayer.InvalidTypeError, match="no function"):
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a function"):
         sharded([1, 2], 2)  # type: ignore[arg-type]
     with pytest.raises(cachelayer.InvalidArgumentError, match="max_records: of a source in parts"):
         storage.submit(sharded(rows, 2), "d", "v1", max_records=5)
@@ -361,7 +361,7 @@ def test_a_host_waits_for_a_build_in_one_piece(storage: Storage) -> None:
 def test_hosts_with_sources_of_other_lengths_are_refused(storage: Storage) -> None:
     def slow(number: int) -> dict[str, Any]:
         if number == 500:
-            differs = "another host builds it otherwise: .*number of elements is 1030 here and 1000 there"
+            differs = "another host builds something else: .*number of elements is 1030 here and 1000 there"
             with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
                 storage.cache(Listed(1030, slow), "d", "v1", hosts=(1, 2), shard_bytes=20_000)
         return {"x": np.full(100, number, np.int32)}
@@ -486,7 +486,7 @@ def test_hosts_with_other_sources_are_refused(storage: Storage, tmp_path: Path) 
 
     def slow(index: int, count: int) -> Iterator[int]:
         if index == 1:
-            with pytest.raises(cachelayer.InvalidArgumentError, match="another host builds it otherwise"):
+            with pytest.raises(cachelayer.InvalidArgumentError, match="another host builds something else"):
                 storage.cache(sharded(lambda index, count: [index], 3), "d", "v1", hosts=(1, 2))
         yield index
 
@@ -503,7 +503,7 @@ def test_a_global_that_holds_the_rank_is_named_whichever_host_comes_first(
         if index == 1 and first == RANK:
             with monkeypatch.context() as other:
                 other.setitem(globals(), "RANK", 1 - first)
-                differs = f'otherwise: the constant RANK is "{1 - first}" here and "{first}" there'
+                differs = f"something else: the constant RANK is '{1 - first}' here and '{first}' there"
                 with pytest.raises(cachelayer.InvalidArgumentError, match=differs):
                     storage.cache(sharded(rows, 2), "d", f"v{first}", hosts=(1, 2))
         yield index

@@ -255,7 +255,7 @@ def mended(at: int) -> Callable[[int], int]:
 @pytest.mark.parametrize("at", [1, 1900, 3900])
 def test_records_that_were_mended_before_a_build_goes_on_are_found(storage: Storage, at: int) -> None:
     fail(storage, Listed(6400))
-    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not what it was.*resume=False"):
+    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source has changed.*resume=False"):
         cache(storage, Listed(None, order=mended(at)))
     ref = cache(storage, Listed(None, order=mended(at)), resume=False)
     assert ref[at]["number"] == at + 7
@@ -327,7 +327,7 @@ def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: i
     fail(storage, failing_rows(4800))
     kept = finished(storage)
     assert len(kept) > 5
-    with pytest.raises(cachelayer.SourceError, match=r"not what they were.*resume=False"):
+    with pytest.raises(cachelayer.SourceError, match=r"have changed.*resume=False"):
         cache(storage, changed(at))
     assert len(cache(storage, changed(at), resume=False)) == RECORDS
     assert cache(storage, [0]).read([0])["number"] == (1 if at == 0 else 0)
@@ -335,13 +335,13 @@ def test_a_source_that_does_not_repeat_itself_is_refused(storage: Storage, at: i
 
 def test_a_sequence_in_another_order_is_refused(storage: Storage) -> None:
     fail(storage, Listed(5600))
-    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source is not what it was"):
+    with pytest.raises(cachelayer.SourceError, match=r"record \d+ of the source has changed"):
         cache(storage, Listed(None, order=lambda number: (number * 7 + 3) % RECORDS))
 
 
 def test_a_source_that_became_shorter_is_refused(storage: Storage) -> None:
     fail(storage, failing_rows(6400))
-    with pytest.raises(cachelayer.SourceError, match=r"ended after|not what they were"):
+    with pytest.raises(cachelayer.SourceError, match=r"ended after|have changed"):
         cache(storage, (row(number) for number in range(800)))
 
 

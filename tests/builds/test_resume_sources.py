@@ -131,7 +131,7 @@ def test_a_row_that_does_not_fit_is_named_by_its_number_in_the_whole(
         with pytest.raises(cachelayer.ElementError) as caught:
             storage.cache(make(with_null(10_050)), "d", "v1", shard_bytes=100_000)
         assert caught.value.record == 10_050
-    assert "going on after" in capsys.readouterr().err
+    assert "resuming after" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_read_is_named_by_its_number_in_the_whole(tmp_path: Path) -> None:

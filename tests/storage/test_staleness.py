@@ -59,7 +59,7 @@ def times(scale: int) -> Callable[[], list[int]]:
 
 N = 1000
 CHANGES: dict[str, tuple[Any, Any, str]] = {
-    "array": (np.arange(N), np.arange(N) + 1, "record 0 of the source is another one"),
+    "array": (np.arange(N), np.arange(N) + 1, "record 0 of the source changed"),
     "the last row": (np.arange(N), np.where(np.arange(N) == N - 1, 0, np.arange(N)), f"record {N - 1} of the source"),
     "dtype": (np.arange(N), np.arange(N, dtype=np.int32), "dtypes, shapes or names"),
     "shape": (np.zeros((N, 2)), np.zeros((N, 3)), "dtypes, shapes or names"),
@@ -146,7 +146,7 @@ def test_nothing_is_called_or_iterated_to_compare(storage: Storage) -> None:
         ({"max_records": 3}, "max_records was None and is 3"),
         ({"unbatch": True}, "unbatch was False and is True"),
         ({"on_error": "skip"}, "on_error was 'raise' and is 'skip'"),
-        ({"element_spec": np.int32}, "element_spec is another one"),
+        ({"element_spec": np.int32}, "element_spec changed"),
     ],
 )
 def test_options_that_decide_the_records_are_compared(storage: Storage, options: Any, expected: str) -> None:

@@ -153,7 +153,7 @@ def test_a_copy_that_is_there_is_not_made_again(here: Storage, there: Storage) -
 
 def test_what_is_there_under_the_name_is_never_replaced(here: Storage, there: Storage) -> None:
     other = there.submit([1, 2], "d", "v1")
-    with pytest.raises(cachelayer.AlreadyExistsError, match=r"d@v1 is there with digest sha256:.*choose another"):
+    with pytest.raises(cachelayer.AlreadyExistsError, match=r"d@v1 exists with digest sha256:.*choose another name"):
         here.copy("d", "v1", there)
     there.tag("d", "v1", "v2")
     with pytest.raises(cachelayer.AlreadyExistsError, match="d@v2 is a tag"):

@@ -193,5 +193,5 @@ def test_numbers_of_records_that_are_not_there_are_refused(foreign: Foreign) -> 
     kept = foreign.root / "d" / foreign.document["data"]["kept"]["file"]
     for number in (-1, 20, 10_000_000, 2**62):
         kept.write_bytes(number.to_bytes(8, "little", signed=True) * 5)
-        with pytest.raises(CorruptionError, match="names records that are not among the 20 here"):
+        with pytest.raises(CorruptionError, match="names records outside of the 20 here"):
             Storage(foreign.root).fetch("d", "v1")
