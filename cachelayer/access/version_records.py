@@ -1,4 +1,4 @@
-"""The records of a published version: reads them from local files, or from a remote store."""
+"""Read the records of a published version, from local files or from a remote store."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
-# How many records to read at once. Local: so many that the call itself costs little. Remote: so few that reading them
-# takes no longer than a round trip.
-_NEAR = 1024
-_FAR = 256
+# Records per read. Local reads are large enough to hide the cost of a call; remote reads are small enough to take no
+# longer than a round trip.
+_LOCAL_RECORDS = 1024
+_REMOTE_RECORDS = 256
 
 
 @dataclass(frozen=True)
 class VersionRecords(RecordBase):
-    """The records of a version. Opens files when they are first read, and again after unpickling. Thread-safe.
+    """The records of a version. Opens each file when it is first read, and again after unpickling. Thread-safe.
 
     Args:
         version: the version as it is stored.
         verify: what to check when bytes are read.
-        copies: the local cache for shards of remote stores; None to make no local copies.
-        decodes: whether elements have images and audio decoded.
+        copies: the local cache of shards of a remote store; None to make no local copies.
+        decodes: whether images and audio are decoded.
     """
 
     version: StoredVersion
@@ -73,7 +73,7 @@ class VersionRecords(RecordBase):
     @property
     def records_per_read(self) -> int:
         shards = self.shards
-        return _NEAR if isinstance(shards, LocalShards) or shards.all_local() else _FAR
+        return _LOCAL_RECORDS if isinstance(shards, LocalShards) or shards.all_local() else _REMOTE_RECORDS
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ class VersionRecords(RecordBase):
 
         Args:
             number: the shard.
-            since: when the read began, in nanoseconds of the monotonic clock.
+            since: when the current read began, in nanoseconds of the monotonic clock.
 
         Raises:
             CorruptionError: if its files differ from those that were published.
@@ -120,7 +120,7 @@ class VersionRecords(RecordBase):
 
 
 class _Objects(dict[int, ShardObject]):
-    """The objects of the shards, by shard number. They are made when first used: a version may have very many."""
+    """The objects of each shard, by shard number; made on first use, because a version may have very many shards."""
 
     def __init__(self, dataset_id: str, shards: Sequence[ShardFile]) -> None:
         self._dataset_id = dataset_id

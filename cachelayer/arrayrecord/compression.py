@@ -1,7 +1,7 @@
 """The compression of records in a shard, as users name it.
 
-What is written and read follows in ``writer``, ``index``, ``decompress`` and ``file``; the fast paths for
-records that vary in size are in ``places`` and in ``access/open_shards``.
+``writer``, ``index``, ``decompress`` and ``file`` write and read it; the fast paths for records that vary in size are
+in ``places`` and in ``access/open_shards``.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ class Compression:
             if level.lstrip("-").isdecimal() and int(level) in _LEVELS:
                 return cls(int(level))
         raise InvalidArgumentError(
-            f"compression {text!r}: it is None, 'zstd' or 'zstd:<level>', level {_LEVELS[0]} to {_LEVELS[-1]}"
+            f"compression {text!r}: it must be None, 'zstd' or 'zstd:<level>', level {_LEVELS[0]} to {_LEVELS[-1]}"
         )

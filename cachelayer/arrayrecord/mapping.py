@@ -26,7 +26,7 @@ _WARNED: list[Path] = []
 
 
 def merged(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
-    """Join neighbouring ranges that have less than a page between them; keep their order."""
+    """Join consecutive ranges that have less than a page between them; keep the order of all others."""
     apart = (starts[1:] < starts[:-1]) | (stops[1:] < stops[:-1]) | (starts[1:] > stops[:-1] + mmap.PAGESIZE)
     edge = np.ones(1, np.bool_)
     return starts[np.concatenate([edge, apart])], stops[np.concatenate([apart, edge])]
@@ -49,7 +49,7 @@ class Identity:
 
 
 class _Window:
-    """The bytes of a mapped file for numpy. The file stays mapped as long as an array of them lives."""
+    """The bytes of a mapped file, as numpy takes them. The file stays mapped as long as an array uses them."""
 
     def __init__(self, slot: Slot, nbytes: int) -> None:
         self._slot = slot
@@ -77,7 +77,7 @@ class MappedFile:
 
         Args:
             nbytes: the size that it must have; None for any size.
-            since: when the read that needs the file began: files that were read since then stay mapped.
+            since: when the current read began; files that were read after that stay mapped.
 
         Raises:
             CorruptionError: if it is missing or has another size.
@@ -138,13 +138,13 @@ class MappedFile:
         return np.asarray(_Window(self.slot, self.nbytes))[position:]
 
     def rows(self, positions: Ints, nbytes: int) -> Bytes:
-        """Return a copy of the ``nbytes`` bytes at each position, with block headers, as rows.
+        """Return a copy of ``nbytes`` bytes from each position on, with block headers, as rows.
 
         Raises:
             CorruptionError: if a row does not lie in the file.
         """
         if len(positions) and (int(positions.min()) < 0 or int(positions.max()) > self.nbytes - nbytes):
-            raise CorruptionError(f"{self.path}: a range that is read lies outside of its {self.nbytes} bytes")
+            raise CorruptionError(f"{self.path}: a range to read lies outside of its {self.nbytes} bytes")
         if self.slot is not None:
             return gather_rows(self.slot.space.memory, positions + self.slot.start, nbytes)
         out = np.empty((len(positions), nbytes), np.uint8)
@@ -159,7 +159,7 @@ class MappedFile:
     def are_resident(self, positions: Ints) -> bool:
         """Return whether the bytes at these positions are in the page cache.
 
-        True too if the system does not tell, or the file is gone.
+        Return True also if the system cannot tell, or the file is gone.
         """
         if not hasattr(os, "RWF_NOWAIT"):
             return True
@@ -175,7 +175,7 @@ class MappedFile:
         return True
 
     def will_need(self, starts: Ints, stops: Ints) -> None:
-        """Ask the system to fetch these ranges, and do not wait for them. Do nothing if it takes no such requests."""
+        """Ask the system to fetch these ranges, without waiting. Do nothing if the system does not support that."""
         if not hasattr(os, "posix_fadvise") or len(starts) == 0:
             return
         starts, stops = merged(starts, stops)
@@ -188,7 +188,7 @@ class MappedFile:
 
     @contextmanager
     def _descriptor(self) -> Iterator[int]:
-        """Open the file for a moment; yield -1 if that fails."""
+        """Open the file within the context; yield -1 if that fails."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -208,10 +208,10 @@ class MappedFile:
         return self.ranges(np.array([logical]), np.array([length]))
 
     def ranges(self, logical: Ints, lengths: Ints, name: Callable[[int], str] | None = None) -> Bytes:
-        """Return a copy of ranges of any lengths, one after another.
+        """Return a copy of ranges of any lengths, joined one after another.
 
         Args:
-            name: returns what errors call a range, by its number; by default they name the file.
+            name: returns the name of a range in error messages, given its number; by default they name the file.
 
         Raises:
             CorruptionError: if a range reaches past the end of the file.
@@ -227,7 +227,7 @@ class MappedFile:
         return self.ranges(logical, np.full(len(logical), nbytes)).reshape(len(logical), nbytes)
 
     def uniform(self, logical: Ints, nbytes: int, name: Callable[[int], str]) -> Records:
-        """Return records of one size; those of a mapped file are not read before they are used.
+        """Return records of one size; if the file is mapped, they are read only when they are used.
 
         Raises:
             CorruptionError: if a record reaches past the end of the file.
@@ -265,7 +265,7 @@ class MappedFile:
 
     @contextmanager
     def _reading(self) -> Iterator[Callable[[memoryview, int], None]]:
-        """Yield a function that fills memory with the bytes of the file from a position on.
+        """Yield a function that fills memory with the bytes of the file, from a position on.
 
         Raises:
             CorruptionError: if the file was replaced or cut.
@@ -299,7 +299,7 @@ def _opened(path: Path) -> Iterator[int]:
     except OSError as error:
         hint = ""
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            hint = ": this process has too many files open, though no shards are among them: raise `ulimit -n`"
+            hint = ": this process has too many open files, none of them shards: raise the limit with `ulimit -n`"
         raise StorageError(f"cannot open {path}: {error}{hint}") from error
     try:
         yield descriptor
@@ -330,4 +330,4 @@ def _warn_once(path: Path, error: Exception) -> None:
     if _WARNED:
         return
     _WARNED.append(path)
-    warn(f"{path} cannot be mapped: it, and other files like it, are read by system calls, which is slower: {error}")
+    warn(f"{path} cannot be mapped into memory, so it and files like it are read by slower system calls: {error}")

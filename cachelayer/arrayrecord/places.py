@@ -1,4 +1,4 @@
-"""Read records of many mapped files at once, from the memory where they lie; each is checked to lie in its file."""
+"""Read records of many mapped files at once, straight from memory, after a check that each lies in its file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[
 
     Args:
         logical, lengths, room: see :func:`outside`.
-        name: returns what errors call a range, by its number.
+        name: returns the name of a range in error messages, given its number.
 
     Raises:
-        CorruptionError: if a range does not.
+        CorruptionError: with the first such range.
     """
     wrong = outside(logical, lengths, room)
     if wrong.any():
@@ -43,7 +43,7 @@ class Places:
         room: bytes of the file of each range, without block headers.
         logical: the logical offset of each range in its file.
         lengths: bytes of each, without block headers.
-        name: returns what errors call a range, by its number.
+        name: returns the name of a range in error messages, given its number.
 
     Raises:
         CorruptionError: if a range reaches past the end of its file.
@@ -95,7 +95,7 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class UniformRecords:
-    """Records of one size in mapped files. Only those of their bytes are read that are asked for.
+    """Records of one size in mapped files. Only the bytes that are asked for are read.
 
     Args:
         space: where the files are mapped.
@@ -131,7 +131,7 @@ class UniformRecords:
         Args:
             base: where the file begins in the space.
             room: bytes of the file without block headers.
-            name: returns what errors call a record, by its row.
+            name: returns the name of a record in error messages, given its row.
 
         Raises:
             CorruptionError: if a record does not lie in the file.
@@ -179,7 +179,7 @@ class UniformRecords:
             return [
                 self._pieced(part, places[row * rows : (row + 1) * rows], nbytes) for row, part in enumerate(starts)
             ]
-        # Gather all rows as if no block header cut them. Then mend the few that one does cut, row by row.
+        # Gather all rows as if no block header cut them. Then repair the few that a header does cut, row by row.
         windows = self.space.windows(nbytes)
         found = [windows[part] for part in starts]
         crossing = self.crossing
@@ -191,7 +191,7 @@ class UniformRecords:
         return [np.ndarray((len(part), nbytes), np.uint8, part) for part in found]
 
     def _mend(self, found: list[NDArray[Any]], together: int, rows: Ints, starts: Ints, room: Ints) -> None:
-        """Copy what follows the one block header in each of some rows once more, without the header.
+        """Copy again the bytes that follow the block header in each of these rows, now without the header.
 
         Args:
             room: for each row, the bytes before the header.
@@ -209,8 +209,8 @@ class UniformRecords:
         """Return ranges of records that may cross several block headers, copied piece by piece.
 
         Args:
-            starts: where each would begin in memory if no header came between the begin of its record and it.
-            places: its offset from the begin of the first block of its record, not counting block headers.
+            starts: where each range would begin in memory if no block header came between it and its record's begin.
+            places: the offset of each from the begin of the first block of its record, not counting block headers.
         """
         out = np.empty((len(starts), nbytes), np.uint8)
         target, memory = memoryview(out.reshape(-1)), self.space.view  # type: ignore[arg-type]

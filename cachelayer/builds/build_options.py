@@ -100,7 +100,7 @@ class BuildOptions:
             InvalidArgumentError, InvalidTypeError: with the name of the argument and what it may be.
         """
         if on_error not in ON_ERROR:
-            raise InvalidArgumentError(f"on_error {on_error!r}: it is one of {', '.join(map(repr, ON_ERROR))}")
+            raise InvalidArgumentError(f"on_error {on_error!r}: it must be one of {', '.join(map(repr, ON_ERROR))}")
         workers = integer("workers", workers, 1)
         engine_of(engine, workers)
         return cls(

@@ -41,7 +41,7 @@ class Hosts:
             )
         index, count = integer("the index in hosts", hosts[0], 0), integer("the count in hosts", hosts[1], 1)
         if index >= count:
-            raise InvalidArgumentError(f"hosts {hosts}: the index is less than the count")
+            raise InvalidArgumentError(f"hosts {hosts}: the index must be less than the count")
         return cls(index, count)
 
 

@@ -301,7 +301,7 @@ def divide(source: Source, options: BuildOptions, *, apart: bool) -> Division | 
     if isinstance(source, Parts):
         if options.max_records is not None:
             raise InvalidArgumentError(
-                "max_records: a source in parts has no known first records: limit them in the function"
+                "max_records: it is unknown which records of a source in parts come first: limit them in the function"
             )
         spec = options.element_spec if options.element_spec is not None else spec_of(source)
         return Division(source, replace(options, element_spec=spec, workers=1, engine=None))

@@ -48,7 +48,7 @@ def format_of(files: Sequence[str], chosen: str | None) -> str:
         InvalidArgumentError: if the names show no format or several, or a folder is not the only argument.
     """
     if chosen is not None and chosen not in _FORMATS:
-        raise InvalidArgumentError(f"--format {chosen!r}: it is one of {', '.join(_FORMATS)}")
+        raise InvalidArgumentError(f"--format {chosen!r}: it must be one of {', '.join(_FORMATS)}")
     name = chosen or _by_names(files)
     if _FORMATS[name].names is None and len(files) > 1:
         raise InvalidArgumentError(f"--format {name} takes one folder, got {len(files)}")

@@ -1,7 +1,7 @@
-"""A child process that runs this Python and calls one function again and again.
+"""A child process that runs the same Python and calls one function repeatedly.
 
 Parent and child exchange pickles, each preceded by its length as a little-endian uint64. The parent sends the function
-once, then the arguments of each call; the child answers each call with its outcome. The child reports its progress in
+once, then the arguments of each call; the child answers each call with its outcome. The child writes its progress to
 an unnamed file of two integers, which the parent may read at any time.
 """
 
@@ -37,10 +37,10 @@ class DiedError(Exception):
 
 
 class Child:
-    """A child process, as a context manager that kills it at the end, even during a call.
+    """A child process, as a context manager that kills it on exit, even during a call.
 
     Args:
-        function: the function that it calls, as ``pickled`` returns it.
+        function: the function to call, as ``pickled`` returns it.
     """
 
     def __init__(self, function: bytes) -> None:
@@ -59,20 +59,20 @@ class Child:
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)
         self.can_be_asked = True
-        """False after a message was cut short, for example by Ctrl-C: the next one would be read as its rest."""
+        """False after a message was cut short, for example by Ctrl-C: the next one would be taken for its rest."""
 
     def fileno(self) -> int:
-        """Return the file descriptor that becomes readable when the child answers or dies."""
+        """Return a file descriptor that becomes readable when the child answers or dies."""
         return self._replies.fileno()
 
     def counts(self) -> tuple[int, int]:
-        """Return the records and bytes that the child has made in all its calls."""
+        """Return the numbers of records and bytes that the child has made in all calls."""
         with suppress(ValueError, OSError, struct.error):
             self._counted = _COUNTS.unpack(os.pread(self._counts.fileno(), _COUNTS.size, 0))
         return self._counted
 
     def send(self, *arguments: Any) -> None:
-        """Begin a call; ``receive`` must end it before the next one. If the child is dead, ``receive`` raises."""
+        """Begin a call. Call ``receive`` before the next one; it raises if the child is dead."""
         self.can_be_asked = False
         with suppress(BrokenPipeError):
             if self._unsent_function is not None:
@@ -86,7 +86,7 @@ class Child:
 
         Raises:
             DiedError: if the child is dead.
-            Exception: if the call raised it; see ``result``.
+            Exception: any error that the call raised; see ``result``.
         """
         self.can_be_asked = False
         reply = _receive(self._replies)
@@ -133,7 +133,7 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 
 
 def main() -> None:
-    """Run in the child: make the calls that the parent requests, until the parent is gone."""
+    """Make the calls that the parent requests, until the parent is gone. Runs in the child."""
     counts = int(sys.argv.pop())
     pipe, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # The function must not read messages from stdin, nor print between those on stdout.
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def _report(counts: int, progress: Progress) -> None:
-    """Write the progress of the calls to the file of counts, again and again."""
+    """Write the progress of the calls to the file of counts, for ever, with pauses."""
     while True:
         os.pwrite(counts, _COUNTS.pack(*progress.counts), 0)
         time.sleep(_SECONDS_BETWEEN_COUNTS)

@@ -26,8 +26,8 @@ class FsspecClient:
     """Requests to a file system of fsspec. Its put-if-absent is atomic only among the threads of one process.
 
     Args:
-        url: any URL in it.
-        options: what its class takes.
+        url: any URL in the file system.
+        options: the keyword arguments of its class.
         timeout: seconds after which an operation fails if nobody answers.
     """
 

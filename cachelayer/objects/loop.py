@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 _lock = ProcessLock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""By process. A forked child keeps its parent's but neither uses nor closes it: they share their sockets."""
+"""The loop of each process. A forked child neither uses nor closes that of its parent: they share their sockets."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

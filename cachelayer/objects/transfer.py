@@ -21,13 +21,13 @@ from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retri
 
 T = TypeVar("T")
 Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
-"""Writes chunks at a place in a file; takes the CRC32C of what came before them and returns that of all."""
+"""Writes chunks at a place in a file; takes the CRC32C of the bytes before them and returns that of all so far."""
 
 GAP = 64 * 1024
 """Two ranges with fewer bytes between them are fetched by one request."""
 PIECE = 8 * 1024 * 1024
 _TRUSTED = 1 << 30
-"""Up to so many expected bytes, memory is allocated before the store confirms the object's size."""
+"""For up to this many bytes, memory is allocated before the store confirms the object's size."""
 _PIECES_AT_ONCE = 8
 _WRITE = 1024 * 1024
 _DELETES_AT_ONCE = 32
@@ -115,8 +115,8 @@ async def _prove(client: Client, path: str, data: bytes) -> None:
         return
     raise RequestError(
         Kind.REFUSED,
-        "the store overwrites objects though it is told not to (If-None-Match), so that of two builders one may "
-        "overwrite the other; if there is only one builder, pass unsafe_commit=True",
+        "the store overwrites existing objects in spite of If-None-Match, so one of two builders may overwrite what "
+        "the other published; if there is only one builder, pass unsafe_commit=True",
     )
 
 

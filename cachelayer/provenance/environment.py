@@ -1,4 +1,4 @@
-"""Record when, where, by whom and with what code a version was made; no part of its digest."""
+"""Record when, where, by whom and with which code a version was made. None of this enters its digest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.fingerprint import code_file, is_users
 
 ENTRY_POINTS = "cachelayer.sources"
-"""The group of entry points at which adapters of sources are found, each by the name of its framework."""
+"""The group of entry points that lists the adapters of sources, each under the name of its framework."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
 _GIT_SECONDS = 10
@@ -41,13 +41,13 @@ def user() -> str:
 
 
 def event(kind: str, **details: Any) -> dict[str, Any]:
-    """Return the event of a log entry: what it changes, by whom and when."""
+    """Return the event of a log entry: what the entry changes, who made it and when."""
     who = {"time": now(), "user": user(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, **details, **who}
 
 
 def environment() -> dict[str, Any]:
-    """Return host, user, Python, and the libraries that write a version or may have made its source."""
+    """Return the host, the user, and the versions of Python and of the libraries that may have made a version."""
     loaded = [name for name in _frameworks() if sys.modules.get(name) is not None]
     return {
         "host": socket.gethostname(),
@@ -59,7 +59,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def _frameworks() -> tuple[str, ...]:
-    """Return the frameworks that may have made a source: those that an adapter reads, and JAX."""
+    """Return the names of frameworks that may have made a source: those with an adapter, and JAX."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -81,7 +81,7 @@ def _version(library: str) -> str:
 def commit_of(source: object) -> dict[str, Any]:
     """Return the git commit of the user's file that defines a source, or else of the main program.
 
-    Both values are None if the user wrote neither: the commit of a library says nothing about the data.
+    If the user wrote neither, both values are None: the commit of a library says nothing about the data.
     """
     program = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
     file = code_file(source) or (program if program.is_file() and is_users(str(program)) else None)
@@ -89,9 +89,9 @@ def commit_of(source: object) -> dict[str, Any]:
 
 
 def checkout(file: Path) -> dict[str, Any]:
-    """Return the git commit of the checkout around a file, and whether it has changed files or the file is untracked.
+    """Return the commit of the git checkout that a file lies in, and whether the checkout is dirty.
 
-    Both values are None if there is no checkout, or no git.
+    It is dirty if it has changed files, or does not track this one. Both values are None without a checkout or git.
     """
     status = _git(file, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     lines = (status or "").splitlines()
@@ -104,7 +104,7 @@ def checkout(file: Path) -> dict[str, Any]:
 
 
 def _git(file: Path, *command: str) -> str | None:
-    """Return what git prints in the folder of a file; None if it fails."""
+    """Return what a git command prints in the folder of a file; None if it fails."""
     import subprocess
 
     line = ["git", "--no-optional-locks", "-C", str(file.parent), *command]
@@ -123,7 +123,7 @@ def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     try:
         found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-        # Check the depth that it will have within the provenance.
+        # The provenance stores it one level deeper: check that depth.
         json_values.shallow("metadata", {"metadata": found})
     except (RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"metadata must be a dict that JSON can hold: {error}") from error

@@ -125,8 +125,8 @@ class RaggedSpec(LeafSpec):
         object.__setattr__(self, "splits_dtype", _dtype(self.splits_dtype))
         if not 1 <= self.ragged_rank < len(self.shape):
             raise InvalidArgumentError(
-                f"ragged_rank {self.ragged_rank} of shape {self.shape}: it is at least 1, and less than the number of "
-                "dimensions"
+                f"ragged_rank {self.ragged_rank} of shape {self.shape}: it must be at least 1, and less than the "
+                "number of dimensions"
             )
         if self.splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
             raise InvalidTypeError(f"row splits are int32 or int64, not {dtypes.to_name(self.splits_dtype)}")

@@ -15,7 +15,7 @@ from cachelayer.records import dtypes
 
 
 def _make_arrays(value: Any, *names: str) -> None:
-    """Convert attributes of a frozen object to arrays, unless they are arrays."""
+    """Convert attributes of a frozen object to arrays, unless they are arrays already."""
     for name in names:
         if not isinstance(getattr(value, name), np.ndarray):
             object.__setattr__(value, name, np.asarray(getattr(value, name)))

@@ -41,7 +41,7 @@ def checked_grace(grace: Any) -> float:
         InvalidArgumentError: if it is not a number of seconds.
     """
     if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace < math.inf:
-        raise InvalidArgumentError(f"grace {grace!r}: it is a number of seconds, 0 or more")
+        raise InvalidArgumentError(f"grace {grace!r}: it must be a number of seconds, 0 or more")
     return float(grace)
 
 

@@ -201,13 +201,13 @@ def test_numbers_of_parts_that_cannot_be_are_refused(count: Any, error: str) -> 
 def test_calls_that_cannot_be_are_refused(storage: Storage) -> None:
     with pytest.raises(cachelayer.InvalidTypeError, match="not a function"):
         sharded([1, 2], 2)  # type: ignore[arg-type]
-    with pytest.raises(cachelayer.InvalidArgumentError, match="max_records: of a source in parts"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match="max_records: it is unknown which records"):
         storage.submit(sharded(rows, 2), "d", "v1", max_records=5)
     with pytest.raises(cachelayer.InvalidArgumentError, match="engine='processes': a source of generator"):
         storage.submit((n for n in range(3)), "d", "v1", engine="processes")
     with pytest.raises(cachelayer.InvalidTypeError, match=re.escape("pass (index, count)")):
         storage.cache(sharded(rows, 2), "d", "v1", hosts=3)  # type: ignore[arg-type]
-    with pytest.raises(cachelayer.InvalidArgumentError, match="the index is less than the count"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match="the index must be less than the count"):
         storage.cache(sharded(rows, 2), "d", "v1", hosts=(2, 2))
 
 

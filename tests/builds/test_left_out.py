@@ -49,7 +49,7 @@ def test_where_nothing_is_left_out_nothing_is_said(storage: Storage) -> None:
 def test_by_default_it_is_an_error(storage: Storage) -> None:
     with pytest.raises(ElementError, match="record 1500, leaf"):
         storage.submit(rows(3000, {1500}), "d", "v1", element_spec=SPEC)
-    with pytest.raises(InvalidArgumentError, match="on_error 'ignore': it is one of 'raise', 'skip'"):
+    with pytest.raises(InvalidArgumentError, match="on_error 'ignore': it must be one of 'raise', 'skip'"):
         storage.submit([1], "d", "v1", on_error="ignore")  # type: ignore[arg-type]
 
 

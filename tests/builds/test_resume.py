@@ -1,4 +1,4 @@
-"""Builds that are interrupted go on where they stopped."""
+"""Interrupted builds resume where they stopped."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def test_files_that_cannot_be_imported_are_refused(here: Path) -> None:
     write_samples(here)
     assert "do not show one format" in refused("import", "rows.csv", "rows.jsonl", "cache", *BUILD)
     assert "do not show one format" in refused("import", "a.xyz", "b.xyz", "cache", *BUILD)
-    assert "it is one of parquet" in refused("import", "rows.csv", "cache", *BUILD, "--format", "excel")
+    assert "it must be one of parquet" in refused("import", "rows.csv", "cache", *BUILD, "--format", "excel")
     assert "takes one folder" in refused("import", "photos", "mixed", "cache", *BUILD, "--format", "files")
     assert "there is no file 'none.csv'" in refused("import", "none.csv", "cache", *BUILD)
     assert "nowhere" in refused("import", "nowhere", "cache", *BUILD)
