@@ -74,8 +74,8 @@ def check_shards(
         record = begin + row
         if checksums.checksum(record) != stored:
             raise SourceError(
-                f"record {first + record} of the source has changed since an interrupted build stored it, so that "
-                f"build cannot be resumed. The source changed, or does not repeat itself: {IN_DOUBT}"
+                f"record {first + record} of the source is not the one that an interrupted build stored, so that build "
+                f"cannot be resumed. The source changed, or does not repeat itself: {IN_DOUBT}"
             )
 
 

@@ -49,7 +49,7 @@ class Beam:
 
 
 class _TaskError(Exception):
-    """A task failed. Its arguments are the text, to which Beam adds, the name and the outcome."""
+    """A task failed. Its arguments are a text, which Beam extends, the name of the task and its outcome."""
 
     def __str__(self) -> str:
         return str(self.args[0])

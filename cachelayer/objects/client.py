@@ -25,7 +25,7 @@ OnBytes = Callable[[int], None] | None
 
 @dataclass(frozen=True)
 class Stat:
-    """What a store says of an object.
+    """What a store says about an object.
 
     Args:
         nbytes: its size.
@@ -43,7 +43,7 @@ class Client(Protocol):
 
     Attributes:
         host: the name of the server, for messages.
-        timeout: seconds after which an operation fails if nobody answers.
+        timeout: seconds after which an operation fails if the store does not answer.
         slots: limits how many transfers run at once.
         seen: the buckets that are known to exist.
         is_unproven: True if nothing has shown yet that the store honours ``create``.

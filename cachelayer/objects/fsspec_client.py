@@ -28,7 +28,7 @@ class FsspecClient:
     Args:
         url: any URL in the file system.
         options: the keyword arguments of its class.
-        timeout: seconds after which an operation fails if nobody answers.
+        timeout: seconds after which an operation fails if the store does not answer.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:

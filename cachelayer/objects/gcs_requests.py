@@ -81,7 +81,7 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
         try:
             await asyncio.shield(self._refreshing)
         except TypeError as error:
-            raise RequestError(Kind.TRANSIENT, f"what came for a token is none: {error}") from error
+            raise RequestError(Kind.TRANSIENT, f"the reply to a request for a token holds no token: {error}") from error
 
 
 def open_requests(options: Mapping[str, Any], timeout: float) -> Requests:

@@ -21,8 +21,8 @@ def open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client:
 
     Args:
         url: any URL of the store.
-        options: what the client takes: credentials, endpoint.
-        timeout: seconds after which an operation fails if nobody answers.
+        options: options of the client, such as credentials and endpoint.
+        timeout: seconds after which an operation fails if the store does not answer.
 
     Raises:
         MissingDependencyError: if the package for the scheme is not installed.
@@ -45,7 +45,7 @@ def open_client(url: str, options: Mapping[str, Any], timeout: float) -> Client:
     except ModuleNotFoundError as error:
         install = f"cachelayer[{extra}]" if extra in {"gcs", "s3"} else "the package that fsspec needs for this scheme"
         raise MissingDependencyError(
-            f"{scheme}:// needs a package that is not there ({error}): install {install}"
+            f"{scheme}:// needs a package that is not installed ({error}): install {install}"
         ) from error
     except TypeError as error:
         raise InvalidArgumentError(f"storage_options of {scheme}://: {error}") from error

@@ -39,7 +39,7 @@ _PARTS = 10_000
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _PARTS_AT_ONCE = 4
 _MOST_REFUSED = 3
-"""After so many ranges that obstore is refused but s3fs is given, obstore is not used any more."""
+"""After this many ranges that s3fs may read but obstore may not, obstore is no longer used."""
 _TRANSIENT = (
     HTTPClientError,
     IncompleteReadError,
@@ -71,8 +71,8 @@ class S3Client:
     """Requests to S3.
 
     Args:
-        options: what s3fs takes.
-        timeout: seconds after which an operation fails if nobody answers.
+        options: options of s3fs.
+        timeout: seconds after which an operation fails if the store does not answer.
     """
 
     def __init__(self, options: Mapping[str, Any], timeout: float) -> None:

@@ -38,7 +38,7 @@ def hashed(text: str) -> str:
 
 
 def without_secrets(name: str, value: Any) -> Any:
-    """Return the value with everything hashed that is named like a secret; names of versions are made from it."""
+    """Return a value with each part hashed that is named like a secret; version names are made from the result."""
     if is_secret(name):
         return hashed(json.dumps(value, sort_keys=True))
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def _is_open(value: Any) -> bool:
 
 
 def shown(value: Any) -> Any:
-    """Return a value as it is stored if the user asks for it in clear: URLs lose user, password and query."""
+    """Return the stored form of a value that the user wants in clear: URLs lose their user, password and query."""
     if isinstance(value, dict):
         return {key: shown(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -186,7 +186,7 @@ class ImageSpec(EncodedSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode not in IMAGE_MODES:
-            raise InvalidArgumentError(f"mode {self.mode!r} of an image: it is one of {', '.join(IMAGE_MODES)}")
+            raise InvalidArgumentError(f"mode {self.mode!r} of an image: it must be one of {', '.join(IMAGE_MODES)}")
 
     @property
     def decoded(self) -> ArraySpec:

@@ -254,7 +254,7 @@ def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: P
         storage.cache(sharded(part, 3), "d", "v1")
     (tmp_path / "fails").unlink()
     (tmp_path / "shrinks").touch()
-    with pytest.raises(cachelayer.SourceError, match="part 1 of 3: records 0 to 999 of the source are not"):
+    with pytest.raises(cachelayer.SourceError, match="part 1 of 3: records 0 to 999 of the source have changed"):
         storage.cache(sharded(part, 3), "d", "v1")
     assert len(storage.cache(sharded(part, 3), "d", "v1", resume=False)) == 2700
 
@@ -270,7 +270,7 @@ def test_parts_that_were_mended_before_a_build_goes_on_are_found(storage: Storag
     with pytest.raises(cachelayer.SourceError):
         storage.cache(source, "d", "v1")
     (tmp_path / "again").touch()
-    message = f"part {mended} of 4: .*not what"
+    message = f"part {mended} of 4: .*cannot be resumed"
     with pytest.raises(cachelayer.SourceError, match=message):
         storage.cache(source, "d", "v1")
     assert storage.cache(source, "d", "v1", resume=False)[100 * mended][1] == 7
@@ -290,7 +290,7 @@ def test_a_source_that_changed_is_found_out_where_the_last_part_is_empty(storage
 
     with pytest.raises(cachelayer.SourceError):
         storage.cache(sharded(part, 3), "d", "v1", engine=EmptyFirst())
-    with pytest.raises(cachelayer.SourceError, match="part 0 of 3: records 0 to 0 of the source are not"):
+    with pytest.raises(cachelayer.SourceError, match="part 0 of 3: records 0 to 0 of the source have changed"):
         storage.cache(sharded(part, 3), "d", "v1")
 
 

@@ -214,7 +214,7 @@ def test_unknown_hints_are_refused(node: Any) -> None:
 
 @pytest.mark.parametrize("make", [lambda: ImageSpec("P"), lambda: AudioSpec(0), lambda: AudioSpec(channels=True)])
 def test_hints_that_cannot_be_are_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"it is one of 1, L|a positive integer"):
+    with pytest.raises(ValueError, match=r"it must be one of 1, L|a positive integer"):
         make()
 
 
