@@ -43,7 +43,7 @@ class WritingProcess:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         has_begun = self._nullable is not None and self._child.can_be_asked
         if kind is not None and has_begun and not self._uploads.gives_up(kind):
-            # What was written is noted, for the build that goes on after it.
+            # What was written is noted, for a build that resumes after it.
             with suppress(CacheLayerError):
                 self._ask(None, is_end=False)
                 self._answers()

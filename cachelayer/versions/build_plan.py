@@ -59,10 +59,9 @@ class Plan:
         if not isinstance(salt, str):
             return ["another release of cachelayer began it"]
         now = self._with(salt)
-        plans = ({name: value for name, value in plan.items() if name not in _COMPARED_APART} for plan in (noted, now))
         names = [name for key in _VALUES for name in (now.get(key) or {}).keys() ^ (noted.get(key) or {}).keys()]
         return [
-            *differences(*plans, WAS_AND_IS),
+            *differences(_compared(noted), _compared(now), WAS_AND_IS),
             *self._code_changes(noted, now),
             *self.origin.argument_changes(noted),
             *self.origin.value_changes(noted),
@@ -73,3 +72,8 @@ class Plan:
         if now.get("code") == noted.get("code"):
             return []
         return self.origin.code_changes(noted) or ["the code of the source changed, or is unknown"]
+
+
+def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a plan that are compared one by one, without those that the origin compares."""
+    return {name: value for name, value in plan.items() if name not in _COMPARED_APART}

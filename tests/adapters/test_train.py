@@ -1,4 +1,4 @@
-"""Training on several JAX processes: killed, and gone on with by another number of them."""
+"""Training on several JAX processes: killed, and resumed on another number of them."""
 
 from __future__ import annotations
 

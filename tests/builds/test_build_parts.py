@@ -243,7 +243,7 @@ def test_a_build_that_was_interrupted_goes_on_with_its_parts(storage: Storage, t
     assert len(ref._base.version.manifest.attempts) == 2
 
 
-def test_a_source_that_changed_is_not_gone_on_with(storage: Storage, tmp_path: Path) -> None:
+def test_a_source_that_changed_is_not_resumed(storage: Storage, tmp_path: Path) -> None:
     def part(index: int, count: int) -> Iterator[int]:
         if (tmp_path / "fails").exists() and index == 2:
             raise OSError

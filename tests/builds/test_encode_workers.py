@@ -119,7 +119,7 @@ def test_elements_that_are_left_out_are_counted_over_all_workers(storage: Storag
     assert "record 3210" in ref.provenance["left_out"]["first"][0]
 
 
-def test_a_build_of_workers_is_gone_on_with(storage: Storage) -> None:
+def test_a_build_of_workers_is_resumed(storage: Storage) -> None:
     with pytest.raises(cachelayer.SourceError):
         submit(storage, Rows(4500, "fail"), workers=2, resume=True)
     ref = submit(storage, Rows(), workers=2, resume=True)
@@ -143,7 +143,7 @@ class TestOneProcessMakesTheElementsAndAnotherWritesThem:
         assert ref.digest == submit(storage, Rows(records=records), "v2").digest
         assert children() == []
 
-    def test_it_is_gone_on_with(self, storage: Storage) -> None:
+    def test_it_is_resumed(self, storage: Storage) -> None:
         with pytest.raises(cachelayer.SourceError, match="record 4500"):
             submit(storage, self.elements(4500), workers=2, resume=True)
         ref = submit(storage, self.elements(), workers=2, resume=True)

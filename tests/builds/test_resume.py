@@ -650,7 +650,7 @@ def test_a_note_that_was_being_written_is_left_out(storage: Storage, tmp_path: P
     assert went_on_at(source) > 0
 
 
-def test_a_build_whose_publication_fails_is_gone_on_with(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
+def test_a_build_whose_publication_fails_is_resumed(s3: Server, expected: cachelayer.DataRef[Any]) -> None:
     url = s3.url(new_bucket(s3))
     with fault_proxy(s3.endpoint) as proxy:
         proxy.add(answer(403, method="PUT", containing="_log/0000000001.json", times=1))

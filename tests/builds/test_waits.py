@@ -73,7 +73,7 @@ class Killed:
         self.store.put(name, json.dumps(beat).encode())
 
     def check(self, ref: cachelayer.DataRef[Any]) -> None:
-        """Its shards were gone on with, and no sign of it is left."""
+        """Its shards were used by another build, and nothing else of it is left."""
         assert self.attempt in ref._base.version.manifest.attempts
         assert len(ref) == resume_child.RECORDS
         assert self.store.names("rows/_running") == []

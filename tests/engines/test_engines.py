@@ -69,7 +69,7 @@ cachelayer.Storage(Path(sys.argv[1], "storage")).submit(source, "d", "v1", shard
 
 
 @pytest.mark.needs("apache_beam")
-def test_a_pipeline_whose_program_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_pipeline_whose_program_was_killed_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "3").touch()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, capture_output=True)

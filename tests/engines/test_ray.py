@@ -155,7 +155,7 @@ def held(folder: Path) -> Callable[[int, int], Iterator[Any]]:
     return part
 
 
-def test_a_build_whose_program_was_killed_is_gone_on_with(cluster: Any, tmp_path: Path, expected: str) -> None:
+def test_a_build_whose_program_was_killed_is_resumed(cluster: Any, tmp_path: Path, expected: str) -> None:
     path = os.pathsep.join(sys.path)
     environment = {**os.environ, "PYTHONPATH": path}
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], env=environment) as driver:

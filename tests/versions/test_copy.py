@@ -134,7 +134,7 @@ def test_a_copy_within_a_dataset_is_another_name_for_the_same_files(here: Storag
     assert objects(here) == {}
 
 
-def test_shards_of_an_attempt_that_was_gone_on_with_keep_their_names_within_a_dataset(here: Storage) -> None:
+def test_shards_of_an_attempt_that_was_resumed_keep_their_names_within_a_dataset(here: Storage) -> None:
     (attempt,) = attempts(here)
     share(here, "v2", "v1")
     commit(Log(here._store, "d"), lambda head: replace(head, revoked=head.revoked | {attempt}))
