@@ -42,7 +42,7 @@ def absent(path: Path) -> frozenset[str]:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """Yield the names that a file imports while it is imported itself, be it in a `try` or a `with`."""
+    """Yield the names that a file imports while it is imported itself, even within a `try` or a `with`."""
     top = ast.parse(path.read_text(encoding="utf-8")).body
     for node in chain(top, *(each.body for each in top if isinstance(each, ast.Try | ast.With))):
         if isinstance(node, ast.Import):

@@ -57,7 +57,7 @@ def wait_until(true: Callable[[], object]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and was not waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

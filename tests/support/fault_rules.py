@@ -96,12 +96,12 @@ class Exchange:
     """A request that ended, as the client saw it.
 
     Attributes:
-        path: With its query.
+        path: The path, with its query.
         range: The Range header, "" without one.
-        status: Of the reply; where the reply is lost it is what the client did not see; 0 without any.
+        status: The status of the reply, even if the reply was lost on its way; 0 without a reply.
         sent: Bytes of the request's body, as on the wire.
         received: Bytes of the reply's body that went to the client, as on the wire.
-        fault: The action of the fault that hit it, "" where none did.
+        fault: The action of the fault that hit it; "" if none did.
     """
 
     method: str

@@ -79,11 +79,11 @@ class FaultProxy:
         self._call("accept")
 
     def exchanges(self) -> list[Exchange]:
-        """What ended since the start or the last `forget`, in the order in which it ended."""
+        """Return the exchanges since the start or the last `forget`, in the order in which they ended."""
         return [Exchange(**exchange) for exchange in self._call("exchanges")]
 
     def totals(self) -> dict[str, Total]:
-        """The same, summed up by method."""
+        """Return the sums of these exchanges by method."""
         totals: dict[str, Total] = {}
         for exchange in self.exchanges():
             one = Total(1, exchange.sent, exchange.received)

@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 
 
 def header(head: bytes, name: str) -> str:
-    """A header's value, "" where it is absent."""
+    """Return the value of a header; "" if it is absent."""
     start = head.lower().find(f"\r\n{name.lower()}:".encode())
     if start < 0:
         return ""

@@ -44,7 +44,7 @@ def ref(records: int) -> cachelayer.WrappedRef[Any]:
 
 
 def assert_same(found: Any, expected: Any) -> None:
-    """Whether a global batch is the batch of a stream."""
+    """Raise unless a global batch equals the batch of a stream."""
     leaves, structure = jax.tree.flatten(found)
     wanted, other = jax.tree.flatten(expected)
     assert structure == other

@@ -19,9 +19,9 @@ class Job:
     Args:
         task: "train", or "meshes".
         process: its number among ``processes``.
-        port: where process 0 coordinates them.
+        port: the port on which process 0 coordinates them.
         data: folder of the cached records.
-        checkpoints: folder of the checkpoints, the same for all.
+        checkpoints: folder of the checkpoints, shared by all.
         log: file of its lines.
         save: the step before which it saves.
         stop: the step before which it says "stopped", and waits to be killed.
@@ -39,7 +39,12 @@ class Job:
 
 
 def assert_tests_pass(file: str, *, devices: int = 1) -> None:
-    """Whether all tests of a file in this folder pass, in a process of their own, on so many CPU devices."""
+    """Run the tests of a file in this folder in a process of their own, and raise unless all pass.
+
+    Args:
+        file: the file.
+        devices: the number of CPU devices that JAX shows.
+    """
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",

@@ -33,7 +33,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def places(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where each value of a document stands, the document itself first."""
+    """Yield the path of each value in a document, beginning with the document itself."""
     yield at
     steps = document if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else ()
     for step in steps:

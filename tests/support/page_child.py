@@ -1,8 +1,8 @@
 """Run what a page of the documentation shows: `page_child.py PAGE`, in the folder that it may fill.
 
-Python blocks run one after the other, as one program; what they print is what the ```text block below them shows. A
-block with a title is a file of that name instead, and commands of ```console blocks run where they start such a file.
-What the page takes for given stands in a comment, `<!-- test ... -->`, and runs first. `/data` is the folder `data`.
+Python blocks run one after the other, as one program, and must print what the ```text block below them shows. A block
+with a title is written to a file of that name instead, and commands of ```console blocks run if they start such a file.
+A comment, `<!-- test ... -->`, holds what the page takes for granted, and runs first. `/data` is the folder `data`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def rows(index: int, count: int) -> Iterator[dict[str, Any]]:
-    """The part of the rows with an index; part 2 is empty."""
+    """Yield the rows of one part; part 2 is empty."""
     if index != 2:
         own = [number for number in range(count) if number != 2]
         begin, end = (RECORDS * each // len(own) for each in (own.index(index), own.index(index) + 1))
@@ -33,11 +33,11 @@ def rows(index: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 class Rows:
-    """The same; where a file of the part's name is in the folder, it is removed and the process kills itself.
+    """Makes the rows of a part; if the folder has a file named like the part, removes it and kills the process.
 
     Args:
-        folder: the folder; where ``stays`` is in it as well, the file of the part stays; where ``pauses``, the process
-            stops itself instead.
+        folder: the folder. If it also has a file ``stays``, the file of the part stays; if it has a file ``pauses``,
+            the process stops itself instead.
     """
 
     def __init__(self, folder: Path) -> None:

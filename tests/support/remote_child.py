@@ -25,7 +25,7 @@ def rows(count: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def check(batch: dict[str, np.ndarray[Any, Any]]) -> list[int]:
-    """The numbers of the records of a batch, every byte of which is right."""
+    """Return the record numbers of a batch; raise if a byte of it is wrong."""
     want = (batch["n"][:, None] * 7919 + np.arange(SIDE) ** 2) % 251
     np.testing.assert_array_equal(batch["x"], want.astype(np.uint8))
     return [int(number) for number in batch["n"]]

@@ -23,7 +23,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 class Rows(Sequence[Any]):
-    """A sequence that kills its process where it is asked for an element."""
+    """A sequence that kills its process when it is asked for a certain element."""
 
     def __init__(self, die_at: int | None = None) -> None:
         self.die_at = die_at
@@ -78,7 +78,7 @@ def _die_at_put(storage: cachelayer.Storage, number: int) -> None:
 
 
 def run(url: str, options: dict[str, Any] | None, how: str, die_at: int | None, die_at_put: int | None = None) -> int:
-    """The exit status of a process that builds; it is killed where it is asked for this record, or writes so often."""
+    """Return the exit status of a process that builds; it is killed at a record, or before a write to the store."""
     process = FORKS.Process(target=build, args=(url, options, how, die_at, die_at_put))
     process.start()
     process.join()

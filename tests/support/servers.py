@@ -45,7 +45,7 @@ class Server:
     endpoint: str
 
     def storage_options(self, endpoint: str | None = None) -> dict[str, Any]:
-        """What fsspec needs to reach it, by another endpoint (a proxy's) where one is given."""
+        """Return the options with which fsspec reaches the server, or another endpoint such as a proxy's."""
         address = endpoint or self.endpoint
         if self.scheme == "s3":
             return {"key": "key", "secret": "secret", "endpoint_url": address}

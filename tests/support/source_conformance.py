@@ -21,7 +21,7 @@ from cachelayer.records.tree import Tree
 
 
 def same(mine: Any, theirs: Any) -> bool:
-    """Whether two leaves have the same values and types; None equals None."""
+    """Return whether two leaves have the same values and types; None equals None."""
     if mine is None or theirs is None:
         return mine is theirs
     if isinstance(theirs, (str, bytes)):
@@ -40,11 +40,11 @@ def _arrays_of(value: Any) -> list[Any]:
 
 
 def assert_seeks(make: Callable[[], Source], spec: Tree | None = None) -> None:
-    """Whether a source gives from any record on what it gives from there as a whole.
+    """Raise unless a source that begins at any record yields what the whole source yields from there on.
 
     Args:
-        make: makes the source anew, of 50 elements or more.
-        spec: of its elements, where the source or its first elements do not tell.
+        make: makes a new source of 50 elements or more.
+        spec: the spec of its elements, if neither the source nor its first elements show it.
     """
     spec = spec or spec_of(make())
     records = records_of(make(), spec, None)
@@ -93,11 +93,11 @@ class Watched:
 
 
 def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_bytes: int) -> None:
-    """Whether a build that failed goes on with less than the whole source, to the version of one run.
+    """Raise unless a failed build resumes without the whole source, and makes the version of a single run.
 
     Args:
-        make: makes the source anew, whose elements take eight shards or more.
-        folder: where storages are made.
+        make: makes a new source whose elements take eight shards or more.
+        folder: the folder for storages.
         records: number of elements.
         shard_bytes: size of a shard.
     """
@@ -114,7 +114,7 @@ def assert_resumes(make: Callable[[], Any], folder: Path, records: int, shard_by
 
 
 def spec_of(source: Source) -> Tree:
-    """The spec of a source, or else of its first elements."""
+    """Return the spec of a source, or else of its first elements."""
     if source.element_spec is not None:
         return source.element_spec
     first = next(iter(source.batches(None)))
@@ -123,7 +123,7 @@ def spec_of(source: Source) -> Tree:
 
 
 def records_of(source: Source, spec: Tree, limit: int | None) -> list[bytes]:
-    """The records that the elements of a source are encoded to."""
+    """Return the records of the elements of a source."""
     codec = codec_for(spec)
     found = []
     for batch in source.batches(limit):
@@ -139,14 +139,14 @@ class SourceConformance:
     options: ClassVar[dict[str, Any]] = {}
     """Options of ``submit`` that the source needs."""
     seeks: ClassVar[bool] = True
-    """Whether it begins at any record at less cost than running through those before it."""
+    """Whether beginning at a record costs less than running through those before it."""
 
     def source(self, count: int, folder: Path) -> Any:
-        """A source of ``count`` elements; what it needs on disk goes into the folder."""
+        """Return a source of ``count`` elements, which may write files into the folder."""
         raise NotImplementedError
 
     def element(self, number: int) -> Any:
-        """Element ``number`` of every source, as it is to be read: numpy arrays and scalars, str, bytes, None."""
+        """Return element ``number`` as it must be read: numpy arrays and scalars, str, bytes, None."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("count", [1, 37, 1100])

@@ -158,7 +158,7 @@ def bits(array: np.ndarray[Any, Any]) -> Any:
 
 
 def same_array(one: Any, other: Any) -> bool:
-    """Whether two arrays, or scalars, have the same dtype, shape and bits."""
+    """Return whether two arrays, or scalars, have the same dtype, shape and bits."""
     if isinstance(other, (np.str_, np.bytes_)) and one.dtype.kind == other.dtype.kind:
         other = np.asarray(other).astype(one.dtype)  # numpy's own scalars have the width of their text
     one, other = np.asarray(one), np.asarray(other)
@@ -167,7 +167,7 @@ def same_array(one: Any, other: Any) -> bool:
 
 
 def same_leaf(one: Any, other: Any) -> bool:
-    """Whether two leaves are the same: kind, dtypes, shapes and bits."""
+    """Return whether two leaves are equal in kind, dtypes, shapes and bits."""
     if one is None or isinstance(one, (bytes, str)):
         return type(one) is type(other) and one == other
     if isinstance(one, Ragged):
@@ -182,7 +182,7 @@ def same_leaf(one: Any, other: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two elements are the same: structure, order of keys, names of fields, leaves."""
+    """Return whether two elements are equal in structure, order of keys, names of fields and leaves."""
     if isinstance(one, dict):
         keys = isinstance(other, dict) and list(one) == list(other)
         return keys and all(same(one[key], other[key]) for key in one)
