@@ -63,7 +63,7 @@ class RecordBase(ABC):
 
     @property
     def decodes(self) -> bool:
-        """Whether elements have images and audio decoded."""
+        """Whether images and audio are decoded."""
         return True
 
     @cached_property

@@ -61,7 +61,9 @@ def test_a_tuple_of_arrays_of_different_lengths_is_refused_with_the_fix(storage:
 
 def test_a_list_is_one_of_records(storage: Storage) -> None:
     assert len(storage.cache([X, X], "d", "v1")) == 2
-    with pytest.raises(InvalidTypeError, match=r"not alike: float64\[5, 2\], int64\[5\]. .*pass a tuple or a dict"):
+    with pytest.raises(
+        InvalidTypeError, match=r"do not share a spec: float64\[5, 2\], int64\[5\]. .*pass a tuple or a dict"
+    ):
         storage.cache([X, Y], "d", "v2")
     with pytest.raises(ElementError, match="record 1: expected float64"):
         storage.cache([X, 5], "d", "v3")
