@@ -6,10 +6,13 @@ import compileall
 import gc
 import importlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,9 +42,20 @@ LONGEST = [
 os.environ.pop("COLUMNS", None)
 
 
+# Processes that train compile the same functions: the first one does it for all.
+COMPILED_BY_JAX = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile once what hundreds of processes import: they may be told to write no bytecode."""
+    """Compile once what hundreds of processes import (they may be told to write no bytecode), and what JAX compiles."""
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files of most tests
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="compiled-")
+        os.environ |= COMPILED_BY_JAX | {"JAX_COMPILATION_CACHE_DIR": folder}
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     if not hasattr(config, "workerinput"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "dont_write_bytecode", False)
