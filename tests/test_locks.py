@@ -6,11 +6,11 @@ import ast
 import os
 import pickle
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from forks import beside_threads
 
 import cachelayer
 from cachelayer.locks import ProcessLock, cached_property
@@ -27,8 +27,7 @@ def test_a_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have() ->
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait(60)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with beside_threads():
         child = os.fork()
     if child == 0:
         with lock:
@@ -82,8 +81,7 @@ def test_a_child_of_a_fork_finds_the_value_that_another_thread_was_about_to_find
     thread = threading.Thread(target=lambda: slow.value)
     thread.start()
     slow.begun.wait(60)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with beside_threads():
         child = os.fork()
     if child == 0:
         slow.done = threading.Event()

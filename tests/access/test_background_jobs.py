@@ -9,6 +9,7 @@ import threading
 import weakref
 
 import pytest
+from forks import beside_threads
 
 from cachelayer import CacheLayerError, CorruptionError, StorageError
 from cachelayer.access.background_jobs import BackgroundJobs
@@ -185,7 +186,8 @@ def test_what_is_dropped_ends_with_the_jobs_at_hand(doing: Doing) -> None:
 def test_a_child_of_a_fork_does_jobs_of_its_own(doing: Doing, jobs: BackgroundJobs[int]) -> None:
     doing.gate.clear()
     jobs.want([1, 2, 3])
-    child = os.fork()
+    with beside_threads():
+        child = os.fork()
     if child == 0:
         code = 1
         try:

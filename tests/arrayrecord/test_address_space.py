@@ -6,12 +6,12 @@ import mmap
 import os
 import threading
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forks import beside_threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -228,8 +228,7 @@ def test_a_child_of_a_fork_reads_and_gives_up_without_the_parent_noticing(tmp_pa
     for thread in threads:
         thread.start()
     children = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with beside_threads():
         for _ in range(5):
             child = os.fork()
             if child == 0:

@@ -64,7 +64,7 @@ def test_a_build_that_is_killed_at_any_moment_leaves_a_whole_version_or_none(tmp
         version = f"v{number}"
         child = start(tmp_path, version)
         # Nothing is waited for here: the delay is the moment of the kill.
-        time.sleep(chance.uniform(0.0, 1.05 * duration))
+        time.sleep(1.05 * duration * (number + chance.random()) / rounds)
         child.kill()
         child.wait()
         outcomes.append(whole(storage, version))

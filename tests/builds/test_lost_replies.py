@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import beside_threads
 
 import cachelayer
 from cachelayer import Storage
@@ -175,7 +176,8 @@ def test_a_child_that_the_source_forks_and_that_fails_leaves_the_build_to_its_pa
 
     def source() -> Iterator[int]:
         yield from range(10)
-        child = os.fork()
+        with beside_threads():
+            child = os.fork()
         if child == 0:
             raise RuntimeError
         os.waitpid(child, 0)

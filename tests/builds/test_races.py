@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import beside_threads
 from log_entries import commit
 
 import cachelayer
@@ -125,7 +126,7 @@ def test_who_loses_the_race_for_an_entry_decides_again(tmp_path: Path) -> None:
 def test_a_ref_reads_the_same_in_every_kind_of_process(tmp_path: Path, kind: str) -> None:
     ref = cachelayer.Storage(tmp_path).submit([{"n": n, "s": "x" * n} for n in range(300)], "d", "v1", shard_bytes=9000)
     assert ref[7]["n"] == 7
-    with ProcessPoolExecutor(2, multiprocessing.get_context(kind)) as pool:
+    with beside_threads(), ProcessPoolExecutor(2, multiprocessing.get_context(kind)) as pool:
         found = list(pool.map(ref.__getitem__, range(0, 300, 11)))
     assert [row["n"] for row in found] == list(range(0, 300, 11))
     assert [len(row["s"]) for row in found] == list(range(0, 300, 11))

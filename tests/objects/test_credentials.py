@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from forks import beside_threads
 from servers import Server, new_bucket
 
 import cachelayer
@@ -104,7 +105,8 @@ def elsewhere(raw: bytes) -> list[tuple[list[str], Any]]:
 
 def pickled_by_a_process_that_ends(value: Any) -> bytes:
     reading, writing = os.pipe()
-    child = os.fork()
+    with beside_threads():
+        child = os.fork()
     if child == 0:
         os.write(writing, pickle.dumps(value))
         os._exit(0)
@@ -142,7 +144,7 @@ def options_of(options: StorageOptions) -> dict[str, Any]:
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_find_them_again_however_they_are_started(method: str) -> None:
     options = StorageOptions({"key": "hush", "endpoint_url": "x"})
-    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+    with beside_threads(), ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
         assert pool.submit(options_of, options).result() == {"key": "hush", "endpoint_url": "x"}
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
+from forks import beside_threads
 from servers import Server, new_bucket
 
 from cachelayer.objects.open_store import open_store
@@ -39,7 +40,7 @@ def test_every_kind_of_process_reads_what_is_there(place: tuple[str, dict[str, A
     store = open_store(*place)
     assert store.read("a") == TEXT
     assert store.read_ranges([("a", 1, 2)]) == [TEXT[1:2]]
-    with ProcessPoolExecutor(2, multiprocessing.get_context(kind)) as pool:
+    with beside_threads(), ProcessPoolExecutor(2, multiprocessing.get_context(kind)) as pool:
         found = list(pool.map(digest_of, [store] * 4))
         assert store.read_ranges([("a", 5, 9)]) == [TEXT[5:9]]
     assert found == [hash_of(TEXT)] * 4

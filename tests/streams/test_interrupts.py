@@ -172,6 +172,10 @@ INTERRUPTS = [(name, ahead, Interrupted) for name in STREAMS for ahead in (0, 2)
 ALARMS = [(name, 0, TimedOut) for name in ("mapped", "mapped elements", "stored", "stored elements")]
 
 
+# Python 3.12 traces the end of a generator that is dropped, too: it ignores what is raised there.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <generator object keyed_generators:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize(("name", "ahead", "error"), [*INTERRUPTS, *ALARMS])
 def test_an_interrupt_at_any_bytecode_loses_and_repeats_nothing(name: str, ahead: int, error: Any) -> None:
     stream = STREAMS[name](ahead)
@@ -184,7 +188,12 @@ def test_an_interrupt_at_any_bytecode_loses_and_repeats_nothing(name: str, ahead
     after = [iter(stream).position, *(position for _, position in wanted)]
     raised = 0
     for place in places:
-        found, positions = handed_out(iter(stream), Raising(place, error))
+        # CPython 3.13 traces no bytecode of some functions in a run after one that a trace function ended.
+        for _ in range(2):
+            raising = Raising(place, error)
+            found, positions = handed_out(iter(stream), raising)
+            if raising.raised:
+                break
         assert found[:MOST] == wanted, place
         assert set(positions) <= {*after, *(position for _, position in found)}, place
         raised += len(positions)

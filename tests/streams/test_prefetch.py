@@ -9,13 +9,13 @@ import pickle
 import subprocess
 import sys
 import threading
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forks import beside_threads
 
 import cachelayer
 from cachelayer import SourceError
@@ -302,9 +302,7 @@ begun.wait()
 def in_a_fork(work: Any) -> Any:
     """What ``work`` returns in a child process."""
     reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        # Python 3.12 and newer warn of forks of processes that have threads: this is the case to be tested.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with beside_threads():
         child = os.fork()
     if child == 0:
         try:

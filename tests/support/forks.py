@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -24,6 +26,14 @@ FORKS.set_forkserver_preload(
         "fsspec.implementations.local",
     ]
 )
+
+
+@contextmanager
+def beside_threads() -> Iterator[None]:
+    """Let this process fork although it has threads, such as those of earlier tests: Python 3.12 warns of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        yield
 
 
 def run(

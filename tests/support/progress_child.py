@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forks import beside_threads
 
 import cachelayer
 from cachelayer.progress.meter import Progress, Waiting, current
@@ -142,7 +143,8 @@ def unwanted(stage: Stage) -> None:
 
 def forks(stage: Stage) -> None:
     with Progress("rows", 10, enabled=True):
-        child = os.fork()
+        with beside_threads():
+            child = os.fork()
         if child == 0:
             # What it inherits has no thread: it must neither wait for one nor write.
             current().__exit__(None, None, None)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from forks import beside_threads
 
 from cachelayer import StorageError
 from cachelayer.versions import file_lock
@@ -174,7 +175,8 @@ def test_many_that_find_a_dead_holder_with_a_living_child_hold_it_one_at_a_time(
 def test_a_child_that_is_forked_in_the_block_leaves_the_lease_to_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "lease"
     with file_lock.hold(path, remove=True):
-        child = os.fork()
+        with beside_threads():
+            child = os.fork()
         if child == 0:
             # It unwinds the block, as an exception in the child does.
             try:
