@@ -69,6 +69,7 @@ def test_files_that_were_cut_are_found_out_before_they_are_mapped(tmp_path: Path
         ref.read([0])
 
 
+@pytest.mark.slow
 def test_opening_many_records_takes_no_memory_of_its_own(tmp_path: Path) -> None:
     ref = cachelayer.Storage(tmp_path).submit(np.arange(1_000_000), "d", "v1")
     script = """

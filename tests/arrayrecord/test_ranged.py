@@ -80,6 +80,7 @@ def expected(numbers: Sequence[int]) -> list[bytes]:
     return [int(number).to_bytes(8, "little") for number in numbers]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=30),
@@ -233,6 +234,7 @@ def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
     assert not remote.ranged.has_index(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
 @settings(max_examples=60, deadline=None)

@@ -17,6 +17,7 @@ from cachelayer.arrayrecord.blocks import BLOCK, PAYLOAD
 SIZES = [0, 1, 23, 24, 25, 3_072, 8_192, 8_200, 65_400, PAYLOAD, PAYLOAD + 1, BLOCK - 1, BLOCK, BLOCK + 1, 300_000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verify", ["never", "open", "always"])
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("size", SIZES)
@@ -38,6 +39,7 @@ def test_records_of_one_size(tmp_path: Path, size: int, compression: str | None,
         assert ref[number]["n"] == number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verify", ["never", "open", "always"])
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_records_of_all_sizes(tmp_path: Path, compression: str | None, verify: str) -> None:
@@ -67,6 +69,7 @@ def test_a_read_needs_no_room_beyond_its_answer(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch, data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("kind", ["known shapes", "unknown shapes", "ragged", "sparse", "strings"])
 def test_an_element_that_is_kept_keeps_little_of_the_others(tmp_path: Path, kind: str, compression: str | None) -> None:

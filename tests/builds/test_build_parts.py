@@ -35,6 +35,8 @@ from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Finished, Unfinished
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,7 @@ print(storage.verify("d", "v2").ok)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize(("limit", "shard_bytes"), [(1, 10**8), (30_000, 10**8), (30_000, 200_000), (500, 1000)])
 def test_a_write_that_fails_anywhere_is_a_storage_error(

@@ -23,6 +23,8 @@ import cachelayer
 from cachelayer.objects import paths
 from cachelayer.versions.log import Log
 
+pytestmark = pytest.mark.slow
+
 CHILD = SUPPORT.joinpath("crash_child.py")
 RECORDS = 4000
 ROUNDS, ROUNDS_OF_A_SOAK = 6, 100

@@ -106,6 +106,7 @@ def encoded(leaf: Any) -> bytes:
     return codec.encode(codec.columns([leaf]), 1).buffer.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nesting", NESTINGS)
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_objects_that_a_source_uses_again_are_stored_as_they_were(leaf: str, nesting: str) -> None:

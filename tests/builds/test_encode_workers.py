@@ -19,6 +19,8 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Storage
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 5000
 SHARD_BYTES = 200_000
 SPEC = {"x": np.int64, "text": str, "pid": cachelayer.ArraySpec("float64", (None,))}

@@ -95,6 +95,7 @@ SHORT: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SHORT)
 def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: str) -> None:
     make, options = SHORT[case]
@@ -236,6 +237,7 @@ def test_items_by_number_without_a_length_are_refused(storage: Storage) -> None:
     assert "give it a __len__" in str(error)
 
 
+@pytest.mark.slow
 def test_items_by_number_can_be_divided(storage: Storage) -> None:
     whole = storage.cache(Items(at=2000), "d", "v1", shard_bytes=4000)
     assert storage.cache(Items(at=2000), "d", "v2", shard_bytes=4000, workers=2).digest == whole.digest

@@ -16,6 +16,8 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.objects.local import LocalStore
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 12
 SHARD_BYTES = 500
 """A few shards, with or without parts."""

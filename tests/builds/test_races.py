@@ -21,6 +21,8 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.versions.log import Log
 from cachelayer.versions.snapshot import Snapshot
 
+pytestmark = pytest.mark.slow
+
 
 def build_and_leave_a_mark(folder: str) -> Any:
     Path(folder, f"built-{os.getpid()}-{threading.get_ident()}").touch()

@@ -36,6 +36,8 @@ from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Unfinished
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 30
 ROUNDS_IN_A_STORE = 4
 INTERRUPTS = 12

@@ -71,6 +71,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "place"), MISTAKES)
 def test_a_mistake_is_one_error_and_never_a_success(
     name: str, place: str, here: Path, monkeypatch: pytest.MonkeyPatch

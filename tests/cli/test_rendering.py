@@ -85,6 +85,7 @@ def test_what_stands_in_strings_is_shown_as_it_is() -> None:
     assert "'[bold]x[/bold] :smile:'" in printed(ElementView({"[red]": "[bold]x[/bold] :smile:"}), colour=False)
 
 
+@pytest.mark.slow
 @given(versions())
 def test_every_element_can_be_shown_and_is_json(version: Any) -> None:
     for element in version[1]:

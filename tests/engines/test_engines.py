@@ -17,6 +17,8 @@ import cachelayer
 from cachelayer.engines import Beam, Engine, Processes, Ray, engine_of
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError, SourceError
 
+pytestmark = pytest.mark.slow
+
 
 class TestProcesses(TellingConformance):
     source = "Processes(2)"

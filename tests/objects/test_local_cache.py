@@ -225,6 +225,7 @@ def test_what_a_killed_process_left_of_another_dataset_goes_first(tmp_path: Path
     assert names(folder) == {"two"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "fit"), [(100_000, 20), (8_500, 8)])
 def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, limit: int, fit: int) -> None:
     folder = CacheFolder(tmp_path, limit)

@@ -25,6 +25,8 @@ from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.provenance.origin import Origin
 from cachelayer.versions.log import Log
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 LEASE_SECONDS = "0.06"

@@ -53,6 +53,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return logs
 
 
+@pytest.mark.slow
 def test_a_log_gets_lines_by_the_clock_while_the_first_batch_is_not_full_yet(logs: Logs) -> None:
     *lines, last = logs["slow_source"]
     waits = [line for line in lines if line.startswith("rows@v1: 7 of 20 records (35%)")]

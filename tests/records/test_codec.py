@@ -120,6 +120,7 @@ def check_stack(spec: LeafSpec, rows: list[Any], batch: Any) -> None:
     assert bits(flat) == joined(parts) or (not parts and flat.size == 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(versions())
 def test_elements_come_back_exactly(version: tuple[Any, list[Any]]) -> None:
@@ -129,6 +130,7 @@ def test_elements_come_back_exactly(version: tuple[Any, list[Any]]) -> None:
     assert all(map(same, elements, found))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(versions())
 def test_a_batch_is_the_stack_of_its_elements(version: tuple[Any, list[Any]]) -> None:

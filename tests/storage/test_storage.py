@@ -406,6 +406,7 @@ def test_opening_reads_no_records(storage: Storage) -> None:
     assert peak < 500_000
 
 
+@pytest.mark.slow
 def test_more_shards_than_file_descriptors_can_be_read(storage: Storage) -> None:
     storage.submit(numbered(400), "d", "v1", shard_bytes=200)
     code = """

@@ -19,6 +19,8 @@ import pytest
 import cachelayer
 from cachelayer.streams.interruptible_future import Outcome
 
+pytestmark = pytest.mark.slow
+
 # Where there is state; the rest of the streams is arithmetic.
 OURS = {
     str(Path(cachelayer.__file__).parent / "streams" / f"{name}.py")

@@ -229,6 +229,7 @@ def pairs_of_records(n: int, apart: int) -> tuple[NDArray[Any], NDArray[Any]]:
     return first, second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", soak_if_large(*SAMPLES))
 def test_records_differences_and_pairs_are_uniform(n: int) -> None:
     first, second = pairs_of_records(n, apart=1)
@@ -241,6 +242,7 @@ def test_records_differences_and_pairs_are_uniform(n: int) -> None:
 
 
 # In the order of 10**6 records, 1024 places are one in the upper half of a word, and 2**19 are its topmost bit.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "apart"),
     [
@@ -258,6 +260,7 @@ def test_distant_pairs_are_uniform(n: int, apart: int) -> None:
     assert abs(chi_square(one * len(other_is) + other, np.outer(one_is, other_is).reshape(-1))) < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", soak_if_large(*SAMPLES))
 def test_the_place_of_a_record_is_uniform(n: int) -> None:
     seeds = range(SAMPLES[n])

@@ -267,6 +267,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", ["", "sys.exit()", "del iterator", "raise SystemExit(0)"])
 def test_the_interpreter_ends_with_an_iterator_open(leave: str, tmp_path: Path) -> None:
     cachelayer.Storage(tmp_path).submit(range(10_000), "numbers", "v1")

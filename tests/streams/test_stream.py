@@ -246,6 +246,7 @@ def test_no_records_are_an_empty_stream(remainder: Any, prefetch: int) -> None:
         stream[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 1, 7, 300, 5000])
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -226,6 +226,7 @@ def test_a_new_version_has_a_name_of_its_own(storage: Storage, tmp_path: Path, n
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(steps=st.lists(st.one_of(st.integers(0, 5), st.lists(st.integers(0, 30), max_size=8)), max_size=5))
 def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
@@ -356,6 +357,7 @@ def race(url: str, options: dict[str, Any] | None, versions: list[str]) -> list[
     return found
 
 
+@pytest.mark.slow
 def test_of_racing_appends_under_one_name_one_wins_and_others_under_other_names_lose_nothing(
     storage: Storage, tmp_path: Path
 ) -> None:

@@ -370,6 +370,7 @@ def copied(source: str, to: str) -> str:
     return Storage(source).copy("d", "v1", Storage(to)).reference
 
 
+@pytest.mark.slow
 def test_processes_that_copy_at_once_make_one_copy(here: Storage, there: Storage) -> None:
     with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
         found = set(pool.map(copied, [here.url] * 6, [there.url] * 6))

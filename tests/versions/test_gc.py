@@ -328,6 +328,7 @@ for number in range(25):
 """
 
 
+@pytest.mark.slow
 def test_who_reads_while_others_delete_and_build_sees_a_whole_version_or_none(storage: Storage, tmp_path: Path) -> None:
     storage.submit([1], "d", "v0")
     found: list[DataRef[Any]] = []

@@ -47,6 +47,7 @@ def test_a_version_as_it_was_written_verifies(folder: Path) -> None:
     assert [row["n"] for row in always] == list(range(400))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9999])
 @pytest.mark.parametrize("pattern", ["*0.array_record", "*1.index"])
 def test_a_flipped_bit_anywhere_is_found(folder: Path, pattern: str, part: float) -> None:
@@ -76,6 +77,7 @@ def test_a_flipped_bit_in_a_record_is_found_when_it_is_read(folder: Path) -> Non
     assert all(path.name in message for message in damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["*1.array_record", "*1.index"])
 @pytest.mark.parametrize("verify", ["never", "open", "always"])
 def test_a_shard_that_was_cut_short_is_refused_before_it_is_mapped(folder: Path, pattern: str, verify: Any) -> None:
@@ -141,6 +143,7 @@ def test_a_log_entry_that_was_cut_short_is_an_error(folder: Path) -> None:
         Storage(folder).fetch("d", "v1")
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
     rows = [{"n": number, "text": "x" * number} for number in range(30)]
     Storage(tmp_path).submit(rows, "d", "v1")
