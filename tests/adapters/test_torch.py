@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pages import run_page
 from source_conformance import SourceConformance
 from torch.utils import data
+from torch_rank import write_indices
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import cachelayer
@@ -804,16 +805,8 @@ def test_a_stateful_data_loader_goes_on_with_the_batch_after_what_it_handed_out(
     assert begun + [batch["label"].tolist() for batch in rest] == expected
 
 
-def in_process(rank: int, folder: str, port_file: str) -> None:
-    store = torch.distributed.FileStore(port_file, 2)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    indices = list(Sampler(numbers(10), seed=6))
-    Path(folder, str(rank)).write_text(json.dumps(indices))
-    torch.distributed.destroy_process_group()
-
-
 def test_rank_and_world_are_those_of_torch_distributed(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(in_process, (str(tmp_path), str(tmp_path / "store")), nprocs=2)
+    torch.multiprocessing.spawn(write_indices, (str(tmp_path), str(tmp_path / "store")), nprocs=2)
     found = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     assert [number for pair in zip(*found, strict=True) for number in pair] == order(10, 6, 0)
 
