@@ -64,6 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
         for folder in (package, package / "adapters"):
             with suppress(OSError):
                 compileall.compile_dir(folder.resolve(), quiet=2)
+    settings = importlib.import_module("hypothesis").settings
+    settings.register_profile("tests", deadline=None)  # a busy machine fails no test
+    settings.load_profile("tests")
 
 
 def pytest_report_header() -> list[str]:
