@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from cachelayer.objects.local_cache import CacheFolder, CopyOutcome
@@ -76,7 +77,11 @@ def make_all(folder: CacheFolder, url: str, count: str, nbytes: str) -> None:
 
 if __name__ == "__main__":
     what, path, limit, *arguments = sys.argv[1:]
-    jobs = {"hold": hold, "stop_in_the_middle": stop_in_the_middle, "make_all": make_all}
+    jobs: dict[str, Callable[..., None]] = {
+        "hold": hold,
+        "stop_in_the_middle": stop_in_the_middle,
+        "make_all": make_all,
+    }
     jobs[what](CacheFolder(Path(path), int(limit)), *arguments)
     sys.stdout.flush()
     os._exit(0)
