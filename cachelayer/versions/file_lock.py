@@ -273,6 +273,7 @@ def is_held(path: Path) -> bool:
     except OSError as error:
         raise storage_error("open", path, error) from error
     try:
-        return not lock.take() and not lock.is_orphan()
+        # A forked child may let go of it while we find out that it is an orphan.
+        return not lock.take() and not lock.is_orphan() and not lock.take()
     finally:
         lock.close()

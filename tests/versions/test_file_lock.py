@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -150,6 +151,26 @@ def test_the_lease_of_a_process_that_was_killed_is_free_though_a_forked_child_li
             assert holder == "next"
         os.kill(child, 0)
     assert not file_lock.is_held(path)
+
+
+def test_a_lease_is_free_if_the_child_of_its_dead_holder_lets_go_while_another_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lease"
+    command = [sys.executable, "-c", FORK_AND_BE_KILLED, str(path), "c"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()
+
+        def meanwhile(_: float) -> None:
+            os.kill(child, signal.SIGKILL)
+            with path.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+
+        monkeypatch.setattr("cachelayer.versions.file_lock.time.sleep", meanwhile)
+        assert not file_lock.is_held(path)
 
 
 def test_many_that_find_a_dead_holder_with_a_living_child_hold_it_one_at_a_time(tmp_path: Path) -> None:
