@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order import Order, round_keys
+from cachelayer.streams.order import BlockSpans, Order, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
@@ -114,6 +114,14 @@ class MixedOrder:
             turns = self.pattern.turns_of(part, start), self.pattern.turns_of(part, stop)
             out[part_of == part] = self._firsts[part] + self._turns(part, *turns)
         return out
+
+    def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:  # noqa: ARG002
+        """Return None: rows are in order of their places."""
+        return None
+
+    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:  # noqa: ARG002
+        """Return None: records are read one by one."""
+        return None
 
     def _turns(self, part: int, start: int, stop: int) -> Indices:
         """Return the records at turns ``start`` to ``stop`` of a part; they may lie in several of its epochs."""

@@ -38,6 +38,23 @@ Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class BlockSpans:
+    """The block that the record at each place belongs to; one entry a place.
+
+    A record that belongs to no block is a block of its own.
+
+    Args:
+        begin: the first record number of the block.
+        end: one past its last record number.
+        last: the place of this epoch at which the last record of the block comes, over all shards.
+    """
+
+    begin: Indices
+    end: Indices
+    last: Indices
+
+
 class Ordering(Protocol):
     """The record at each place of each epoch."""
 
@@ -59,6 +76,12 @@ class Ordering(Protocol):
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
+
+    def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:
+        """Return the rows of a step: the offset of each row's place from ``start``; None for the order of places."""
+
+    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:
+        """Return the block of the record at each place; None if records are read one by one."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,14 @@ class Order:
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         return permuted(self.records, self.seed or 0, epoch if self.reshuffle else 0, start, stop)
+
+    def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:  # noqa: ARG002
+        """Return None: rows are in order of their places."""
+        return None
+
+    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:  # noqa: ARG002
+        """Return None: records are read one by one."""
+        return None
 
 
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:

@@ -16,6 +16,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import RandomAccess, Stacking
 from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, called
+from cachelayer.streams.order import BlockSpans
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
@@ -95,6 +96,15 @@ class StepReader:
         first, last = int(rows.min()), int(rows.max()) + 1
         found: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
         return found
+
+    def blocks(self, step: Step) -> BlockSpans | None:
+        """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
+        epoch, place = divmod(step.begin, self.options.steps.records)
+        spans = self.options.order.blocks(epoch, place, place + step.end - step.begin)
+        if spans is None:
+            return None
+        rows = self._positions(step) - step.begin
+        return BlockSpans(spans.begin[rows], spans.end[rows], spans.last[rows])
 
     def batch(self, step: Step) -> Any:
         """Return the batch of a step; with remainder "pad", the batch and its mask."""
