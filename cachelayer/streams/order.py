@@ -136,14 +136,23 @@ def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) 
         return
     keys = round_keys(seed, epoch)
     for first in range(start, stop, SORTED_UP_TO):
-        yield _walked(records, keys, first, min(first + SORTED_UP_TO, stop))
+        yield _walked(records, keys, np.arange(first, min(first + SORTED_UP_TO, stop), dtype=np.uint64))
+
+
+def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices:
+    """Return what :func:`permuted` returns, at any places."""
+    if records <= SORTED_UP_TO:
+        found: Indices = _sorted_permutation(records, seed, epoch)[places]
+        return found
+    return _walked(records, round_keys(seed, epoch), places.astype(np.uint64))
 
 
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * _BLOCK))
 def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
     """Return one block of a permutation; cached, because the next batch usually lies in it too."""
     start = number * _BLOCK
-    block: Indices = _walked(records, round_keys(seed, epoch), start, min(start + _BLOCK, records))
+    places = np.arange(start, min(start + _BLOCK, records), dtype=np.uint64)
+    block: Indices = _walked(records, round_keys(seed, epoch), places)
     block.setflags(write=False)
     return block
 
@@ -170,25 +179,26 @@ def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
 def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
     keys = round_keys(seed, epoch)
     words = np.arange(records, dtype=np.uint64)
-    hashes = _mix(_mix(words + np.uint64(keys[0])) ^ np.uint64(keys[1]))
+    hashes = mixed(mixed(words + np.uint64(keys[0])) ^ np.uint64(keys[1]))
     permutation = np.argsort(hashes, kind="stable").astype(np.int64)
     permutation.setflags(write=False)
     return permutation
 
 
-def _mix(words: Words) -> Words:
+def mixed(words: Words) -> Words:
+    """Apply :func:`mix` to many words at once."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_M1)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_M2)
-    mixed: Words = words ^ (words >> np.uint64(31))
-    return mixed
+    scrambled: Words = words ^ (words >> np.uint64(31))
+    return scrambled
 
 
-def _walked(records: int, keys: tuple[int, ...], start: int, stop: int) -> Indices:
+def _walked(records: int, keys: tuple[int, ...], places: Words) -> Indices:
     bits = (records - 1).bit_length()
-    words = _feistel(np.arange(start, stop, dtype=np.uint64), bits, keys)
+    words = feistel(places, bits, keys)
     outside = np.flatnonzero(words >= records)
     while len(outside) > _FEW:
-        again = _feistel(words[outside], bits, keys)
+        again = feistel(words[outside], bits, keys)
         words[outside] = again
         outside = outside[again >= records]
     for place in outside.tolist():
@@ -214,8 +224,8 @@ def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
     return (high << low_bits) | low
 
 
-def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
-    """Apply :func:`_feistel_word` to many words at once."""
+def feistel(words: Words, bits: int, keys: tuple[int, ...], tweaks: Words | None = None) -> Words:
+    """Apply :func:`_feistel_word` to many words at once; the tweak of a word is added to all of its keys."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
@@ -225,6 +235,8 @@ def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - high_bits, 64 - low_bits))
     for key in keys:
         np.add(low, np.array(key, np.uint64), out=scratch)
+        if tweaks is not None:
+            np.add(scratch, tweaks, out=scratch)
         np.multiply(scratch, m1, out=scratch)
         np.right_shift(scratch, half, out=shifted)
         np.bitwise_xor(scratch, shifted, out=scratch)
