@@ -224,7 +224,7 @@ class View(ABC, Generic[T]):
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
-        checked = make_options(len(self), global_batch_size, **options)
+        checked = make_options(len(self), global_batch_size, self._base.record_nbytes, **options)
         return Stream(StepReader(records_of(self), checked))
 
 

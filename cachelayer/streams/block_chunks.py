@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ def _tables(dealt: Deal, bits: int, shared: int, number: int) -> Iterator[tuple[
     order = np.argsort(keys)
     which, rows, axis, keys = which[order], lanes[order] // grid.groups, axis[order], keys[order]
     cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         if start < stop:
             table, group = divmod(int(keys[start]), grid.groups)
             windows = windows_of(dealt, group, table)

@@ -130,7 +130,7 @@ class Windows:
         return slots
 
     def slots(self, rows: Indices, entries: Indices) -> Indices:
-        """Return the slots of the records at entries of the table: where they lie on the axis before the permutation."""
+        """Return the slots of the records at entries of the table: where they lie on the axis unpermuted."""
         if self._slots is not None:
             return self._slots[rows, entries]
         sizes, begins = self._sizes[rows, 0], self._begins[rows, 0]

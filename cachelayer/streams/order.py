@@ -13,10 +13,10 @@ vectors. It never changes under this number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ _BLOCK = 1 << 13
 # Of cached pieces of permutations: enough for those of many datasets, so that a mixture need not compute them again.
 _KEPT_NBYTES = 64 << 20
 _FEW = 16
+# Ranks have 16 bits, and a step less than 2**40 rows.
+_OFFSET_BITS = 40
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -77,11 +79,24 @@ class Ordering(Protocol):
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
 
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of the order."""
+
+    def at(self, epoch: int, places: Indices) -> Indices:
+        """Return the record numbers at places of an epoch."""
+
+    def ranks(self, epoch: int, start: int, stop: int) -> Indices | None:
+        """Return by what the rows of a step are sorted before their places; None if only by their places."""
+
     def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:
         """Return the rows of a step: the offset of each row's place from ``start``; None for the order of places."""
 
     def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:
         """Return the block of the record at each place; None if records are read one by one."""
+
+    def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:
+        """Return the blocks of the records at places of an epoch; None if records are read one by one."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +121,63 @@ class Order:
             return np.arange(start, stop, dtype=np.int64)
         return permuted(self.records, self.seed or 0, epoch if self.reshuffle else 0, start, stop)
 
-    def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:  # noqa: ARG002
-        """Return None: rows are in order of their places."""
-        return None
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of the order."""
+        return {"version": ORDER_VERSION, "seed": self.seed, "shuffle": self.shuffle, "reshuffle": self.reshuffle}
 
-    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:  # noqa: ARG002
+    def at(self, epoch: int, places: Indices) -> Indices:
+        """Return the record numbers at places of an epoch."""
+        return out_of_range(self, epoch, places)
+
+    def ranks(self, epoch: int, start: int, stop: int) -> None:
+        """Return None: rows are in order of their places."""
+
+    def arranged(self, epoch: int, start: int, stop: int) -> None:
+        """Return None: rows are in order of their places."""
+
+    def blocks(self, epoch: int, start: int, stop: int) -> None:
         """Return None: records are read one by one."""
-        return None
+
+    def blocks_at(self, epoch: int, places: Indices) -> None:
+        """Return None: records are read one by one."""
+
+
+def out_of_range(order: Ordering, epoch: int, places: Indices) -> Indices:
+    """Return the record numbers at places of an epoch, out of those of the range that they lie in."""
+    if len(places) == 0:
+        return places
+    first, last = int(places.min()), int(places.max()) + 1
+    found: Indices = order(epoch, first, last)[places - first]
+    return found
+
+
+def arrangement(ranks: Indices) -> Indices:
+    """Return the offsets of places sorted by their ranks; places of one rank stay in order."""
+    keys = ranks << _OFFSET_BITS
+    keys |= np.arange(keys.shape[-1])
+    keys.sort(axis=-1)
+    keys &= (1 << _OFFSET_BITS) - 1
+    return keys
+
+
+def shares(order: Ordering, epoch: int, start: int, stop: int, index: int, count: int) -> Indices:
+    """Return the offsets from ``start`` of one row of each step, if each step has a row for each of ``count`` shards.
+
+    Args:
+        order: the order.
+        epoch, start, stop: the places of the steps, of which the last may be shorter.
+        index: the row.
+        count: the number of rows of a step.
+    """
+    ranks = None if count == 1 else order.ranks(epoch, start, stop)
+    if ranks is None:
+        return np.arange(index, stop - start, count)
+    steps, left = divmod(stop - start, count)
+    rows = arrangement(ranks[: steps * count].reshape(steps, count))[:, index] + np.arange(steps) * count
+    if index >= left:
+        return rows
+    return np.append(rows, arrangement(ranks[steps * count :])[index] + steps * count)
 
 
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import StateError
-from cachelayer.streams.order import ORDER_VERSION, Ordering
+from cachelayer.streams.order import Ordering
 from cachelayer.streams.steps import MOST_POSITIONS
 
 FORMAT = 1
@@ -34,12 +34,7 @@ class StreamIdentity:
             "format": FORMAT,
             "digest": self.digest,
             "records": self.order.records,
-            "order": {
-                "version": ORDER_VERSION,
-                "seed": self.order.seed,
-                "shuffle": self.order.shuffle,
-                "reshuffle": self.order.reshuffle,
-            },
+            "order": dict(self.order.described),
             "position": position,
         }
 

@@ -65,7 +65,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], me
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shuffle": "False"}, "shuffle 'False' of type str: pass True or False"),
+        ({"shuffle": "False"}, "shuffle 'False' of type str: pass True, False, 'blocks'"),
         ({"reshuffle": 1}, "reshuffle 1 of type int: pass True or False"),
         ({"shuffle": True, "seed": 1.0}, "seed 1.0 of type float: pass an integer"),
         ({"shuffle": True, "seed": "1"}, "seed '1' of type str: pass an integer"),
