@@ -1,25 +1,40 @@
 """Records and blocks at places of an order in blocks, computed in chunks that are kept for the batches that follow.
 
-A chunk holds the places of some lanes: of those whose numbers have the same last bits. So a shard of 2**j computes only
-its own.
+A chunk holds places of lanes whose numbers have the same last bits. So if there are 2**j shards, each computes only the
+places of its own lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.streams.block_grid import Grid
 from cachelayer.streams.block_windows import Deal, Windows, windows_of
 from cachelayer.streams.order import BlockSpans
 
-_CHUNK_BITS = 13
-_KEPT = 256
+_CHUNK = 1 << 15
+_KEPT = 128
 
 Indices = NDArray[np.int64]
+_Name = tuple[int, int, int]
+
+
+def numbers_in(dealt: Deal, start: int, stop: int) -> Indices:
+    """Return the record numbers at places ``start`` to ``stop`` of an epoch."""
+    size, end = _chunk_size(dealt.grid, 0), min(stop, dealt.grid.dealt)
+    first = start // size
+    if stop <= end and stop <= (first + 1) * size:
+        return _numbers(dealt, 0, 0, first)[start - first * size : stop - first * size].copy()
+    pieces = [np.empty(0, np.int64)]
+    for number in range(first, -(-end // size)):
+        pieces += [_numbers(dealt, 0, 0, number)[max(0, start - number * size) : end - number * size]]
+    if stop > end:
+        pieces.append(dealt.rest(np.arange(max(start, end), stop)))
+    return np.concatenate(pieces)
 
 
 def numbers_at(dealt: Deal, places: Indices) -> Indices:
@@ -42,7 +57,7 @@ def spans_at(dealt: Deal, places: Indices) -> BlockSpans:
     return BlockSpans(*out)
 
 
-def _visited(dealt: Deal, places: Indices) -> Iterator[tuple[slice | Indices, tuple[int, int, int] | None, Indices]]:
+def _visited(dealt: Deal, places: Indices) -> Iterator[tuple[slice | Indices, _Name | None, Indices]]:
     """Yield the chunks that places lie in: which places, the chunk, and their entries in it.
 
     A chunk is named by the number of last bits that its lanes share, these bits, and its number. None stands for the
@@ -61,55 +76,75 @@ def _visited(dealt: Deal, places: Indices) -> Iterator[tuple[slice | Indices, tu
     changes = int(np.bitwise_or.reduce(places ^ low)) | dealt.grid.lanes
     bits = (changes & -changes).bit_length() - 1
     shared = low & ((1 << bits) - 1)
+    size = _chunk_size(dealt.grid, bits)
     numbers = places >> bits
-    first, last = low >> bits + _CHUNK_BITS, high >> bits + _CHUNK_BITS
+    first, last = (low >> bits) // size, (high >> bits) // size
     for number in range(first, last + 1):
-        which = slice(None) if first == last else np.flatnonzero(numbers >> _CHUNK_BITS == number)
-        yield which, (bits, shared, number), numbers[which] - (number << _CHUNK_BITS)
+        which = slice(None) if first == last else np.flatnonzero(numbers // size == number)
+        yield which, (bits, shared, number), numbers[which] - number * size
+
+
+def _chunk_size(grid: Grid, bits: int) -> int:
+    """Return the number of places of a chunk, a multiple of the number of its lanes."""
+    return max(_CHUNK, grid.lanes >> bits)
 
 
 @lru_cache(maxsize=_KEPT)
 def _numbers(dealt: Deal, bits: int, shared: int, number: int) -> Indices:
-    """Return the record numbers of a chunk."""
-    out = np.empty(1 << _CHUNK_BITS, np.int64)
-    for windows, which, rows, entries in _tables(dealt, bits, shared, number):
-        table = windows.records
-        out[which] = (
-            windows.numbers(rows, entries) if table is None else table.reshape(-1)[rows * windows.width + entries]
-        )
+    """Return the record numbers of a chunk, up to the end of the lanes."""
+    out = np.empty(_shape(dealt.grid, bits, number), np.int64)
+    for windows, columns, mask, rows, entries in _tables(dealt, bits, shared, number):
+        part = out[:, columns]
+        if windows.records is None:
+            part[mask] = windows.numbers(np.broadcast_to(rows, mask.shape)[mask], entries[mask])
+        else:
+            np.copyto(part, windows.records.take(entries + rows * windows.width, mode="clip"), where=mask)
     out.setflags(write=False)
-    return out
+    return out.reshape(-1)
 
 
 @lru_cache(maxsize=_KEPT)
 def _spans(dealt: Deal, bits: int, shared: int, number: int) -> Indices:
-    """Return the begins, the ends and the last places of the blocks of a chunk."""
-    out = np.empty((3, 1 << _CHUNK_BITS), np.int64)
-    for windows, which, rows, entries in _tables(dealt, bits, shared, number):
-        table = windows.blocks
-        blocks = (
-            windows.blocks_of(rows, entries) if table is None else table.reshape(-1)[rows * windows.width + entries]
-        )
-        for row, values in zip(out, windows.spans, strict=True):
-            row[which] = values[blocks]
+    """Return the begins, the ends and the last places of the blocks of a chunk, up to the end of the lanes."""
+    out = np.empty((3, *_shape(dealt.grid, bits, number)), np.int64)
+    for windows, columns, mask, rows, entries in _tables(dealt, bits, shared, number):
+        if windows.blocks is None:
+            blocks = windows.blocks_of(np.broadcast_to(rows, mask.shape)[mask], entries[mask])
+        else:
+            blocks = windows.blocks.take((entries + rows * windows.width)[mask])
+        for part, values in zip(out[:, :, columns], windows.spans, strict=True):
+            part[mask] = values[blocks]
     out.setflags(write=False)
-    return out
+    return out.reshape(3, -1)
 
 
-def _tables(dealt: Deal, bits: int, shared: int, number: int) -> Iterator[tuple[Windows, Indices, Indices, Indices]]:
-    """Yield the tables of a chunk: which of its places, and their rows and entries in the table."""
+def _shape(grid: Grid, bits: int, number: int) -> tuple[int, int]:
+    """Return the number of places of each lane in a chunk, and the number of its lanes."""
+    lanes = grid.lanes >> bits
+    steps = _chunk_size(grid, bits) // lanes
+    return min(steps, grid.lane_records - number * steps), lanes
+
+
+def _tables(
+    dealt: Deal, bits: int, shared: int, number: int
+) -> Iterator[tuple[Windows, slice, NDArray[np.bool_], Indices, Indices]]:
+    """Yield the tables that a chunk lies in.
+
+    With each come the columns of the chunk whose lanes it has; for these columns, which places lie in the table; and
+    the row of each column, and the entry of each place, in the table.
+    """
     grid = dealt.grid
-    places = np.arange(number << _CHUNK_BITS, number + 1 << _CHUNK_BITS) << bits | shared
-    which = np.flatnonzero(places < grid.dealt)
-    lanes = places[which] & (grid.lanes - 1)
-    axis = (places[which] >> grid.lane_bits) + grid.phases[lanes]
-    tables = axis // (grid.window * grid.windows_together)
-    keys = tables * grid.groups + (lanes & (grid.groups - 1))
-    order = np.argsort(keys)
-    which, rows, axis, keys = which[order], lanes[order] // grid.groups, axis[order], keys[order]
-    cuts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
-    for start, stop in pairwise(cuts):
-        if start < stop:
-            table, group = divmod(int(keys[start]), grid.groups)
-            windows = windows_of(dealt, group, table)
-            yield windows, which[start:stop], rows[start:stop], axis[start:stop] - windows.first
+    steps, lanes = _shape(grid, bits, number)
+    places = np.arange(steps) + number * (_chunk_size(grid, bits) // lanes)
+    groups = max(1, grid.groups >> bits)
+    width = grid.window * grid.windows_together
+    for first in range(groups):
+        columns = slice(first, None, groups)
+        chosen = np.arange(shared, grid.lanes, 1 << bits)[columns]
+        axis = places[:, None] + grid.phases[chosen]
+        for table in range(int(axis[0].min()) // width, int(axis[-1].max()) // width + 1):
+            entries = axis - table * width
+            mask = (entries >= 0) & (entries < width)
+            if mask.any():
+                group = int(chosen[0]) % grid.groups
+                yield windows_of(dealt, group, table), columns, mask, chosen // grid.groups, entries

@@ -23,11 +23,12 @@ from cachelayer.locks import cached_property
 MOST_LANES_BITS = 16
 MOST_LANES = 1 << MOST_LANES_BITS
 # The windows of all lanes together are sorted up to this size, and windows of few records always.
-_SORTED_TOGETHER = 1 << 20
+_SORTED_TOGETHER = 1 << 21
 _SORTED_ALWAYS = 64
 _SORTED_AT_MOST = 1 << 16
 # Records of the lanes that are permuted at once.
 _AT_ONCE = 1 << 14
+_MOST_TOGETHER = 64
 
 Indices = NDArray[np.int64]
 
@@ -101,7 +102,8 @@ class Grid:
     @cached_property
     def together(self) -> int:
         """Number of lanes, a power of two, whose windows are computed at once: those with equal last bits."""
-        return min(self.lanes, power_of_two(_AT_ONCE // (self.window if self.is_sorted else self.columns)))
+        most = power_of_two(_AT_ONCE // (self.window if self.is_sorted else self.columns))
+        return min(self.lanes, most, _MOST_TOGETHER)
 
     @property
     def groups(self) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.streams.block_chunks import numbers_at, spans_at
+from cachelayer.streams.block_chunks import numbers_at, numbers_in, spans_at
 from cachelayer.streams.block_grid import MOST_LANES, Grid, power_of_two, reversed_bits
 from cachelayer.streams.block_windows import Deal, deal
 from cachelayer.streams.order import BlockSpans, arrangement
@@ -141,7 +141,7 @@ class BlockOrder:
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
-        return self.at(epoch, np.arange(start, stop))
+        return numbers_in(self._deal(epoch), start, stop)
 
     def at(self, epoch: int, places: Indices) -> Indices:
         """Return the record numbers at places of an epoch."""

@@ -23,7 +23,7 @@ _MOST_SEARCHED = 1 << 16
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Deal:
     """The permutations of one epoch.
 
@@ -113,7 +113,7 @@ class Windows:
         self._shifts = dealt.shifts(self._lanes, columns) + self.first
         self._slots = self._sorted() if grid.is_sorted else None
 
-    def _sorted(self) -> Indices:
+    def _sorted(self) -> NDArray[np.int32]:
         """Return the slot of the record at each entry of the table; entries before and after a lane are of no use."""
         window = self._deal.grid.window
         words = np.arange(window, dtype=np.uint64)
@@ -126,21 +126,20 @@ class Windows:
             places = np.maximum(0, np.arange(window) - late[:, :, None])
             found = np.take_along_axis(found, places, axis=2)
         found += self._begins[:, :, None]
-        slots: Indices = found.reshape(len(self._lanes), self.width)
-        return slots
+        return found.reshape(len(self._lanes), self.width).astype(np.int32)
 
     def slots(self, rows: Indices, entries: Indices) -> Indices:
         """Return the slots of the records at entries of the table: where they lie on the axis unpermuted."""
         if self._slots is not None:
-            return self._slots[rows, entries]
+            return self._slots[rows, entries].astype(np.int64)
         sizes, begins = self._sizes[rows, 0], self._begins[rows, 0]
         words = (entries - begins).astype(np.uint64)
         found = np.empty(len(rows), np.int64)
-        all_bits = self._bits[rows]
-        for bits in np.unique(all_bits).tolist():
-            at = np.flatnonzero(all_bits == bits)
-            tweaks = self._tweaks[rows[at], 0]
-            found[at] = _walked(words[at], sizes[at].astype(np.uint64), bits, self._deal.keys, tweaks)
+        for bits in np.unique(self._bits).tolist():
+            at = np.flatnonzero((self._bits == bits)[rows])
+            if len(at):
+                tweaks = self._tweaks[rows[at], 0]
+                found[at] = _walked(words[at], sizes[at].astype(np.uint64), bits, self._deal.keys, tweaks)
         return found + begins
 
     @cached_property

@@ -86,8 +86,13 @@ class StepReader:
         """Return the record numbers of a step, one for each row; padding rows repeat the step's last record."""
         epoch, place = divmod(step.begin, self.options.steps.records)
         size = step.end - step.begin
-        if self.options.order.ranks(epoch, place, place) is not None:
-            return self.options.order.at(epoch, place + self._offsets(step))
+        arranged = self.options.order.arranged(epoch, place, place + size)
+        if arranged is not None:
+            offsets = self._offsets(step)
+            if len(offsets) < size:
+                return self.options.order.at(epoch, place + offsets)
+            found: Indices = self.options.order(epoch, place, place + size)[offsets]
+            return found
         if self.rows is None:
             first, last = self.options.steps.part(step, self.options.shard_index)
             if last <= size:
@@ -96,8 +101,8 @@ class StepReader:
         if len(rows) == 0:
             return rows
         first, last = int(rows.min()), int(rows.max()) + 1
-        found: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
-        return found
+        numbers: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
+        return numbers
 
     def blocks(self, step: Step) -> BlockSpans | None:
         """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
