@@ -98,7 +98,8 @@ def _numbers(dealt: Deal, bits: int, shared: int, number: int) -> Indices:
         if windows.records is None:
             part[mask] = windows.numbers(np.broadcast_to(rows, mask.shape)[mask], entries[mask])
         else:
-            np.copyto(part, windows.records.take(entries + rows * windows.width, mode="clip"), where=mask)
+            entries += rows * windows.width
+            np.copyto(part, windows.records.take(entries, mode="clip"), where=mask)
     out.setflags(write=False)
     return out.reshape(-1)
 
@@ -142,9 +143,10 @@ def _tables(
         columns = slice(first, None, groups)
         chosen = np.arange(shared, grid.lanes, 1 << bits)[columns]
         axis = places[:, None] + grid.phases[chosen]
-        for table in range(int(axis[0].min()) // width, int(axis[-1].max()) // width + 1):
-            entries = axis - table * width
-            mask = (entries >= 0) & (entries < width)
-            if mask.any():
-                group = int(chosen[0]) % grid.groups
-                yield windows_of(dealt, group, table), columns, mask, chosen // grid.groups, entries
+        left = axis >= 0
+        # Phases grow with lanes.
+        for table in range(int(axis[0, 0]) // width, int(axis[-1, -1]) // width + 1):
+            later = axis >= (table + 1) * width
+            group = int(chosen[0]) % grid.groups
+            yield windows_of(dealt, group, table), columns, left & ~later, chosen // grid.groups, axis - table * width
+            left = later

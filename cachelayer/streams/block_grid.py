@@ -27,8 +27,8 @@ _SORTED_TOGETHER = 1 << 21
 _SORTED_ALWAYS = 64
 _SORTED_AT_MOST = 1 << 16
 # Records of the lanes that are permuted at once.
-_AT_ONCE = 1 << 14
-_MOST_TOGETHER = 64
+_AT_ONCE = 1 << 16
+_LEAST_GROUPS = 64
 
 Indices = NDArray[np.int64]
 
@@ -103,7 +103,7 @@ class Grid:
     def together(self) -> int:
         """Number of lanes, a power of two, whose windows are computed at once: those with equal last bits."""
         most = power_of_two(_AT_ONCE // (self.window if self.is_sorted else self.columns))
-        return min(self.lanes, most, _MOST_TOGETHER)
+        return min(self.lanes, most, max(_LEAST_GROUPS, self.lanes // _LEAST_GROUPS))
 
     @property
     def groups(self) -> int:
@@ -113,7 +113,8 @@ class Grid:
     @cached_property
     def windows_together(self) -> int:
         """Number of windows of each of these lanes that are computed at once."""
-        return max(1, _AT_ONCE // (self.window * self.together)) if self.is_sorted else 1
+        most = min(_AT_ONCE // self.together, _SORTED_TOGETHER // self.lanes)
+        return max(1, most // self.window) if self.is_sorted else 1
 
 
 def power_of_two(number: int) -> int:

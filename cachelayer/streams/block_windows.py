@@ -17,7 +17,7 @@ from cachelayer.streams.block_grid import Grid
 from cachelayer.streams.order import Words, feistel, mixed, permuted, permuted_at, round_keys
 
 _LEAST_BITS = 2
-_KEPT_WINDOWS = 256
+_KEPT_WINDOWS = 160
 _MOST_SEARCHED = 1 << 16
 
 Indices = NDArray[np.int64]
@@ -152,8 +152,12 @@ class Windows:
         """The record number at each entry of the table; None if they are computed one by one."""
         if self._slots is None:
             return None
-        columns = self._slots // self._deal.grid.block
-        return self._deal.numbers(np.take_along_axis(self._shifts, columns, axis=1) + self._slots)
+        rows, columns = self._shifts.shape
+        if columns == 1:
+            return self._deal.numbers(self._slots + self._shifts)
+        blocks = self._slots // np.int32(self._deal.grid.block)
+        blocks += np.arange(rows, dtype=np.int32)[:, None] * np.int32(columns)
+        return self._deal.numbers(self._shifts.take(blocks) + self._slots)
 
     def numbers(self, rows: Indices, entries: Indices) -> Indices:
         """Return the record numbers at entries of the table."""
