@@ -27,10 +27,10 @@ def numbers_in(dealt: Deal, start: int, stop: int) -> Indices:
     """Return the record numbers at places ``start`` to ``stop`` of an epoch."""
     size, end = _chunk_size(dealt.grid, 0), min(stop, dealt.grid.dealt)
     first = start // size
-    if stop <= end and stop <= (first + 1) * size:
+    if start < stop <= min(end, (first + 1) * size):
         return _numbers(dealt, 0, 0, first)[start - first * size : stop - first * size].copy()
     pieces = [np.empty(0, np.int64)]
-    for number in range(first, -(-end // size)):
+    for number in range(first, -(-end // size) if start < end else first):
         pieces += [_numbers(dealt, 0, 0, number)[max(0, start - number * size) : end - number * size]]
     if stop > end:
         pieces.append(dealt.rest(np.arange(max(start, end), stop)))
@@ -79,8 +79,12 @@ def _visited(dealt: Deal, places: Indices) -> Iterator[tuple[slice | Indices, _N
     size = _chunk_size(dealt.grid, bits)
     numbers = places >> bits
     first, last = (low >> bits) // size, (high >> bits) // size
-    for number in range(first, last + 1):
-        which = slice(None) if first == last else np.flatnonzero(numbers // size == number)
+    if first == last:
+        yield slice(None), (bits, shared, first), numbers - first * size
+        return
+    chunks = numbers // size
+    for number in np.unique(chunks).tolist():
+        which = np.flatnonzero(chunks == number)
         yield which, (bits, shared, number), numbers[which] - number * size
 
 
