@@ -44,7 +44,8 @@ class Deal:
     def origins(self) -> Indices:
         """For each lane, where its axis begins: on the strip of records that is cut into blocks as the lane is."""
         strips = permuted(self.grid.lanes, self.keys[3], 0, 0, self.grid.lanes)
-        origins: Indices = strips * self.grid.lane_records - self.grid.phases
+        left = self.grid.records - self.grid.dealt
+        origins: Indices = strips * self.grid.lane_records + strips * left // self.grid.lanes - self.grid.phases
         return origins
 
     def shifts(self, lanes: Indices, columns: Indices) -> Indices:
@@ -66,8 +67,11 @@ class Deal:
 
     def rest(self, places: Indices) -> Indices:
         """Return the record numbers at places after those of all lanes."""
-        first = self.grid.dealt
-        return self.numbers(first + permuted_at(self.grid.records - first, self.keys[5], 0, places - first))
+        grid = self.grid
+        left = grid.records - grid.dealt
+        chosen = permuted_at(left, self.keys[5], 0, places - grid.dealt)
+        # They lie behind strips that are evenly spread over the records.
+        return self.numbers(-(-(chosen + 1) * grid.lanes // left) * grid.lane_records + chosen)
 
     def tweaks(self, lanes: Indices, windows: Indices) -> Words:
         """Return a word for each window of a lane, which keys the permutation of its records."""
