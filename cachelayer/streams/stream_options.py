@@ -57,7 +57,7 @@ def make_options(
     global_batch_size: int | None = None,
     record_nbytes: int = 1,
     *,
-    shuffle: Shuffle = False,
+    shuffle: bool | Literal["blocks"] | Blocks = False,
     seed: int | None = None,
     reshuffle: bool = True,
     num_epochs: int | None = 1,

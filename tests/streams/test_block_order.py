@@ -500,12 +500,12 @@ def test_rows_of_a_mixture_are_sorted_by_the_lanes_of_its_parts(documented: dict
 
 def test_a_state_of_a_mixture_names_the_sizes_of_each_part(parts: list[Any]) -> None:
     mixed = mixture(parts)
-    iterator = iter(mixed.stream(4, shuffle=Blocks(4, None, 8), seed=3))
+    iterator = iter(mixed.stream(4, shuffle=Blocks(4, 16, 8), seed=3))
     state = iterator.get_state()
-    assert state["order"]["blocks"] == {"records": [4, 4], "window": [65536, 65536], "lanes": [8, 8]}
+    assert state["order"]["blocks"] == {"records": [4, 4], "window": [16, 16], "lanes": [8, 8]}
     iterator.set_state(state)
     with pytest.raises(StateError, match="records of a block is"):
-        iter(mixed.stream(4, shuffle=Blocks(5, None, 8), seed=3)).set_state(state)
+        iter(mixed.stream(4, shuffle=Blocks(5, 16, 8), seed=3)).set_state(state)
 
 
 # Statistics.

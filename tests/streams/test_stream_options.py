@@ -197,7 +197,7 @@ def test_help_shows_what_a_stream_may_be_asked_for_with_the_defaults() -> None:
     mixture = {name: value for name, value in DESIGNED.items() if name not in ("num_epochs", "remainder")}
     assert keywords(cachelayer.Mixture.stream) == mixture
     shown = pydoc.plain(pydoc.render_doc(cachelayer.DataRef.stream))
-    assert "shuffle: 'bool' = False" in shown
+    assert """shuffle: "bool | Literal['blocks'] | Blocks" = False""" in shown
     assert "global_batch_size: the number of records of a step" in shown
 
 
