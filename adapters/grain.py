@@ -217,7 +217,7 @@ class Sampler:
         In an order in blocks, the positions of a step of all shards are arranged among them. If a step reaches into the
         next epoch, the rest of the epoch comes first.
         """
-        shards, records = self._shard_options.shard_count, self._order.records
+        shards, records = int(self._shard_options.shard_count), self._order.records
         begin = self._start + index - index % shards
         end, row = begin + shards, index % shards
         while begin < end:

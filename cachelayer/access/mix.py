@@ -16,6 +16,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
 from cachelayer.streams.block_grid import Grid
+from cachelayer.streams.block_order import grid_of
 from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
@@ -74,7 +75,7 @@ class Mixture(Generic[T]):
         sizes = tuple(len(ref) for ref, _ in self._parts)
         grids: tuple[Grid, ...] = ()
         if blocks is not None:
-            grids = tuple(blocks.grid(len(ref), records_of(ref).record_nbytes) for ref, _ in self._parts)
+            grids = tuple(grid_of(blocks, len(ref), records_of(ref).record_nbytes) for ref, _ in self._parts)
         order = MixedOrder(pattern, sizes, checked.order.shuffle, checked.order.seed, checked.order.reshuffle, grids)
         warn_of_few_lanes(checked.steps.shard_count, order.orders)
         return Stream(StepReader(self._records, replace(checked, order=order)))

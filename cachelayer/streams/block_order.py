@@ -74,28 +74,28 @@ class Blocks:
                 f"window of at least {self.lanes}, or fewer lanes"
             )
 
-    def grid(self, records: int, record_nbytes: int) -> Grid:
-        """Return the sizes for a version.
 
-        Args:
-            records: number of records.
-            record_nbytes: approximate bytes of a record.
-        """
-        nbytes = max(1, record_nbytes)
-        block = self.records or max(1, round(_BLOCK_NBYTES / nbytes))
-        lanes = self.lanes
-        if lanes is None:
-            blocks = records // block
-            lanes = max(
-                power_of_two(blocks // _BLOCKS_OF_MANY), min(_FEW_LANES, power_of_two(blocks // _BLOCKS_OF_FEW))
-            )
-            lanes = min(lanes, _MANY_LANES, power_of_two(self.window or MOST_BLOCKS))
-        if self.records is None:
-            # The blocks of a lane are alike, rather than the last one short; a lane of less than a block is one.
-            share = max(1, records // lanes)
-            block = -(-share // max(1, share // block))
-        window = self.window or min(MOST_BLOCKS, _WINDOW_NBYTES // (block * nbytes))
-        return Grid(records, block, max(1, window // lanes), lanes)
+def grid_of(sizes: Blocks, records: int, record_nbytes: int) -> Grid:
+    """Return the lanes of an order in blocks of a version.
+
+    Args:
+        sizes: the sizes that are given; the others follow from the version.
+        records: number of records.
+        record_nbytes: approximate bytes of a record.
+    """
+    nbytes = max(1, record_nbytes)
+    block = sizes.records or max(1, round(_BLOCK_NBYTES / nbytes))
+    lanes = sizes.lanes
+    if lanes is None:
+        blocks = records // block
+        lanes = max(power_of_two(blocks // _BLOCKS_OF_MANY), min(_FEW_LANES, power_of_two(blocks // _BLOCKS_OF_FEW)))
+        lanes = min(lanes, _MANY_LANES, power_of_two(sizes.window or MOST_BLOCKS))
+    if sizes.records is None:
+        # The blocks of a lane are alike, rather than the last one short; a lane of less than a block is one.
+        share = max(1, records // lanes)
+        block = -(-share // max(1, share // block))
+    window = sizes.window or min(MOST_BLOCKS, _WINDOW_NBYTES // (block * nbytes))
+    return Grid(records, block, max(1, window // lanes), lanes)
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ class Windows:
             if len(at):
                 tweaks = self._tweaks[rows[at], 0]
                 found[at] = _walked(words[at], sizes[at].astype(np.uint64), bits, self._deal.keys, tweaks)
-        return found + begins
+        found += begins
+        return found
 
     @cached_property
     def _bits(self) -> Indices:
@@ -174,12 +175,13 @@ class Windows:
         if self._slots is None:
             return None
         rows, entries = np.indices(self._slots.shape)
-        return self.blocks_of(rows.reshape(-1), entries.reshape(-1)).reshape(self._slots.shape)
+        found: Indices = self.blocks_of(rows.reshape(-1), entries.reshape(-1)).reshape(self._slots.shape)
+        return found
 
     def blocks_of(self, rows: Indices, entries: Indices) -> Indices:
         """Return the index in :attr:`spans` of the block of each record at entries of the table."""
         slots = self.slots(rows, entries)
-        found = rows * self._shifts.shape[1] + slots // self._deal.grid.block
+        found: Indices = rows * self._shifts.shape[1] + slots // self._deal.grid.block
         split = self._split
         if split is not None:
             beyond = (found == split) & (
@@ -237,7 +239,8 @@ class Windows:
             before[rows] -= counts
             reach = min(2 * reach, _MOST_SEARCHED)
         lanes = self._lanes[rows_of]
-        return (found + self.first - grid.phases[lanes]) * grid.lanes + lanes
+        places: Indices = (found + self.first - grid.phases[lanes]) * grid.lanes + lanes
+        return places
 
 
 @lru_cache(maxsize=_KEPT_WINDOWS)

@@ -14,7 +14,7 @@ import numpy as np
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.streams.block_grid import power_of_two
-from cachelayer.streams.block_order import BlockOrder, Blocks
+from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
 from cachelayer.streams.order import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
 from cachelayer.user_warnings import warn
@@ -158,14 +158,14 @@ def blocks_of(shuffle: Any) -> Blocks | None:
     return None
 
 
-def _order(records: int, record_nbytes: int, shuffle: bool | Blocks, seed: int | None, *, reshuffle: bool) -> Ordering:
+def _order(records: int, record_nbytes: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool) -> Ordering:
     """Return the order, with its seed checked."""
     if seed is None and shuffle:
         shown = "'blocks'" if isinstance(shuffle, Blocks) else "True"
         raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
     key = None if seed is None else check_seed(seed)
     if isinstance(shuffle, Blocks) and key is not None:
-        return BlockOrder(shuffle.grid(records, record_nbytes), key, reshuffle)
+        return BlockOrder(grid_of(shuffle, records, record_nbytes), key, reshuffle)
     return Order(records, bool(shuffle), key, reshuffle or not shuffle)
 
 

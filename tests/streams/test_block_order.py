@@ -16,7 +16,7 @@ from repository import ROOT
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_order import BlockOrder
+from cachelayer.streams.block_order import BlockOrder, grid_of
 from cachelayer.streams.order import BlockSpans, Order
 from cachelayer.streams.stream_options import make_options
 
@@ -158,7 +158,7 @@ def test_a_part_in_blocks_is_the_same_part_of_the_whole(order: BlockOrder, data:
 @pytest.mark.parametrize("n", [2**40, 2**40 + 12_345, 10**12])
 @pytest.mark.parametrize("nbytes", [4, 300, 10_000, 3_000_000])
 def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
-    order = BlockOrder(Blocks().grid(n, nbytes), 11)
+    order = BlockOrder(grid_of(Blocks(), n, nbytes), 11)
     width = 5000
     places = np.unique(np.concatenate([np.arange(at, at + width) for at in (0, n // 3, n - width)]))
     records = order.at(4, places)
@@ -243,7 +243,7 @@ def test_other_numbers_of_shards_read_at_most_1_3_times_with_eight_lanes_each(
 @pytest.mark.parametrize("shards", [1, 8])
 def test_small_versions_have_80_records_a_block_and_lanes_for_eight_shards(shards: int) -> None:
     for n in (2_000, 10_000, 31_000, 100_003):
-        order = BlockOrder(Blocks().grid(n, 10_000), 2)
+        order = BlockOrder(grid_of(Blocks(), n, 10_000), 2)
         repeated, together = blocks_read(order, shards, 64, n)
         assert repeated <= 1.05
         assert together >= 80
@@ -263,7 +263,7 @@ def test_small_versions_have_80_records_a_block_and_lanes_for_eight_shards(shard
     ],
 )
 def test_default_sizes_are_these_for_ever(n: int, nbytes: int, expected: tuple[int, int, int]) -> None:
-    grid = Blocks().grid(n, nbytes)
+    grid = grid_of(Blocks(), n, nbytes)
     assert (grid.block, grid.depth * grid.lanes, grid.lanes) == expected
 
 
