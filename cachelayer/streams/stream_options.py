@@ -176,7 +176,7 @@ def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
     )
     if lanes < shards:
         warn(
-            f"{shards} shards share {lanes} lanes: each block is read by about {shards / lanes:.3g} of them; pass "
+            f"{shards} shards share {lanes} lane{'s' * (lanes > 1)}: each block is read by about {shards / lanes:.3g} of them; pass "
             f"shuffle=cachelayer.Blocks(lanes={power_of_two(8 * shards)}), or use fewer shards"
         )
 
