@@ -175,8 +175,9 @@ def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
         (order.grid.lanes for order in orders if isinstance(order, BlockOrder) and order.grid.dealt), default=shards
     )
     if lanes < shards:
+        shared = "one lane" if lanes == 1 else f"{lanes} lanes"
         warn(
-            f"{shards} shards share {lanes} lane{'s' * (lanes > 1)}: each block is read by about {shards / lanes:.3g} of them; pass "
+            f"{shards} shards share {shared}: each block is read by about {shards / lanes:.3g} of them; pass "
             f"shuffle=cachelayer.Blocks(lanes={power_of_two(8 * shards)}), or use fewer shards"
         )
 
