@@ -11,9 +11,11 @@ from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError
+from cachelayer.protocols import records_of
+from cachelayer.streams.order import shares
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Steps
-from cachelayer.streams.stream_options import make_options
+from cachelayer.streams.stream_options import Shuffle, make_options
 
 try:
     import torch
@@ -34,7 +36,7 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         num_replicas: int | None,
         rank: int | None,
         *,
-        shuffle: bool,
+        shuffle: Shuffle,
         seed: int,
         drop_last: bool | None,
     ) -> None:
@@ -55,6 +57,7 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         options = make_options(
             len(ref),
             size,
+            records_of(ref).record_nbytes,
             shuffle=shuffle,
             seed=seed,
             reshuffle=True,
@@ -141,13 +144,14 @@ class _SamplerIterator(Iterator[Any]):
 class Sampler(_ElasticSampler):
     """Record numbers in our exact order, in place of ``torch.utils.data.DistributedSampler``.
 
-    Rank r of R gets every R-th position of the epoch, from r on. So at any time all ranks together have seen the
-    beginning of the same permutation, whatever their number, and each record comes once in an epoch.
+    Each R positions of the epoch in a row are divided among the R ranks. So at any time all ranks together have seen
+    the beginning of the same permutation, whatever their number, and each record comes once in an epoch.
 
     Args:
         ref: the records that were passed to :func:`to_torch`.
         num_replicas, rank: by default those of ``torch.distributed`` if it is initialised, else 1 and 0.
-        shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets.
+        shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets; or in blocks, with
+            ``"blocks"`` or a :class:`cachelayer.Blocks`.
         seed: an integer in [0, 2**64).
         drop_last: what to do with the last few records of an epoch if the records do not divide evenly into the ranks:
             True skips them, False gives the first ranks one more. Then it is required.
@@ -162,7 +166,7 @@ class Sampler(_ElasticSampler):
         num_replicas: int | None = None,
         rank: int | None = None,
         *,
-        shuffle: bool = True,
+        shuffle: Shuffle = True,
         seed: int = 0,
         drop_last: bool | None = None,
     ) -> None:
@@ -177,7 +181,8 @@ class Sampler(_ElasticSampler):
         stride = steps.shard_count
         while (block := steps.block(position, _BLOCK_RECORDS)) is not None:
             epoch, place = divmod(block.begin, steps.records)
-            numbers = self._order(epoch, place, place + block.end - block.begin)[self._rank :: stride].tolist()
+            offsets = shares(self._order, epoch, place, place + block.end - block.begin, self._rank, stride)
+            numbers = self._order.at(epoch, place + offsets).tolist()
             for step, number in enumerate(numbers, 1):
                 yield number, steps.next_start(min(block.begin + step * stride, block.end))
             position = steps.after(block)
@@ -192,7 +197,8 @@ class BatchSampler(_ElasticSampler):
         ref: the records that were passed to :func:`to_torch`.
         global_batch_size: the number of records in a batch over all ranks.
         num_replicas, rank: by default those of ``torch.distributed`` if it is initialised, else 1 and 0.
-        shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets.
+        shuffle: permute all records exactly, by the seed and the epoch that :meth:`set_epoch` sets; or in blocks, with
+            ``"blocks"`` or a :class:`cachelayer.Blocks`.
         seed: an integer in [0, 2**64).
         drop_last: what to do with a shorter last batch of an epoch: True skips it, False divides it, so that a rank may
             get fewer records, or none. Required if there are several ranks and the records do not divide evenly.
@@ -208,7 +214,7 @@ class BatchSampler(_ElasticSampler):
         num_replicas: int | None = None,
         rank: int | None = None,
         *,
-        shuffle: bool = True,
+        shuffle: Shuffle = True,
         seed: int = 0,
         drop_last: bool | None = None,
     ) -> None:
@@ -225,4 +231,8 @@ class BatchSampler(_ElasticSampler):
             epoch, place = divmod(step.begin, steps.records)
             first, last = steps.part(step, self._rank)
             position = steps.after(step)
-            yield self._order(epoch, place + first, place + last).tolist(), position
+            arranged = self._order.arranged(epoch, place, place + step.end - step.begin)
+            if arranged is None:
+                yield self._order(epoch, place + first, place + last).tolist(), position
+            else:
+                yield self._order.at(epoch, place + arranged[first:last]).tolist(), position

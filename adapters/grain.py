@@ -26,13 +26,14 @@ from cachelayer.errors import (
     RecordIndexError,
     StateError,
 )
+from cachelayer.protocols import records_of
 from cachelayer.records.tree import Tree
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.order import ORDER_VERSION
+from cachelayer.streams.order import Ordering
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream import Stream, reader_of, with_options
-from cachelayer.streams.stream_options import make_options
+from cachelayer.streams.stream_options import Shuffle, make_options
 
 try:
     import grain
@@ -53,7 +54,7 @@ def batches(
     ref: View[Any],
     global_batch_size: int,
     *,
-    shuffle: bool = False,
+    shuffle: Shuffle = False,
     seed: int | None = None,
     reshuffle: bool = True,
     num_epochs: int = 1,
@@ -68,7 +69,8 @@ def batches(
     Args:
         ref: the records.
         global_batch_size: the number of records in a batch over all shards.
-        shuffle: permute all records exactly, in a new order in each epoch.
+        shuffle: permute all records exactly, in a new order in each epoch; or in blocks, with ``"blocks"`` or a
+            :class:`cachelayer.Blocks`.
         seed: an integer in [0, 2**64), required with shuffle.
         reshuffle: False keeps the same order in every epoch.
         num_epochs: the number of epochs, counted from position 0; for more, or for no end, call ``.repeat()``.
@@ -132,7 +134,8 @@ class Sampler:
 
     Args:
         ref: the records; they are also the loader's ``data_source``.
-        shuffle: permute all records exactly, in a new order in each epoch.
+        shuffle: permute all records exactly, in a new order in each epoch; or in blocks, with ``"blocks"`` or a
+            :class:`cachelayer.Blocks`.
         seed: an integer in [0, 2**64), required with shuffle. With a seed, each record has its own generator for random
             transformations, keyed by (seed, global position).
         reshuffle: False keeps the same order in every epoch.
@@ -151,7 +154,7 @@ class Sampler:
         self,
         ref: View[Any],
         *,
-        shuffle: bool = False,
+        shuffle: Shuffle = False,
         seed: int | None = None,
         reshuffle: bool = True,
         num_epochs: int | None = 1,
@@ -165,6 +168,7 @@ class Sampler:
         options = make_options(
             len(ref),
             None,
+            records_of(ref).record_nbytes,
             shuffle=shuffle,
             seed=seed,
             reshuffle=reshuffle,
@@ -202,10 +206,28 @@ class Sampler:
         index = operator.index(index)
         if not 0 <= index < len(self):
             raise RecordIndexError(f"index {index} of a sampler of {len(self)} records")
-        position = self._start + index
+        position = self._position(index)
         epoch, place = divmod(position, self._order.records)
         record = int(self._order(epoch, place, place + 1)[0])
         return grain.RecordMetadata(index=index, record_key=record, rng=self._generator(position))
+
+    def _position(self, index: int) -> int:
+        """Return the global position of an index.
+
+        In an order in blocks, the positions of a step of all shards are arranged among them. If a step reaches into the
+        next epoch, the rest of the epoch comes first.
+        """
+        shards, records = int(self._shard_options.shard_count), self._order.records
+        begin = self._start + index - index % shards
+        end, row = begin + shards, index % shards
+        while begin < end:
+            epoch, place = divmod(begin, records)
+            size = min(end - begin, records - place)
+            if row < size:
+                arranged = self._order.arranged(epoch, place, place + size)
+                return begin + (row if arranged is None else int(arranged[row]))
+            begin, row = begin + size, row - size
+        return begin + row
 
     def _generator(self, position: int) -> np.random.Generator | None:
         seed = self._order.seed
@@ -216,10 +238,19 @@ class Sampler:
     def __repr__(self) -> str:
         order, shard = self._order, self._shard_options
         return (
-            f"Sampler(digest='sha256:{self._digest}', records={order.records}, order={ORDER_VERSION}, "
-            f"shuffle={order.shuffle}, seed={order.seed}, reshuffle={order.reshuffle}, num_epochs={self._num_epochs}, "
+            f"Sampler(digest='sha256:{self._digest}', records={order.records}, {_described(order)}, "
+            f"num_epochs={self._num_epochs}, "
             f"shard={(shard.shard_index, shard.shard_count)}, start={self._start})"
         )
+
+
+def _described(order: Ordering) -> str:
+    """Return an order for a repr that changes whenever the order does: Grain compares it when it restores."""
+    described = order.described
+    blocks = f", blocks={described['blocks']}" if "blocks" in described else ""
+    return (
+        f"order={described['version']}, shuffle={order.shuffle}, seed={order.seed}, reshuffle={order.reshuffle}{blocks}"
+    )
 
 
 def iter_dataset(stream: Stream[Any]) -> grain.IterDataset[Any]:

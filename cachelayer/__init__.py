@@ -36,6 +36,7 @@ from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec,
 from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.storage.open import open_reference as open
 from cachelayer.storage.storage import Storage
+from cachelayer.streams.block_order import Blocks
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.diff import Diff
@@ -51,6 +52,7 @@ __all__ = [
     "ArrayRecordDataSource",
     "ArraySpec",
     "AudioSpec",
+    "Blocks",
     "BuildRevokedError",
     "CacheLayerError",
     "CacheLayerWarning",

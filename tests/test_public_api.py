@@ -21,6 +21,7 @@ PUBLIC = [
     "ArrayRecordDataSource",
     "ArraySpec",
     "AudioSpec",
+    "Blocks",
     "BuildRevokedError",
     "CacheLayerError",
     "CacheLayerWarning",

@@ -13,12 +13,20 @@ from cachelayer.access.concat import concat
 from cachelayer.access.view import View, ViewRecords
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
-from cachelayer.protocols import T
+from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
+from cachelayer.streams.block_grid import Grid
+from cachelayer.streams.block_order import grid_of
 from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
-from cachelayer.streams.stream_options import MixtureArguments, make_options, takes_stream_options
+from cachelayer.streams.stream_options import (
+    MixtureArguments,
+    blocks_of,
+    make_options,
+    takes_stream_options,
+    warn_of_few_lanes,
+)
 
 
 class Mixture(Generic[T]):
@@ -60,10 +68,16 @@ class Mixture(Generic[T]):
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
+        blocks = blocks_of(options.get("shuffle", False))
+        options["shuffle"] = blocks is not None or options.get("shuffle", False)
         checked = make_options(ENDLESS, global_batch_size, num_epochs=None, remainder="drop", **options)
         pattern = Pattern(tuple(weight for _, weight in self._parts))
         sizes = tuple(len(ref) for ref, _ in self._parts)
-        order = MixedOrder(pattern, sizes, checked.order.shuffle, checked.order.seed, checked.order.reshuffle)
+        grids: tuple[Grid, ...] = ()
+        if blocks is not None:
+            grids = tuple(grid_of(blocks, len(ref), records_of(ref).record_nbytes) for ref, _ in self._parts)
+        order = MixedOrder(pattern, sizes, checked.order.shuffle, checked.order.seed, checked.order.reshuffle, grids)
+        warn_of_few_lanes(checked.steps.shard_count, order.orders)
         return Stream(StepReader(self._records, replace(checked, order=order)))
 
     def __repr__(self) -> str:

@@ -208,7 +208,9 @@ class View(ABC, Generic[T]):
         Args:
             global_batch_size: the number of records of a step over all shards, which each get a share of them. None
                 gives one element at a time.
-            shuffle: permute all records exactly, differently in each epoch.
+            shuffle: True permutes all records exactly, differently in each epoch. ``"blocks"``, or a
+                :class:`cachelayer.Blocks`, permutes blocks of about 1 MiB, and the records in a window of blocks: from
+                an object store that takes a request for each block instead of each record.
             seed: an integer in [0, 2**64), required with shuffle.
             reshuffle: False uses the same order in every epoch.
             num_epochs: number of epochs, counted from position 0; None for an endless stream.
@@ -224,7 +226,7 @@ class View(ABC, Generic[T]):
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
-        checked = make_options(len(self), global_batch_size, **options)
+        checked = make_options(len(self), global_batch_size, self._base.record_nbytes, **options)
         return Stream(StepReader(records_of(self), checked))
 
 

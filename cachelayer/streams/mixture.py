@@ -10,15 +10,18 @@ as many positions in it as its weight. With weights 3 and 1::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
-from cachelayer.streams.order import Order, round_keys
+from cachelayer.streams.block_grid import Grid
+from cachelayer.streams.block_order import BlockOrder
+from cachelayer.streams.order import BlockSpans, Order, arrangement, out_of_range, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
@@ -67,6 +70,26 @@ class Pattern:
         rounds, place = divmod(position, self.turns)
         return rounds * self.weights[part] + int(self._places[part].searchsorted(place))
 
+    @cached_property
+    def _turn_of(self) -> Indices:
+        """The number of turns that the part of each position of a round has before it in the round."""
+        turns = np.empty(self.turns, np.int64)
+        for places in self._places:
+            turns[places] = np.arange(len(places))
+        return turns
+
+    def at(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Return the part that each position belongs to, and the number of turns that the part has before it."""
+        rounds, places = np.divmod(positions, self.turns)
+        parts = self.part_of[places]
+        return parts, rounds * np.array(self.weights)[parts] + self._turn_of[places]
+
+    def positions_of(self, part: int, turns: Indices) -> Indices:
+        """Return the positions of turns of a part."""
+        rounds, turns = np.divmod(turns, self.weights[part])
+        positions: Indices = rounds * self.turns + self._places[part][turns]
+        return positions
+
 
 @dataclass(frozen=True)
 class MixedOrder:
@@ -81,6 +104,7 @@ class MixedOrder:
         shuffle: whether the parts are shuffled.
         seed: key of their orders; None only if nothing is shuffled.
         reshuffle: whether each epoch of a part has an order of its own.
+        grids: the sizes of a shuffle in blocks, for each part; none if it is exact.
     """
 
     pattern: Pattern
@@ -88,6 +112,7 @@ class MixedOrder:
     shuffle: bool = False
     seed: int | None = None
     reshuffle: bool = True
+    grids: tuple[Grid, ...] = ()
 
     @property
     def records(self) -> int:
@@ -99,12 +124,30 @@ class MixedOrder:
         return [0, *accumulate(self.sizes)]
 
     @cached_property
-    def _orders(self) -> Sequence[Order]:
-        seeds = [round_keys(self.seed or 0, ENDLESS + part)[0] for part in range(len(self.sizes))]
-        return [
+    def _seeds(self) -> Sequence[int]:
+        return [round_keys(self.seed or 0, ENDLESS + part)[0] for part in range(len(self.sizes))]
+
+    @cached_property
+    def orders(self) -> Sequence[Order] | Sequence[BlockOrder]:
+        """The orders of the parts."""
+        return self._in_blocks or [
             Order(size, self.shuffle, seed if self.shuffle else None, self.reshuffle)
-            for size, seed in zip(self.sizes, seeds, strict=True)
+            for size, seed in zip(self.sizes, self._seeds, strict=True)
         ]
+
+    @cached_property
+    def _in_blocks(self) -> Sequence[BlockOrder]:
+        """The orders of the parts, if they are in blocks."""
+        return [BlockOrder(grid, seed, self.reshuffle) for grid, seed in zip(self.grids, self._seeds, strict=False)]
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of the order; the sizes of blocks are listed part by part."""
+        found: dict[str, Any] = {**self.orders[0].described, "seed": self.seed}
+        if self._in_blocks:
+            sizes = [order.sizes for order in self._in_blocks]
+            found["blocks"] = {name: [each[name] for each in sizes] for name in sizes[0]}
+        return found
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:  # noqa: ARG002
         """Return the record numbers at positions ``start`` to ``stop`` of the only epoch, 0."""
@@ -112,12 +155,12 @@ class MixedOrder:
         out = np.empty(stop - start, np.int64)
         for part in np.unique(part_of).tolist():
             turns = self.pattern.turns_of(part, start), self.pattern.turns_of(part, stop)
-            out[part_of == part] = self._firsts[part] + self._turns(part, *turns)
+            out[part_of == part] = self._firsts[part] + self._range(part, *turns)
         return out
 
-    def _turns(self, part: int, start: int, stop: int) -> Indices:
+    def _range(self, part: int, start: int, stop: int) -> Indices:
         """Return the records at turns ``start`` to ``stop`` of a part; they may lie in several of its epochs."""
-        order, size = self._orders[part], self.sizes[part]
+        order, size = self.orders[part], self.sizes[part]
         pieces = [np.empty(0, np.int64)]
         while start < stop:
             epoch, place = divmod(start, size)
@@ -125,3 +168,52 @@ class MixedOrder:
             pieces.append(order(epoch, place, end))
             start += end - place
         return np.concatenate(pieces)
+
+    def at(self, epoch: int, places: Indices) -> Indices:
+        """Return the record numbers at positions."""
+        if not self._in_blocks:
+            return out_of_range(self, epoch, places)
+        out = np.empty(len(places), np.int64)
+        for part, which, epoch_of_part, turns in self._turns(places):
+            out[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, turns)
+        return out
+
+    def ranks(self, epoch: int, start: int, stop: int) -> Indices | None:  # noqa: ARG002
+        """Return the rank of each position: that of its turn in the order of its part."""
+        if not self._in_blocks:
+            return None
+        places = np.arange(start, stop)
+        out = np.empty(len(places), np.int64)
+        for part, which, _, turns in self._turns(places):
+            out[which] = self._in_blocks[part].ranks_at(turns)
+        return out
+
+    def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:
+        """Return the rows of a step: for each row the offset of its position from ``start``."""
+        ranks = self.ranks(epoch, start, stop)
+        return None if ranks is None else arrangement(ranks)
+
+    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:
+        """Return the block of the record at each position."""
+        return self.blocks_at(epoch, np.arange(start, stop))
+
+    def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:  # noqa: ARG002
+        """Return the blocks of the records at positions; one that a later epoch of its part needs is another use."""
+        if not self._in_blocks:
+            return None
+        out = np.empty((3, len(places)), np.int64)
+        for part, which, epoch_of_part, turns in self._turns(places):
+            spans, first = self._in_blocks[part].blocks_at(epoch_of_part, turns), self._firsts[part]
+            last = self.pattern.positions_of(part, spans.last + epoch_of_part * self.orders[part].records)
+            out[:, which] = spans.begin + first, spans.end + first, last
+        return BlockSpans(*out)
+
+    def _turns(self, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
+        """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""
+        parts, turns = self.pattern.at(places)
+        for part in np.unique(parts).tolist():
+            which = np.flatnonzero(parts == part)
+            epochs, within = np.divmod(turns[which], self.orders[part].records)
+            for epoch in np.unique(epochs).tolist():
+                at = epochs == epoch
+                yield part, which[at], epoch, within[at]

@@ -13,10 +13,10 @@ vectors. It never changes under this number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,28 @@ _BLOCK = 1 << 13
 # Of cached pieces of permutations: enough for those of many datasets, so that a mixture need not compute them again.
 _KEPT_NBYTES = 64 << 20
 _FEW = 16
+# Ranks have 16 bits, and a step less than 2**40 rows.
+_OFFSET_BITS = 40
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BlockSpans:
+    """The block that the record at each place belongs to; one entry a place.
+
+    A record that belongs to no block is a block of its own.
+
+    Args:
+        begin: the first record number of the block.
+        end: one past its last record number.
+        last: the place of this epoch at which the last record of the block comes, over all shards.
+    """
+
+    begin: Indices
+    end: Indices
+    last: Indices
 
 
 class Ordering(Protocol):
@@ -60,6 +79,25 @@ class Ordering(Protocol):
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
 
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of the order."""
+
+    def at(self, epoch: int, places: Indices) -> Indices:
+        """Return the record numbers at places of an epoch."""
+
+    def ranks(self, epoch: int, start: int, stop: int) -> Indices | None:
+        """Return by what the rows of a step are sorted before their places; None if only by their places."""
+
+    def arranged(self, epoch: int, start: int, stop: int) -> Indices | None:
+        """Return the rows of a step: the offset of each row's place from ``start``; None for the order of places."""
+
+    def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans | None:
+        """Return the block of the record at each place; None if records are read one by one."""
+
+    def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:
+        """Return the blocks of the records at places of an epoch; None if records are read one by one."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -83,6 +121,64 @@ class Order:
             return np.arange(start, stop, dtype=np.int64)
         return permuted(self.records, self.seed or 0, epoch if self.reshuffle else 0, start, stop)
 
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What a state says of the order."""
+        return {"version": ORDER_VERSION, "seed": self.seed, "shuffle": self.shuffle, "reshuffle": self.reshuffle}
+
+    def at(self, epoch: int, places: Indices) -> Indices:
+        """Return the record numbers at places of an epoch."""
+        return out_of_range(self, epoch, places)
+
+    def ranks(self, epoch: int, start: int, stop: int) -> None:
+        """Return None: rows are in order of their places."""
+
+    def arranged(self, epoch: int, start: int, stop: int) -> None:
+        """Return None: rows are in order of their places."""
+
+    def blocks(self, epoch: int, start: int, stop: int) -> None:
+        """Return None: records are read one by one."""
+
+    def blocks_at(self, epoch: int, places: Indices) -> None:
+        """Return None: records are read one by one."""
+
+
+def out_of_range(order: Ordering, epoch: int, places: Indices) -> Indices:
+    """Return the record numbers at places of an epoch, out of those of the range that they lie in."""
+    if len(places) == 0:
+        return places
+    first, last = int(places.min()), int(places.max()) + 1
+    found: Indices = order(epoch, first, last)[places - first]
+    return found
+
+
+def arrangement(ranks: Indices) -> Indices:
+    """Return the offsets of places sorted by their ranks; places of one rank stay in order."""
+    keys = ranks << _OFFSET_BITS
+    keys |= np.arange(keys.shape[-1])
+    keys.sort(axis=-1)
+    keys &= (1 << _OFFSET_BITS) - 1
+    return keys
+
+
+def shares(order: Ordering, epoch: int, start: int, stop: int, index: int, count: int) -> Indices:
+    """Return the offsets from ``start`` of one row of each step, if each step has a row for each of ``count`` shards.
+
+    Args:
+        order: the order.
+        epoch, start, stop: the places of the steps, of which the last may be shorter.
+        index: the row.
+        count: the number of rows of a step.
+    """
+    ranks = None if count == 1 else order.ranks(epoch, start, stop)
+    if ranks is None:
+        return np.arange(index, stop - start, count)
+    steps, left = divmod(stop - start, count)
+    rows = arrangement(ranks[: steps * count].reshape(steps, count))[:, index] + np.arange(steps) * count
+    if index >= left:
+        return rows
+    return np.append(rows, arrangement(ranks[steps * count :])[index] + steps * count)
+
 
 def permuted(records: int, seed: int, epoch: int, start: int, stop: int) -> Indices:
     """Return places ``start`` to ``stop`` of the permutation of ``records`` numbers keyed by (seed, epoch)."""
@@ -105,14 +201,23 @@ def permuted_pieces(records: int, seed: int, epoch: int, start: int, stop: int) 
         return
     keys = round_keys(seed, epoch)
     for first in range(start, stop, SORTED_UP_TO):
-        yield _walked(records, keys, first, min(first + SORTED_UP_TO, stop))
+        yield _walked(records, keys, np.arange(first, min(first + SORTED_UP_TO, stop), dtype=np.uint64))
+
+
+def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices:
+    """Return what :func:`permuted` returns, at any places."""
+    if records <= SORTED_UP_TO:
+        found: Indices = _sorted_permutation(records, seed, epoch)[places]
+        return found
+    return _walked(records, round_keys(seed, epoch), places.astype(np.uint64))
 
 
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * _BLOCK))
 def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
     """Return one block of a permutation; cached, because the next batch usually lies in it too."""
     start = number * _BLOCK
-    block: Indices = _walked(records, round_keys(seed, epoch), start, min(start + _BLOCK, records))
+    places = np.arange(start, min(start + _BLOCK, records), dtype=np.uint64)
+    block: Indices = _walked(records, round_keys(seed, epoch), places)
     block.setflags(write=False)
     return block
 
@@ -139,25 +244,26 @@ def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
 def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
     keys = round_keys(seed, epoch)
     words = np.arange(records, dtype=np.uint64)
-    hashes = _mix(_mix(words + np.uint64(keys[0])) ^ np.uint64(keys[1]))
+    hashes = mixed(mixed(words + np.uint64(keys[0])) ^ np.uint64(keys[1]))
     permutation = np.argsort(hashes, kind="stable").astype(np.int64)
     permutation.setflags(write=False)
     return permutation
 
 
-def _mix(words: Words) -> Words:
+def mixed(words: Words) -> Words:
+    """Apply :func:`mix` to many words at once."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_M1)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_M2)
-    mixed: Words = words ^ (words >> np.uint64(31))
-    return mixed
+    scrambled: Words = words ^ (words >> np.uint64(31))
+    return scrambled
 
 
-def _walked(records: int, keys: tuple[int, ...], start: int, stop: int) -> Indices:
+def _walked(records: int, keys: tuple[int, ...], places: Words) -> Indices:
     bits = (records - 1).bit_length()
-    words = _feistel(np.arange(start, stop, dtype=np.uint64), bits, keys)
+    words = feistel(places, bits, keys)
     outside = np.flatnonzero(words >= records)
     while len(outside) > _FEW:
-        again = _feistel(words[outside], bits, keys)
+        again = feistel(words[outside], bits, keys)
         words[outside] = again
         outside = outside[again >= records]
     for place in outside.tolist():
@@ -183,8 +289,8 @@ def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
     return (high << low_bits) | low
 
 
-def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
-    """Apply :func:`_feistel_word` to many words at once."""
+def feistel(words: Words, bits: int, keys: tuple[int, ...], tweaks: Words | None = None) -> Words:
+    """Apply :func:`_feistel_word` to many words at once; the tweak of a word is added to all of its keys."""
     low_bits = bits // 2
     high_bits = bits - low_bits
     low = words & np.uint64((1 << low_bits) - 1)
@@ -194,6 +300,8 @@ def _feistel(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
     m1, m2, half, cut, next_cut = (np.array(word, np.uint64) for word in (_M1, _M2, 32, 64 - high_bits, 64 - low_bits))
     for key in keys:
         np.add(low, np.array(key, np.uint64), out=scratch)
+        if tweaks is not None:
+            np.add(scratch, tweaks, out=scratch)
         np.multiply(scratch, m1, out=scratch)
         np.right_shift(scratch, half, out=shifted)
         np.bitwise_xor(scratch, shifted, out=scratch)

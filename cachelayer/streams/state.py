@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 
 from cachelayer.errors import StateError
-from cachelayer.streams.order import ORDER_VERSION, Ordering
+from cachelayer.streams.order import Ordering
 from cachelayer.streams.steps import MOST_POSITIONS
 
 FORMAT = 1
+_LABELS = {
+    ("order", "version"): "order version",
+    ("blocks", "records"): "records of a block",
+    ("blocks", "window"): "window of blocks",
+    ("blocks", "lanes"): "lanes of blocks",
+}
 
 
 @dataclass(frozen=True)
@@ -34,12 +40,7 @@ class StreamIdentity:
             "format": FORMAT,
             "digest": self.digest,
             "records": self.order.records,
-            "order": {
-                "version": ORDER_VERSION,
-                "seed": self.order.seed,
-                "shuffle": self.order.shuffle,
-                "reshuffle": self.order.reshuffle,
-            },
+            "order": dict(self.order.described),
             "position": position,
         }
 
@@ -81,20 +82,22 @@ def _parsed(text: str | bytes) -> Any:
         raise StateError(f"not a sampler state: {error}") from error
 
 
-def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def _differences(mine: Mapping[str, Any], other: Mapping[str, Any], within: str = "") -> list[str]:
     found = []
     for name, value in mine.items():
-        if name == "order":
-            inner = other.get("order")
-            found += _differences(value, inner if isinstance(inner, Mapping) else {})
+        if isinstance(value, Mapping):
+            inner = other.get(name)
+            found += _differences(value, inner if isinstance(inner, Mapping) else {}, name)
         elif name not in ("format", "position") and not _equal(value, other.get(name)):
-            label = "order version" if name == "version" else name
+            label = _LABELS.get((within, name), name)
             found.append(f"{label} is {value!r} here and {_shown(other.get(name))} in the state")
     return found
 
 
 def _equal(mine: Any, other: Any) -> bool:
     """Return whether a value of a state equals ours; it may be any object."""
+    if isinstance(mine, list):
+        return isinstance(other, list) and len(mine) == len(other) and all(map(_equal, mine, other))
     return isinstance(other, (bool, int, float, str, np.generic, type(None))) and bool(mine == other)
 
 

@@ -16,6 +16,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import RandomAccess, Stacking
 from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, called
+from cachelayer.streams.order import BlockSpans, shares
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
@@ -85,6 +86,13 @@ class StepReader:
         """Return the record numbers of a step, one for each row; padding rows repeat the step's last record."""
         epoch, place = divmod(step.begin, self.options.steps.records)
         size = step.end - step.begin
+        arranged = self.options.order.arranged(epoch, place, place + size)
+        if arranged is not None:
+            offsets = self._offsets(step)
+            if len(offsets) < size:
+                return self.options.order.at(epoch, place + offsets)
+            found: Indices = self.options.order(epoch, place, place + size)[offsets]
+            return found
         if self.rows is None:
             first, last = self.options.steps.part(step, self.options.shard_index)
             if last <= size:
@@ -93,8 +101,13 @@ class StepReader:
         if len(rows) == 0:
             return rows
         first, last = int(rows.min()), int(rows.max()) + 1
-        found: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
-        return found
+        numbers: Indices = self.options.order(epoch, place + first, place + last)[rows - first]
+        return numbers
+
+    def blocks(self, step: Step) -> BlockSpans | None:
+        """Return the blocks of the rows that this shard reads in a step; None if records are read one by one."""
+        epoch, place = divmod(step.begin, self.options.steps.records)
+        return self.options.order.blocks_at(epoch, place + self._offsets(step))
 
     def batch(self, step: Step) -> Any:
         """Return the batch of a step; with remainder "pad", the batch and its mask."""
@@ -132,14 +145,25 @@ class StepReader:
 
     def _positions(self, step: Step) -> Indices:
         """Return the global positions of the rows of a step; padding rows have that of the step's last record."""
-        return step.begin + np.minimum(self._rows(step), step.end - step.begin - 1)
+        return step.begin + self._offsets(step)
+
+    def _offsets(self, step: Step) -> Indices:
+        """Return the offsets of the positions of the rows that are read from the begin of the step."""
+        epoch, place = divmod(step.begin, self.options.steps.records)
+        size = step.end - step.begin
+        arranged = self.options.order.arranged(epoch, place, place + size)
+        rows = self._rows(step)
+        if arranged is None:
+            return np.minimum(rows, size - 1)
+        # Padding comes after all records, and repeats the one at the last position, wherever that is arranged.
+        return np.where(rows < size, arranged[np.minimum(rows, size - 1)], size - 1)
 
     def block(self, block: Step, out: list[Any], reading: Reading) -> None:
         """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
         epoch, place = divmod(block.begin, self.options.steps.records)
-        mine = slice(self.options.shard_index, None, self.options.steps.shard_count)
-        numbers = self.options.order(epoch, place, place + block.end - block.begin)[mine]
-        positions = np.arange(block.begin, block.end)[mine]
+        order, stop = self.options.order, place + block.end - block.begin
+        offsets = shares(order, epoch, place, stop, self.options.shard_index, self.options.steps.shard_count)
+        numbers, positions = order.at(epoch, place + offsets), block.begin + offsets
         found, failure = _tried(lambda: self._mapped(numbers, positions, reading)) if len(numbers) > 1 else (None, None)
         try:
             if found is not None:

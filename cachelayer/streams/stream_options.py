@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
+import numpy as np
+
 from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.streams.block_grid import power_of_two
+from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
 from cachelayer.streams.order import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
+from cachelayer.user_warnings import warn
 
 M = TypeVar("M", bound=Callable[..., Any])
+Shuffle = bool | Literal["blocks"] | Blocks
 
 
 class MixtureArguments(TypedDict, total=False):
     """The keyword arguments of every stream; :func:`make_options` has the defaults."""
 
-    shuffle: bool
+    shuffle: Shuffle
     seed: int | None
     reshuffle: bool
     shard: Any
@@ -48,8 +55,9 @@ class StreamOptions:
 def make_options(
     records: int,
     global_batch_size: int | None = None,
+    record_nbytes: int = 1,
     *,
-    shuffle: bool = False,
+    shuffle: bool | Literal["blocks"] | Blocks = False,
     seed: int | None = None,
     reshuffle: bool = True,
     num_epochs: int | None = 1,
@@ -58,7 +66,7 @@ def make_options(
     start: int = 0,
     prefetch: int = 2,
 ) -> StreamOptions:
-    """Return the checked options of a stream over ``records`` records.
+    """Return the checked options of a stream over ``records`` records of about ``record_nbytes`` bytes.
 
     This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
 
@@ -66,7 +74,7 @@ def make_options(
         InvalidArgumentError, InvalidTypeError: if an argument is invalid; it names the argument and what it may be.
     """
     shard_index, shard_count = _shard(shard)
-    shuffle, reshuffle = boolean("shuffle", shuffle), boolean("reshuffle", reshuffle)
+    blocks, reshuffle = blocks_of(shuffle), boolean("reshuffle", reshuffle)
     if remainder is None and getattr(shard, "drop_remainder", False) is True:
         remainder = "drop"
     batch = shard_count if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
@@ -84,12 +92,14 @@ def make_options(
             raise InvalidArgumentError(f"{name} leads to position {value}, past 2**62, the largest position")
     if epochs is not None and position > epochs * records:
         raise InvalidArgumentError(f"start {position} is past the end, {epochs * records}: pass a larger num_epochs")
+    order = _order(records, record_nbytes, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
+    warn_of_few_lanes(shard_count, [order])
     rule = _remainder(remainder, batched=global_batch_size is not None)
     _check_endless(epochs, records, batch, skips=rule == "drop" or global_batch_size is None)
     return StreamOptions(
         batched=global_batch_size is not None,
         steps=Steps(records, batch, shard_count, rule, epochs),
-        order=Order(records, shuffle, _seed(seed, shuffle), reshuffle or not shuffle),
+        order=order,
         shard_index=shard_index,
         start=position,
         prefetch=integer("prefetch", prefetch, 0),
@@ -128,12 +138,48 @@ def _check_endless(epochs: int | None, records: int, batch: int, *, skips: bool)
         )
 
 
-def _seed(seed: int | None, shuffle: bool) -> int | None:
-    if seed is None:
-        if shuffle:
-            raise InvalidArgumentError("shuffle=True needs a seed: pass seed=<an integer in [0, 2**64)>")
-        return None
-    return check_seed(seed)
+def blocks_of(shuffle: Any) -> Blocks | None:
+    """Return the sizes of a shuffle in blocks; None if records are shuffled one by one, or not at all.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: if it is not an argument ``shuffle``.
+    """
+    if isinstance(shuffle, Blocks):
+        return shuffle
+    if isinstance(shuffle, str) and shuffle == "blocks":
+        return Blocks()
+    if isinstance(shuffle, str) and get_close_matches(shuffle.lower(), ["blocks"], 1, 0.5):
+        raise InvalidArgumentError(f"shuffle {shuffle!r}: did you mean 'blocks'?")
+    if not isinstance(shuffle, (bool, np.bool_)):
+        kind = type(shuffle).__name__
+        raise InvalidTypeError(
+            f"shuffle {shuffle!r} of type {kind}: pass True, False, 'blocks' or cachelayer.Blocks(...)"
+        )
+    return None
+
+
+def _order(records: int, record_nbytes: int, shuffle: Shuffle, seed: int | None, *, reshuffle: bool) -> Ordering:
+    """Return the order, with its seed checked."""
+    if seed is None and shuffle:
+        shown = "'blocks'" if isinstance(shuffle, Blocks) else "True"
+        raise InvalidArgumentError(f"shuffle={shown} needs a seed: pass seed=<an integer in [0, 2**64)>")
+    key = None if seed is None else check_seed(seed)
+    if isinstance(shuffle, Blocks) and key is not None:
+        return BlockOrder(grid_of(shuffle, records, record_nbytes), key, reshuffle)
+    return Order(records, bool(shuffle), key, reshuffle or not shuffle)
+
+
+def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
+    """Warn if several shards read the blocks of one lane, which is all the more reading."""
+    lanes = min(
+        (order.grid.lanes for order in orders if isinstance(order, BlockOrder) and order.grid.dealt), default=shards
+    )
+    if lanes < shards:
+        shared = "one lane" if lanes == 1 else f"{lanes} lanes"
+        warn(
+            f"{shards} shards share {shared}: each block is read by about {shards / lanes:.3g} of them; pass "
+            f"shuffle=cachelayer.Blocks(lanes={power_of_two(8 * shards)}), or use fewer shards"
+        )
 
 
 def check_seed(seed: int) -> int:

@@ -65,7 +65,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], me
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shuffle": "False"}, "shuffle 'False' of type str: pass True or False"),
+        ({"shuffle": "False"}, "shuffle 'False' of type str: pass True, False, 'blocks'"),
         ({"reshuffle": 1}, "reshuffle 1 of type int: pass True or False"),
         ({"shuffle": True, "seed": 1.0}, "seed 1.0 of type float: pass an integer"),
         ({"shuffle": True, "seed": "1"}, "seed '1' of type str: pass an integer"),
@@ -197,7 +197,7 @@ def test_help_shows_what_a_stream_may_be_asked_for_with_the_defaults() -> None:
     mixture = {name: value for name, value in DESIGNED.items() if name not in ("num_epochs", "remainder")}
     assert keywords(cachelayer.Mixture.stream) == mixture
     shown = pydoc.plain(pydoc.render_doc(cachelayer.DataRef.stream))
-    assert "shuffle: 'bool' = False" in shown
+    assert """shuffle: "bool | Literal['blocks'] | Blocks" = False""" in shown
     assert "global_batch_size: the number of records of a step" in shown
 
 

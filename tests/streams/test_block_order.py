@@ -1,0 +1,567 @@
+"""The order in blocks: the contract of the exact order, and blocks that one shard reads once."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pages import run_page
+from repository import ROOT
+
+import cachelayer
+from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
+from cachelayer.streams.block_grid import Grid
+from cachelayer.streams.block_order import BlockOrder, grid_of
+from cachelayer.streams.order import BlockSpans, Order
+from cachelayer.streams.stream_options import make_options
+
+DOCS = ROOT / "docs" / "order.md"
+WORDS = st.integers(0, 2**64 - 1)
+SIZES = (0, 1, 2, 3, 7, 10, 64, 100, 997)
+
+# (n, records of a block, blocks of a window, lanes, seed, epoch, start): the records there.
+GOLDEN = {
+    (3, 1, 1, 1, 0, 0, 0): [2, 0, 1],
+    (10, 2, 4, 4, 0, 0, 0): [6, 4, 2, 8, 7, 3, 1, 9, 0, 5],
+    (10, 2, 4, 4, 0, 1, 0): [7, 2, 8, 3, 6, 1, 9, 4, 0, 5],
+    (1000, 8, 32, 8, 42, 7, 0): [174, 555, 543, 504, 496, 400, 764, 941],
+    (1000, 8, 32, 8, 42, 7, 992): [542, 438, 310, 584, 715, 336, 566, 993],
+    (1003, 7, 16, 16, 18446744073709551615, 3, 995): [413, 601, 664, 476, 37, 977, 225, 852],
+    (500, 600, 64, 16, 1, 0, 0): [323, 55, 407, 441, 212, 189, 275, 154],
+    (100000, 50, 1024, 64, 1, 2, 50000): [86384, 93025, 9467, 23333, 23276, 40745, 17479, 81340],
+    (1000000, 106, 896, 128, 42, 0, 0): [317529, 361018, 896416, 818347, 923070, 465508, 962927, 143227],
+    (1000000000, 106, 1024, 1024, 1, 2, 999999995): [85517848, 306220973, 337470973, 210517848, 224189723],
+    (1000000000, 3000, 4096, 1024, 7, 0, 0): [
+        86539550,
+        439363034,
+        535273278,
+        690971808,
+        544245782,
+        751391427,
+        842839419,
+        287524606,
+    ],
+    (1000000000000, 256, 1024, 1024, 42, 5, 500000000000): [
+        781817234587,
+        176409612330,
+        25151787282,
+        6912440923,
+        755398325575,
+        422732794605,
+        202012948556,
+        44719146335,
+    ],
+    (1099511627776, 100000, 64, 4, 0, 0, 1099511627768): [
+        577642248512,
+        498622095853,
+        462518075203,
+        373379175051,
+        10843000433,
+        359531790334,
+        145783785912,
+        374993445698,
+    ],
+}
+
+
+def order_of(n: int, block: int, window: int, lanes: int, seed: int = 0) -> BlockOrder:
+    """The order of explicit sizes; the window is counted over all lanes."""
+    return BlockOrder(Grid(n, block, window // lanes, lanes), seed)
+
+
+@st.composite
+def orders(draw: st.DrawFn, most: int = 3000) -> BlockOrder:
+    """Any order of few records."""
+    lanes = 1 << draw(st.integers(0, 7))
+    window = lanes * draw(st.integers(1, 6))
+    n = draw(st.one_of(st.integers(1, 2 * lanes), st.integers(1, most)))
+    return order_of(n, draw(st.integers(1, 40)), window, lanes, draw(WORDS))
+
+
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Any]:
+    """What the code on the page defines."""
+    return run_page("order.md", 6)
+
+
+@pytest.mark.parametrize(("n", "block", "window", "lanes", "seed", "epoch", "start"), GOLDEN)
+def test_the_order_in_blocks_never_changes(
+    n: int, block: int, window: int, lanes: int, seed: int, epoch: int, start: int
+) -> None:
+    expected = GOLDEN[n, block, window, lanes, seed, epoch, start]
+    assert order_of(n, block, window, lanes, seed)(epoch, start, start + len(expected)).tolist() == expected
+
+
+def test_the_documented_vectors_are_the_pinned_ones() -> None:
+    found = {}
+    for line in DOCS.read_text().splitlines():
+        if re.match(r"\| \d+, \d+, \d+, \d+ \|", line):
+            sizes, *place, records = line.strip("|").split("|")
+            key = tuple(map(int, [*sizes.split(","), *place]))
+            found[key] = [int(record) for record in records.split(",")]
+    assert found == GOLDEN
+
+
+@given(orders(), st.integers(0, 2**62), st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_place_in_blocks_is_what_the_documented_code_says(
+    documented: dict[str, Any], order: BlockOrder, epoch: int, data: st.DataObject
+) -> None:
+    grid, place = order.grid, data.draw(st.integers(0, order.records - 1))
+    expected = documented["record_in_blocks"](
+        grid.records, grid.block, grid.depth * grid.lanes, grid.lanes, order.seed, epoch, place
+    )
+    assert order(epoch, place, place + 1).tolist() == [expected]
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_window_that_is_walked_is_what_the_documented_code_says(documented: dict[str, Any], lanes: int) -> None:
+    order = order_of(700_000, 70_000, lanes, lanes, 5)
+    assert not order.grid.is_sorted
+    for place in (0, 1, 69_999, 70_000, 350_003, 699_999):
+        expected = documented["record_in_blocks"](700_000, 70_000, lanes, lanes, 5, 1, place)
+        assert order(1, place, place + 1).tolist() == [expected]
+
+
+@given(orders(), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_an_epoch_in_blocks_holds_each_record_once(order: BlockOrder, epoch: int) -> None:
+    np.testing.assert_array_equal(np.sort(order(epoch, 0, order.records)), np.arange(order.records))
+
+
+@pytest.mark.parametrize(
+    ("block", "window", "lanes"), [(40_000, 2, 2), (1000, 300, 1), (3, 1 << 16, 1 << 16), (70_001, 4, 4)]
+)
+def test_large_windows_and_many_lanes_hold_each_record_once(block: int, window: int, lanes: int) -> None:
+    order = order_of(300_007, block, window, lanes)
+    np.testing.assert_array_equal(np.sort(order(0, 0, order.records)), np.arange(order.records))
+
+
+@given(orders(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_part_in_blocks_is_the_same_part_of_the_whole(order: BlockOrder, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, order.records))
+    stop = data.draw(st.integers(start, order.records))
+    whole = order(3, 0, order.records)
+    np.testing.assert_array_equal(order(3, start, stop), whole[start:stop])
+    places = np.array(data.draw(st.lists(st.integers(0, order.records - 1))), np.int64)
+    np.testing.assert_array_equal(order.at(3, places), whole[places])
+    lane = np.arange(start % order.grid.lanes, order.records, order.grid.lanes)
+    np.testing.assert_array_equal(order.at(3, lane), whole[lane])
+
+
+@pytest.mark.parametrize("n", [2**40, 2**40 + 12_345, 10**12])
+@pytest.mark.parametrize("nbytes", [4, 300, 10_000, 3_000_000])
+def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
+    order = BlockOrder(grid_of(Blocks(), n, nbytes), 11)
+    width = 5000
+    places = np.unique(np.concatenate([np.arange(at, at + width) for at in (0, n // 3, n - width)]))
+    records = order.at(4, places)
+    assert len(np.unique(records)) == len(places)
+    assert 0 <= records.min() <= records.max() < n
+
+
+@given(orders(), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_spans_are_the_blocks_and_their_last_places(order: BlockOrder, epoch: int) -> None:
+    check_spans(order, epoch, order.blocks(epoch, 0, order.records))
+
+
+@pytest.mark.parametrize(
+    ("block", "window", "lanes"), [(40_000, 2, 2), (9000, 16, 2), (3, 1 << 12, 1 << 12), (70_001, 1, 1)]
+)
+def test_spans_of_large_windows_are_the_blocks_and_their_last_places(block: int, window: int, lanes: int) -> None:
+    order = order_of(150_007, block, window, lanes, 3)
+    check_spans(order, 0, order.blocks(0, 0, order.records))
+
+
+def check_spans(order: BlockOrder, epoch: int, spans: BlockSpans) -> None:
+    """Compare spans with what the whole epoch shows."""
+    n, records = order.records, order(epoch, 0, order.records)
+    assert ((spans.begin <= records) & (records < spans.end)).all()
+    begins, index = np.unique(spans.begin, return_inverse=True)
+    ends, lasts = np.zeros(len(begins), np.int64), np.zeros(len(begins), np.int64)
+    ends[index] = spans.end
+    # Places ascend, and the last assignment counts.
+    lasts[index] = np.arange(n)
+    np.testing.assert_array_equal(ends, np.append(begins[1:], n))
+    np.testing.assert_array_equal(spans.end, ends[index])
+    np.testing.assert_array_equal(spans.last, lasts[index])
+    assert (ends - begins).max() <= order.grid.block
+    lanes = np.arange(n) % order.grid.lanes
+    of_block = np.zeros(len(begins), np.int64)
+    of_block[index] = lanes
+    np.testing.assert_array_equal(of_block[index], lanes)
+
+
+@given(orders(most=600), st.integers(1, 40), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_rows_are_arranged_as_the_page_says(
+    documented: dict[str, Any], order: BlockOrder, size: int, skipped: int
+) -> None:
+    start = min(skipped, order.records)
+    stop = min(start + size, order.records)
+    expected = documented["arranged"](range(start, stop), order.grid.lanes)
+    assert (start + order.arranged(0, start, stop)).tolist() == expected
+
+
+def blocks_read(order: BlockOrder, shards: int, batch: int, stop: int) -> tuple[float, int]:
+    """Blocks that all shards read over distinct blocks, and records over blocks, in whole steps up to a place."""
+    begins, rows = order.blocks(0, 0, stop).begin, []
+    for start in range(0, stop - batch + 1, batch):
+        rows.append(start + order.arranged(0, start, start + batch))
+    of_shard = np.concatenate(rows).reshape(len(rows), shards, -1).swapaxes(0, 1).reshape(shards, -1)
+    read = sum(len(np.unique(begins[mine])) for mine in of_shard)
+    distinct = len(np.unique(begins[of_shard]))
+    return read / distinct, of_shard.size // distinct
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 24), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_no_block_is_read_by_two_of_a_power_of_two_of_shards(lanes: int, shards: int, share: int, seed: int) -> None:
+    order = order_of(4000, 16, 2 << lanes, 1 << lanes, seed)
+    count = 1 << min(lanes, shards)
+    assert blocks_read(order, count, share * count, order.grid.dealt)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("shards", "lanes", "batch"),
+    [(3, 32, 96), (3, 32, 255), (6, 64, 384), (6, 64, 1002), (12, 128, 768), (100, 1024, 1000), (100, 1024, 1600)],
+)
+def test_other_numbers_of_shards_read_at_most_1_3_times_with_eight_lanes_each(
+    shards: int, lanes: int, batch: int
+) -> None:
+    order = order_of(200_000, 16, 4 * lanes, lanes, 1)
+    assert blocks_read(order, shards, batch, order.records)[0] <= 1.3
+
+
+@pytest.mark.parametrize("shards", [1, 8])
+def test_small_versions_have_80_records_a_block_and_lanes_for_eight_shards(shards: int) -> None:
+    for n in (2_000, 10_000, 31_000, 100_003):
+        order = BlockOrder(grid_of(Blocks(), n, 10_000), 2)
+        repeated, together = blocks_read(order, shards, 64, n)
+        assert repeated <= 1.05
+        assert together >= 80
+
+
+@pytest.mark.parametrize(
+    ("n", "nbytes", "expected"),
+    [
+        (0, 4096, (1, 262144, 1)),
+        (1, 4096, (1, 262144, 1)),
+        (50, 10_000, (50, 2147, 1)),
+        (10_000, 10_000, (156, 672, 32)),
+        (10**6, 10_000, (106, 896, 128)),
+        (10**9, 10_000, (106, 1024, 1024)),
+        (10**6, 30_000_000, (1, 1024, 1024)),
+        (10**9, 0, (1116072, 960, 64)),
+    ],
+)
+def test_default_sizes_are_these_for_ever(n: int, nbytes: int, expected: tuple[int, int, int]) -> None:
+    grid = grid_of(Blocks(), n, nbytes)
+    assert (grid.block, grid.depth * grid.lanes, grid.lanes) == expected
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+def test_global_batches_are_the_same_for_any_shards(n: int, remainder: Any) -> None:
+    ref = cachelayer.wrap(list(range(n)), identity="numbers")
+    options: dict[str, Any] = {"shuffle": Blocks(3, 32, 16), "seed": 5, "remainder": remainder, "num_epochs": 2}
+    alone = list(ref.stream(12, **options))
+    for shards in (2, 3, 4, 12):
+        with_shards = [list(ref.stream(12, shard=(shard, shards), **options)) for shard in range(shards)]
+        for number, whole in enumerate(alone):
+            parts = [steps[number] for steps in with_shards]
+            if remainder == "pad":
+                assert np.concatenate([batch for batch, _ in parts]).tolist() == whole[0].tolist()
+                assert np.concatenate([mask for _, mask in parts]).tolist() == whole[1].tolist()
+            else:
+                assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+@given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 9), st.data())
+@settings(max_examples=15, deadline=None)
+def test_batch_sizes_and_shards_may_change_midway(n: int, first: int, second: int, data: st.DataObject) -> None:
+    ref = cachelayer.wrap(list(range(n)), identity="numbers")
+    options: dict[str, Any] = {"shuffle": Blocks(4, 32, 16), "seed": 5, "prefetch": 0}
+    iterator, seen = iter(ref.stream(first, **options)), []
+    for _ in range(data.draw(st.integers(0, -(-n // first)))):
+        seen += next(iterator).tolist()
+    for shard in range(second):
+        rest = iter(ref.stream(second, shard=(shard, second), **options))
+        rest.set_state(iterator.get_state())
+        seen += [number for batch in rest for number in batch.tolist()]
+    assert sorted(seen) == list(range(n))
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("batch", [None, 12])
+def test_a_step_is_what_the_iteration_gives(remainder: Any, batch: int | None) -> None:
+    if batch is None and remainder == "pad":
+        return
+    ref = cachelayer.wrap(list(range(101)), identity="numbers")
+    for shard in range(3):
+        stream = ref.stream(batch, shuffle=Blocks(4, 8, 4), seed=1, shard=(shard, 3), remainder=remainder)
+        items = [item[0] if remainder == "pad" else item for item in stream]
+        for step, item in enumerate(items):
+            np.testing.assert_array_equal(stream.records(step), item)
+            found = stream[step]
+            np.testing.assert_array_equal(found[0] if remainder == "pad" else found, item)
+
+
+def test_random_numbers_are_those_of_the_position_of_a_row() -> None:
+    ref = cachelayer.wrap(list(range(30)), identity="numbers")
+    options: dict[str, Any] = {"shuffle": Blocks(3, 8, 8), "seed": 9, "remainder": "pad"}
+
+    def drawn(number: int, generator: np.random.Generator) -> Any:
+        return np.array([number, generator.integers(1 << 62)])
+
+    places = ref.stream(1, **options)
+    position_of = {int(places.records(place)[0]): place for place in range(30)}
+    for batch, mask in ref.stream(8, **options).map(drawn, rng=True):
+        for (number, draw), valid in zip(batch.tolist(), mask, strict=True):
+            position = position_of[number]
+            key = np.array([9, position], np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, 0]))
+            assert draw == generator.integers(1 << 62)
+            assert valid or position == 29
+
+
+def test_padding_rows_come_last_and_repeat_the_last_record() -> None:
+    stream = cachelayer.wrap(list(range(30)), identity="n").stream(8, shuffle=Blocks(3, 8, 8), seed=9, remainder="pad")
+    batch, mask = stream[3]
+    assert mask.tolist() == [True] * 6 + [False] * 2
+    last = cachelayer.wrap(list(range(30)), identity="n").stream(1, shuffle=Blocks(3, 8, 8), seed=9).records(29)
+    assert batch[6:].tolist() == [last[0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        (lambda: Blocks(records=0), "Blocks: records 0: it must be at least 1"),
+        (lambda: Blocks(window=-1), "Blocks: window -1: it must be at least 1"),
+        (lambda: Blocks(lanes=0), "Blocks: lanes 0: it must be at least 1"),
+        (lambda: Blocks(lanes=12), "lanes 12: pass a power of two, such as 8 or 16"),
+        (lambda: Blocks(lanes=1 << 17), "lanes 131072: it must be at most 65536"),
+        (lambda: Blocks(window=1 << 21), "window 2097152: it must be at most 1048576"),
+        (lambda: Blocks(window=7, lanes=8), "a window of 7 blocks holds less than one for each of 8 lanes"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_by_name(blocks: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
+        blocks()
+
+
+@pytest.mark.parametrize("name", ["records", "window", "lanes"])
+@pytest.mark.parametrize("value", [True, 1.0, "8", [8]])
+def test_a_size_is_an_integer(name: str, value: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=f"Blocks: {name}"):
+        Blocks(**{name: value})
+
+
+@pytest.mark.parametrize("shuffle", ["Blocks", "block", "BLOCKS", "bloks"])
+def test_a_misspelt_shuffle_is_answered_with_the_spelling(shuffle: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="did you mean 'blocks'"):
+        make_options(10, 2, shuffle=shuffle, seed=1)
+
+
+@pytest.mark.parametrize("shuffle", ["exact", 1, None, Blocks, ("blocks",)])
+def test_any_other_shuffle_is_refused(shuffle: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="pass True, False, 'blocks' or cachelayer"):
+        make_options(10, 2, shuffle=shuffle, seed=1)
+
+
+def test_a_shuffle_in_blocks_needs_a_seed() -> None:
+    with pytest.raises(InvalidArgumentError, match="shuffle='blocks' needs a seed"):
+        make_options(10, 2, shuffle="blocks")
+
+
+def test_fewer_lanes_than_shards_is_one_warning_with_the_amplification() -> None:
+    ref = cachelayer.wrap(list(range(100)), identity="numbers")
+    with pytest.warns(
+        cachelayer.CacheLayerWarning, match="8 shards share 2 lanes: each block is read by about 4"
+    ) as all_:
+        ref.stream(8, shuffle=Blocks(5, 2, 2), seed=1, shard=(0, 8))
+    assert len(all_) == 1
+
+
+@pytest.mark.parametrize("n", [5, 63])
+def test_blocks_that_do_not_fit_leave_all_records_to_the_exact_rest(n: int) -> None:
+    for order in (order_of(n, 64, 1, 1), order_of(n, 2, 64, 64)):
+        spans = order.blocks(0, 0, n)
+        assert (spans.end - spans.begin).tolist() == [1] * n
+        assert spans.last.tolist() == list(range(n))
+
+
+def test_a_state_names_the_sizes_and_another_order_is_refused_by_name() -> None:
+    ref = cachelayer.wrap(list(range(100)), identity="numbers")
+    mine = iter(ref.stream(4, shuffle=Blocks(5, 8, 4), seed=1))
+    next(mine)
+    state = mine.get_state()
+    assert state["order"] == {
+        "version": 2,
+        "seed": 1,
+        "shuffle": True,
+        "reshuffle": True,
+        "blocks": {"records": 5, "window": 8, "lanes": 4},
+    }
+    mine.set_state(state)
+    for shuffle, message in [
+        (True, "order version is 1 here and 2 in the state"),
+        (Blocks(6, 8, 4), "records of a block is 6 here and 5 in the state"),
+        (Blocks(5, 12, 4), "window of blocks is 12 here and 8 in the state"),
+        (Blocks(5, 8, 2), "lanes of blocks is 2 here and 4 in the state"),
+    ]:
+        with pytest.raises(StateError, match=message):
+            iter(ref.stream(4, shuffle=shuffle, seed=1)).set_state(state)
+    exact = iter(ref.stream(4, shuffle=True, seed=1)).get_state()
+    with pytest.raises(StateError, match="order version is 2 here and 1 in the state"):
+        mine.set_state(exact)
+    for edited in (None, 5, [], {"records": [5]}, {"records": 5}):
+        with pytest.raises(StateError):
+            mine.set_state({**state, "order": {**state["order"], "blocks": edited}})
+
+
+def test_views_and_joins_have_blocks_of_their_own_numbers(parts: list[Any]) -> None:
+    ref = parts[0]
+    for view in (ref[10:90:2], ref.select([5, 3, 3, 99]), cachelayer.concat([ref[:30], parts[2]])):
+        stream = view.stream(8, shuffle=Blocks(4, 8, 4), seed=1)
+        seen = np.concatenate(list(stream))
+        assert sorted(seen.tolist()) == sorted(view)
+        assert (
+            np.concatenate([view.read(stream.records(step)) for step in range(len(stream))]).tolist() == seen.tolist()
+        )
+
+
+# Mixtures.
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Versions of 300, 41 and 77 records, which are numbers."""
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("parts"))
+    sizes = (300, 41, 77)
+    return [storage.cache(list(range(1000 * i, 1000 * i + n)), f"part{i}", "v1") for i, n in enumerate(sizes)]
+
+
+def mixture(parts: list[Any], weights: tuple[int, ...] = (3, 1)) -> cachelayer.Mixture[Any]:
+    return cachelayer.mix(list(zip(parts, weights, strict=False)))
+
+
+@pytest.mark.parametrize("shards", [2, 4, 6])
+def test_a_mixture_in_blocks_is_the_same_for_any_shards(parts: list[Any], shards: int) -> None:
+    mixed, options = mixture(parts), {"shuffle": Blocks(4, 16, 8), "seed": 3, "prefetch": 0}
+    alone = mixed.stream(24, **options)
+    streams = [mixed.stream(24, shard=(shard, shards), **options) for shard in range(shards)]
+    for step in (0, 1, 50):
+        assert np.concatenate([stream[step] for stream in streams]).tolist() == alone[step].tolist()
+    seen = np.concatenate([alone[step] for step in range(50)])
+    own = seen[seen < 1000]
+    assert sorted(own[:300].tolist()) != own[:300].tolist()
+    counts = np.bincount(own, minlength=300)
+    assert counts.sum() == 900
+    assert set(counts.tolist()) == {3}
+
+
+def test_spans_of_a_mixture_are_blocks_of_its_parts_and_positions_of_the_mixture(parts: list[Any]) -> None:
+    order: Any = mixture(parts, (3, 1, 2)).stream(6, shuffle=Blocks(4, 16, 8), seed=3)._reader.options.order
+    stop = 6 * 300
+    records, spans = order(0, 0, stop), order.blocks(0, 0, stop)
+    assert ((spans.begin <= records) & (records < spans.end)).all()
+    np.testing.assert_array_equal(order.at(0, np.arange(0, stop, 7)), records[::7])
+    inside = np.flatnonzero(spans.last < stop)
+    assert ((spans.begin[spans.last[inside]] == spans.begin[inside]) & (spans.last >= np.arange(stop))[inside]).all()
+    uses: dict[tuple[int, int], list[int]] = {}
+    for position in inside.tolist():
+        uses.setdefault((int(spans.begin[position]), int(spans.last[position])), []).append(position)
+    for (_, last), positions in uses.items():
+        assert positions[-1] == last
+
+
+def test_rows_of_a_mixture_are_sorted_by_the_lanes_of_its_parts(documented: dict[str, Any], parts: list[Any]) -> None:
+    stream = mixture(parts).stream(16, shuffle=Blocks(4, 16, 8), seed=3)
+    order: Any = stream._reader.options.order
+    turns = {0: 0, 1: 0}
+    for step in range(40):
+        keys = []
+        for position in range(16 * step, 16 * step + 16):
+            part = documented["pattern"]([3, 1])[position % 4]
+            place = turns[part] % (300, 41)[part]
+            keys.append((documented["bits_reversed"](place % 8, 8), position))
+            turns[part] += 1
+        expected = [position for _, position in sorted(keys)]
+        assert stream.records(step).tolist() == order.at(0, np.array(expected)).tolist()
+
+
+def test_a_state_of_a_mixture_names_the_sizes_of_each_part(parts: list[Any]) -> None:
+    mixed = mixture(parts)
+    iterator = iter(mixed.stream(4, shuffle=Blocks(4, 16, 8), seed=3))
+    state = iterator.get_state()
+    assert state["order"]["blocks"] == {"records": [4, 4], "window": [16, 16], "lanes": [8, 8]}
+    iterator.set_state(state)
+    with pytest.raises(StateError, match="records of a block is"):
+        iter(mixed.stream(4, shuffle=Blocks(5, 16, 8), seed=3)).set_state(state)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 4])
+def test_a_sampler_of_grain_gives_each_shard_the_rows_of_its_stream(parts: list[Any], shards: int) -> None:
+    pytest.importorskip("grain")
+    from cachelayer.adapters import grain
+
+    options: dict[str, Any] = {"shuffle": Blocks(4, 8, 4), "seed": 1}
+    for shard in range(shards):
+        sampler = grain.Sampler(parts[1], shard=(shard, shards), remainder="drop", **options)
+        mine = [sampler[index].record_key for index in range(shard, 41 // shards * shards, shards)]
+        assert mine == list(parts[1].stream(shard=(shard, shards), remainder="drop", **options).map(lambda n: n - 1000))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_samplers_of_torch_give_each_shard_the_rows_of_its_stream(parts: list[Any], shards: int) -> None:
+    pytest.importorskip("torch")
+    from cachelayer.adapters import torch
+
+    options: dict[str, Any] = {"shuffle": Blocks(4, 8, 4), "seed": 1}
+    for shard in range(shards):
+        stream = parts[0].stream(8, shard=(shard, shards), **options)
+        batches = torch.BatchSampler(parts[0], 8, shards, shard, drop_last=False, **options)
+        assert list(batches) == [stream.records(step).tolist() for step in range(len(stream))]
+        sampler = torch.Sampler(parts[0], shards, shard, drop_last=False, **options)
+        assert list(sampler) == list(parts[0].stream(shard=(shard, shards), **options))
+
+
+# Statistics.
+
+
+def mean_chi_square(order: Order | BlockOrder, batch: int, classes: int, epochs: int) -> float:
+    """The mean chi-square of the labels of a batch, over records that are sorted by class."""
+    n, found = order.records, []
+    for epoch in range(epochs):
+        labels: NDArray[np.int64] = order(epoch, 0, n) * classes // n
+        steps = labels[: n // batch * batch].reshape(-1, batch)
+        counts = np.stack([(steps == label).sum(axis=1) for label in range(classes)])
+        found.append((((counts - batch / classes) ** 2) / (batch / classes)).sum(axis=0).mean())
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize(
+    ("block", "window", "lanes"),
+    [(16, 1024, 256), (16, 1024, 1024), (50, 256, 256), pytest.param(100, 256, 256, marks=pytest.mark.soak)],
+)
+def test_batches_of_sorted_classes_are_as_mixed_as_exactly_shuffled_ones(block: int, window: int, lanes: int) -> None:
+    n, batch = 100_000, 256
+    exact = mean_chi_square(Order(n, True, 1), batch, 10, 4)
+    assert mean_chi_square(order_of(n, block, window, lanes, 1), batch, 10, 4) <= 1.05 * exact
+
+
+def test_the_records_that_are_left_out_are_others_in_each_epoch() -> None:
+    order = order_of(1000, 16, 64, 32, 1)
+    left = np.concatenate([order(epoch, 960, 1000) for epoch in range(200)])
+    expected = len(left) / 1000
+    statistic = ((np.bincount(left, minlength=1000) - expected) ** 2 / expected).sum()
+    # Records that lie together are left out together, so this varies more than chi-square does.
+    assert statistic < 1000 * 4
