@@ -212,6 +212,26 @@ def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices
     return _walked(records, round_keys(seed, epoch), places.astype(np.uint64))
 
 
+def places(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
+    """Return the place of each record number in the permutation of ``records`` numbers keyed by (seed, epoch)."""
+    if records <= SORTED_UP_TO:
+        order = permuted(records, seed, epoch, 0, records)
+        place_of = np.empty_like(order)
+        place_of[order] = np.arange(records)
+        found: Indices = place_of[numbers]
+        return found
+    keys = round_keys(seed, epoch)
+    bits = (records - 1).bit_length()
+    # The way back of a walk is the walk of the way back.
+    words = _feistel_back(numbers.astype(np.uint64), bits, keys)
+    outside = np.flatnonzero(words >= records)
+    while len(outside):
+        again = _feistel_back(words[outside], bits, keys)
+        words[outside] = again
+        outside = outside[again >= records]
+    return words.view(np.int64)
+
+
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * _BLOCK))
 def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
     """Return one block of a permutation; cached, because the next batch usually lies in it too."""
@@ -311,4 +331,20 @@ def feistel(words: Words, bits: int, keys: tuple[int, ...], tweaks: Words | None
         low, high = high, low
         cut, next_cut = next_cut, cut
     # An even number of rounds: each half has its own width again.
+    return (high << np.uint64(low_bits)) | low
+
+
+def _feistel_back(words: Words, bits: int, keys: tuple[int, ...]) -> Words:
+    """Undo :func:`_feistel`."""
+    low_bits = bits // 2
+    high_bits = bits - low_bits
+    low = words & np.uint64((1 << low_bits) - 1)
+    high = words >> np.uint64(low_bits)
+    for key in reversed(keys):
+        # Undo one round: the halves, and so their widths, change places again.
+        low, high = high, low
+        low_bits, high_bits = high_bits, low_bits
+        mixed = (low + np.uint64(key)) * np.uint64(_M1)
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(_M2)
+        high = high ^ (mixed >> np.uint64(64 - high_bits))
     return (high << np.uint64(low_bits)) | low

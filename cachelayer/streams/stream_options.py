@@ -182,15 +182,15 @@ def warn_of_few_lanes(shards: int, orders: Iterable[Ordering]) -> None:
         )
 
 
-def check_seed(seed: int) -> int:
-    """Return a seed, checked.
+def check_seed(seed: int, name: str = "seed") -> int:
+    """Return a seed, checked; ``name`` is that of the argument, for the message.
 
     Raises:
         InvalidArgumentError, InvalidTypeError: if it is not an integer in [0, 2**64).
     """
-    number = integer("seed", seed, 0)
+    number = integer(name, seed, 0)
     if number >= 1 << 64:
-        raise InvalidArgumentError(f"seed {number}: it must lie in [0, 2**64)")
+        raise InvalidArgumentError(f"{name} {number}: it must lie in [0, 2**64)")
     return number
 
 
