@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import ObjectStore
 from cachelayer.user_warnings import warn
+from cachelayer.versions.temporary_folder import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,22 @@ def staging(
         yield Stage(store.make_folder(folder_name))
         return
     group = None if copies is None else _group(copies, store, dataset_id, attempt)
-    folder = Path(tempfile.mkdtemp(prefix="cachelayer-")) if group is None else group.path("")
-    builder = os.getpid()
+    if group is None:
+        with temporary_folder() as folder:
+            yield Stage(folder, _Uploader(store, folder_name, None))
+        return
+    folder, builder = group.path(""), os.getpid()
     try:
         yield Stage(folder, _Uploader(store, folder_name, group))
     except BaseException:
         if os.getpid() != builder:
             # This is a child that the source forked: the files belong to its parent.
             raise
-        if group is not None and files is not None:
+        if files is not None:
             _remove(folder, files)
         else:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    if group is None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Uploader:

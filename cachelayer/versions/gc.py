@@ -26,6 +26,7 @@ from cachelayer.versions.commit import attempts_named_by, named_attempts
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.snapshot import Deletion, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.temporary_folder import remove_left_over
 from cachelayer.versions.unfinished import Unfinished
 
 GRACE_SECONDS = 24 * 3600.0
@@ -51,6 +52,7 @@ def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = Non
     Returns:
         The attempts that were deleted, as ``<dataset id>/<attempt>``.
     """
+    remove_left_over()
     deleted: list[str] = []
     names = list(filter(paths.is_dataset_id, store.names("")))
     with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:

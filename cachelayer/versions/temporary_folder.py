@@ -1,0 +1,51 @@
+"""Temporary folders that are removed even if the process that made them is killed: the next one removes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cachelayer.errors import StorageError
+from cachelayer.objects.local import storage_error
+from cachelayer.versions import file_lock
+
+_PREFIX = "cachelayer-build-"
+_LOCK = ".lock"
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield an empty folder of this process, and remove it in the end; remove those of killed processes first.
+
+    Raises:
+        StorageError: if it cannot be made.
+    """
+    remove_left_over()
+    folder, maker = Path(tempfile.gettempdir()) / f"{_PREFIX}{uuid.uuid4().hex}", os.getpid()
+    # The lock is there before the folder and after it, so a folder without one belongs to nobody.
+    with file_lock.hold(folder.with_suffix(_LOCK), remove=True):
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise storage_error("make", folder, error) from error
+        try:
+            yield folder
+        finally:
+            # A child that was forked meanwhile leaves it to its parent.
+            if os.getpid() == maker:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_over() -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{_LOCK}"):
+        # Another process may remove it at the same time; another user's is not ours to remove.
+        with suppress(StorageError, OSError):
+            if lock.stat().st_uid == os.getuid() and not file_lock.is_held(lock):
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                lock.unlink()
