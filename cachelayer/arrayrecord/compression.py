@@ -33,6 +33,11 @@ class Compression:
         """The option that ``ArrayRecordWriter`` takes."""
         return "uncompressed" if self.zstd_level is None else f"zstd:{self.zstd_level},window_log:20"
 
+    @property
+    def name(self) -> str | None:
+        """The name by which users choose it."""
+        return None if self.zstd_level is None else f"zstd:{self.zstd_level}"
+
     @classmethod
     def parse(cls, text: str | None) -> Compression:
         """Return the compression that a user names: None or ``"none"``, ``"zstd"``, or ``"zstd:<level>"``.

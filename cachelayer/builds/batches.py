@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from cachelayer.errors import SourceError
 from cachelayer.records.codec import Codec
 from cachelayer.records.column import Column
+from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.tree import Tree
 
 BATCH_NBYTES = 1 << 22
@@ -74,6 +75,21 @@ class Prepared:
 
     def columns(self, codec: Codec) -> list[Column]:  # noqa: ARG002
         return self.prepared
+
+
+@dataclass(frozen=True, eq=False)
+class Framed:
+    """Elements that are encoded already: records of the codec of the source's spec."""
+
+    frames: Frames
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def columns(self, codec: Codec) -> list[Column]:
+        frames = self.frames
+        decoded = codec.decode(RecordBuffer(frames.buffer, frames.starts, frames.lengths))
+        return [column for column in decoded if column is not None]
 
 
 def batch_records(record_nbytes: float) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cachelayer.builds.batches import Batch, Elements, Separable
+from cachelayer.builds.batches import Batch, Elements, Framed, Separable
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
@@ -95,6 +95,9 @@ class Encoder:
         Raises:
             ElementError: for an element that does not fit, with its record number in the source.
         """
+        if isinstance(batch, Framed):
+            self._records += len(batch)
+            return batch.frames
         try:
             frames = self._encoded(batch)
         except ElementError as error:

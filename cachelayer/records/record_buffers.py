@@ -50,6 +50,19 @@ class Frames:
             scatter_rows(buffer, ends[:-1], prefixes)
         return frames
 
+    @classmethod
+    def of(cls, records: Records) -> Frames:
+        """Return frames of stored records, with copies of their bytes."""
+        lengths = records.lengths
+        frames = cls.allocate(lengths)
+        uniform = frames.uniform_nbytes
+        if uniform is not None:
+            frames.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:] = records.slab(0, uniform)
+        else:
+            values = records.ranges(np.zeros(len(lengths), np.int64), lengths)
+            move_ranges(frames.buffer, frames.starts, values, splits_of(lengths)[:-1], lengths)
+        return frames
+
     @property
     def uniform_nbytes(self) -> int | None:
         """The length of every record if all are equal, else None."""
