@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from cachelayer.builds.appending import check_fits
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.sharded_source import Division, divide
+from cachelayer.builds.sharded_source import Division, Staged, divide
 from cachelayer.builds.source import Source, as_source, expected_length
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
 from cachelayer.errors import InvalidArgumentError
@@ -65,7 +65,7 @@ class BuildJob:
         }
         files = files_of(source)
         plan = Plan(decides, identity_of_files(files) if files else identity_of(source), origin)
-        length = how.expected(expected_length(source))
+        length = source.work if isinstance(source, Staged) else how.expected(expected_length(source))
         return cls(source, how if division is None else division.options, division, plan, length, files)
 
 

@@ -16,6 +16,7 @@ from cachelayer.builds.build_shards import Built
 from cachelayer.builds.encode import LeftOut
 from cachelayer.builds.hosts import SharedParts
 from cachelayer.builds.part_task import PartTask
+from cachelayer.builds.sharded_source import Staged, of_version, stages_of
 from cachelayer.engines import Engine
 from cachelayer.errors import SourceError, StorageError
 from cachelayer.objects import paths
@@ -35,10 +36,10 @@ def build_parts(task: PartTask, engine: Engine, progress: Progress, finished: Ma
     Raises:
         CacheLayerError: the error of the first part that failed.
     """
-    missing = [number for number in range(task.parts.count) if number not in finished]
     progress.skip(sum(part.records for part in finished.values()))
     progress.parts(len(finished), task.parts.count)
-    _run(task, engine, progress, iter(missing))
+    for stage in stages_of(task.parts):
+        _run(task, engine, progress, iter([number for number in stage if number not in finished]))
 
 
 def build_together(shared: SharedParts, engine: Engine, progress: Progress) -> None:
@@ -88,12 +89,13 @@ def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
         return finished.get(number) or unfinished.part(task.attempt, number)
 
     with ThreadPoolExecutor(_AT_ONCE, "cachelayer-parts") as threads:
-        found = list(threads.map(of, range(task.parts.count)))
+        found = list(threads.map(of, of_version(task.parts)))
     parts = [part for part in found if part is not None]
     if len(parts) < len(found):
         missing = [number for number, part in enumerate(found) if part is None]
         raise SourceError(f"{len(missing)} of {len(found)} parts were not built, the first of them part {missing[0]}")
-    _refuse_twins(task, parts)
+    if not isinstance(task.parts, Staged):
+        _refuse_twins(task, parts)
     spec = task.options.element_spec
     left_out = [LeftOut(part.left_out, part.elements, part.first_left_out) for part in parts]
     return Built(
@@ -127,7 +129,13 @@ def _are_all_equal(task: PartTask, shard: ShardFile) -> bool:
 
 
 def remove_unnamed_shards(store: ObjectStore, dataset_id: str, attempt: str, shards: Iterable[ShardFile]) -> None:
-    """Remove files of parts that were built twice, after the attempt has published."""
+    """Remove runs, and files of parts that were built twice, after the version is published.
+
+    Args:
+        store, dataset_id: where they are.
+        attempt: the attempt that published it, or one that it took over.
+        shards: the shards of the version.
+    """
     folder = paths.build(dataset_id, attempt)
     named = {Path(name).name for shard in shards for name in (shard.name, paths.index_of(shard.name))}
     with suppress(StorageError):

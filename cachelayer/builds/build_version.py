@@ -32,7 +32,7 @@ from cachelayer.builds.notes import BuildNotes
 from cachelayer.builds.part_task import PartTask
 from cachelayer.builds.resume import Resumption
 from cachelayer.builds.sharded_source import Division
-from cachelayer.builds.source import Source, metadata_of
+from cachelayer.builds.source import Source, metadata_of, provenance_of
 from cachelayer.builds.source_facts import SourceFacts
 from cachelayer.builds.source_identity import refuse_changed
 from cachelayer.builds.staging import Stage, staging
@@ -226,7 +226,9 @@ class Publisher:
         notes.forget()
         if divided:
             # Not earlier: another process that takes this attempt for dead resumes from these files.
-            remove_unnamed_shards(self._store, self._dataset_id, attempt, built.shards)
+            taken = set() if earlier is None else {shard.attempt for shard in earlier.shards}
+            for each in sorted({attempt, *taken}):
+                remove_unnamed_shards(self._store, self._dataset_id, each, built.shards)
         return published
 
     @contextmanager
@@ -318,6 +320,7 @@ class Publisher:
             **self._origin.after_build().to_json(),
             **commit_of(self._origin.source),
             **({} if self._base is not None else self._known_again(job, built)),
+            **provenance_of(job.source),
             "source": job.source.kind,
             "time": now(),
             "duration_s": round(time.monotonic() - started, 3),

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from cachelayer.arguments import integer
 from cachelayer.builds.part_task import PartTask
+from cachelayer.builds.sharded_source import stages_of
 from cachelayer.errors import BuildRevokedError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.versions.attempts import Attempts
 from cachelayer.versions.build_plan_differences import HERE_AND_THERE, differences
@@ -93,6 +94,7 @@ class SharedParts:
         self.records_taken_over = sum(part.records for part in taken_over.values())
         self._attempt = task.attempt
         self._count = task.parts.count
+        self._stages = stages_of(task.parts)
         self._unfinished = Unfinished(task.store, task.dataset_id, task.version)
         self._attempts = attempts
         self._hosts = hosts
@@ -116,12 +118,16 @@ class SharedParts:
     @property
     def standing(self) -> tuple[int, int]:
         """The number of finished parts when the store was last read, and the number of all parts."""
-        return self._count - len(self._left()), self._count
+        return self._count - sum(map(len, self._missing())), self._count
+
+    def _missing(self) -> list[list[int]]:
+        """Return the parts that are not finished, of each stage."""
+        done = self._standing.finished | self._taken_over
+        return [[number for number in stage if number not in done] for stage in self._stages]
 
     def _left(self) -> list[int]:
-        """Return the parts that are not finished: this host's own first, then those of the hosts after it."""
-        done = self._standing.finished | self._taken_over
-        missing = [number for number in range(self._count) if number not in done]
+        """Return the parts to build next that are not finished: this host's own, then those of the hosts after it."""
+        missing = next((stage for stage in self._missing() if stage), [])
         index, count = self._hosts.index, self._hosts.count
         return sorted(missing, key=lambda number: ((number * count // self._count - index) % count, number))
 

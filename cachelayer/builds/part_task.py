@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_shards import Built, EarlierShards, build
 from cachelayer.builds.compare_source import by_first_record, check_shards, spread
-from cachelayer.builds.sharded_source import Part, Parts, Ranges
+from cachelayer.builds.runs import StoredRuns
+from cachelayer.builds.sharded_source import Part, Parts, Ranges, Staged, stages_of
 from cachelayer.builds.source import Seekable
 from cachelayer.builds.staging import Stage, staging
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError, StorageError
@@ -25,6 +27,8 @@ from cachelayer.versions.unfinished import FinishedPart, Unfinished
 _FILES = 10**4
 _RUNS = 100
 """The most shards of a part, and the most times that a part may be begun: both are encoded in the number of a file."""
+_ONE_SHARD = 1 << 62
+"""Bytes of a shard that no part fills."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class PartTask:
         Raises:
             CacheLayerError: with the number of the first record that differs.
         """
+        if isinstance(self.parts, Staged):
+            return
         # What was left out is not known by its number in the source.
         known = {number: done for number, done in finished.items() if done.shards and not done.left_out}
         if not known:
@@ -123,7 +129,7 @@ class PartTask:
             raise SourceError(
                 f"{self.describe(number)} was begun {run} times but never finished: build with resume=False"
             )
-        part = self.parts.part(number)
+        part = self._part(number)
         built = self._shards_of(part, (number * _RUNS + run) * _FILES)
         left_out = built.left_out
         first = tuple(f"{part.name}: {text}" if part.name else text for text in left_out.first)
@@ -136,10 +142,18 @@ class PartTask:
             self.store.delete(paths.index_of(name))
         return unfinished.part(self.attempt, number) or made
 
+    def _part(self, number: int) -> Part:
+        if isinstance(self.parts, Staged) and 0 < self.parts.runs <= number:
+            return self.parts.made_from(number, _stored_runs(self))
+        return self.parts.part(number)
+
     def _shards_of(self, part: Part, first_file: int) -> Built:
         """Write the shards of a part, the first of them under this number."""
         options, files = replace(self.options, max_records=part.records), range(first_file, first_file + _FILES)
-        with staging(self.store, self.copies, self.dataset_id, self.attempt, files) as stage:
+        copies = self.copies
+        if part.is_run:
+            options, copies = replace(options, compression=Compression(), shard_bytes=_ONE_SHARD), None
+        with staging(self.store, copies, self.dataset_id, self.attempt, files) as stage:
             with _errors_of(part):
                 built = build(
                     part.source, stage, self.attempt, options, current(), first_record=part.first, files=first_file
@@ -155,6 +169,22 @@ class PartTask:
                     "its length is wrong"
                 )
         return built
+
+
+_opened: dict[tuple[str, ...], StoredRuns] = {}
+
+
+def _stored_runs(task: PartTask) -> StoredRuns:
+    """Return the runs of an attempt; the last are kept, because some engines unpickle the task for each part."""
+    key = (task.store.url, task.dataset_id, task.version, task.attempt)
+    found = _opened.get(key)
+    if found is None:
+        runs = stages_of(task.parts)[0]
+        shards = Unfinished(task.store, task.dataset_id, task.version).shards_of(task.attempt, runs)
+        found = StoredRuns(task.store, task.dataset_id, shards)
+        _opened.clear()
+        _opened[key] = found
+    return found
 
 
 @contextmanager

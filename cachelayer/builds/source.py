@@ -110,6 +110,12 @@ def metadata_of(source: Source) -> dict[str, Any]:
     return dict(getattr(source, "metadata", {}))
 
 
+def provenance_of(source: Source) -> dict[str, Any]:
+    """Return what a source says of where its records come from, for the provenance of the version; most say nothing."""
+    # Ask the type first: objects of other libraries may answer to any name.
+    return dict(getattr(source, "provenance", {})) if hasattr(type(source), "provenance") else {}
+
+
 def _returned(function: Callable[[], Any]) -> Any:
     """Return what a function that makes a source returns."""
     try:

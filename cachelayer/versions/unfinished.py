@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -175,6 +175,24 @@ class Unfinished:
             if found != number:
                 raise ValueError(f"it is the note of part {found}")
             return part
+
+    def shards_of(self, attempt: str, numbers: Sequence[int]) -> list[ShardFile]:
+        """Return the shards of finished parts, whether the attempt built them or took them over from another.
+
+        Raises:
+            BuildRevokedError: if one of them is not noted: the attempt was published, or given up, meanwhile.
+        """
+        begun = self.begun(attempt)
+        taken_over = {} if begun is None else begun.parts
+
+        def found(number: int) -> FinishedPart | None:
+            return taken_over.get(number) or self.part(attempt, number)
+
+        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-unfinished") as threads:
+            parts = list(threads.map(found, numbers))
+        if None in parts:
+            raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
+        return [shard for part in parts if part is not None for shard in part.shards]
 
     def begin_part(self, attempt: str, number: int) -> int:
         """Note that this process begins a part, and return how often others have begun it.
