@@ -72,7 +72,7 @@ PUBLIC = [
 ATTRIBUTES = {
     "Storage": (
         "append cache cacheable copy datasets delete derive diff fetch gc history "
-        "submit tag tags untag url verify versions"
+        "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
         "dataset_id dataset_version diff digest element_spec metadata mirror nbytes provenance raw read reference "

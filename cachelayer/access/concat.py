@@ -117,13 +117,18 @@ class JoinedBase(RecordBase):
         member = self.members[index]
         return member.base.record(member.selection.number(number - int(self._splits[index])))
 
-    def records(self, numbers: NDArray[np.int64]) -> Records:
+    def located(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the member of each of these record numbers, and its number there."""
         member_of = np.searchsorted(self._splits, numbers, side="right") - 1
+        return member_of, numbers - self._splits[member_of]
+
+    def records(self, numbers: NDArray[np.int64]) -> Records:
+        member_of, within = self.located(numbers)
         groups = []
         for index in np.unique(member_of).tolist():
             rows = np.flatnonzero(member_of == index)
             member = self.members[index]
-            groups.append((rows, member.base.records(member.selection.take(numbers[rows] - self._splits[index]))))
+            groups.append((rows, member.base.records(member.selection.take(within[rows]))))
         return groups[0][1] if len(groups) == 1 else GroupedRecords(len(numbers), groups)
 
 

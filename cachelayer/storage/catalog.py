@@ -74,6 +74,14 @@ class Catalog:
         snapshot = self._snapshot(reference.dataset_id)
         return self._open(reference.dataset_id, reference.resolve(snapshot))
 
+    def _find(self, log: Log, version: str) -> DataRef[Any] | None:
+        head = log.head()
+        info = head.versions.get(head.tags.get(version, version))
+        try:
+            return None if info is None else self._open(log.dataset_id, info)
+        except VersionNotFoundError:
+            return None
+
     def _open(self, dataset_id: str, info: VersionInfo) -> DataRef[Any]:
         return self._ref(StoredVersion(self._store, dataset_id, info))
 

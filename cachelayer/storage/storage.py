@@ -14,7 +14,7 @@ from cachelayer.builds.build_version import Publisher
 from cachelayer.builds.hosts import Hosts
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import sources_by_split
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, VersionNotFoundError
+from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
@@ -22,8 +22,9 @@ from cachelayer.objects.open_store import open_store
 from cachelayer.protocols import T
 from cachelayer.provenance.origin import Origin, checked_record
 from cachelayer.storage.cacheable import Cacheable, cacheable
+from cachelayer.storage.rewrite import RewritingCatalog
 from cachelayer.storage.staleness import OnChange, check_source, checked_on_change
-from cachelayer.storage.submit import BuildingCatalog, check_splits, of_splits, origin_of
+from cachelayer.storage.submit import check_splits, of_splits, origin_of
 from cachelayer.storage.version_names import check_version, new_name
 from cachelayer.versions.copy import VersionCopy
 from cachelayer.versions.log import Log
@@ -31,7 +32,7 @@ from cachelayer.versions.reference import Reference, dataset_and_version
 from cachelayer.versions.stored_version import StoredVersion
 
 
-class Storage(BuildingCatalog):
+class Storage(RewritingCatalog):
     """A place for versioned datasets.
 
     Args:
@@ -191,14 +192,6 @@ class Storage(BuildingCatalog):
         if ref.provenance.get("salt") != origin.salt:
             check_source(ref, origin, options, on_change)
         return ref
-
-    def _find(self, log: Log, version: str) -> DataRef[Any] | None:
-        head = log.head()
-        info = head.versions.get(head.tags.get(version, version))
-        try:
-            return None if info is None else self._open(log.dataset_id, info)
-        except VersionNotFoundError:
-            return None
 
     def cacheable(
         self,

@@ -19,6 +19,7 @@ FORKS.set_forkserver_preload(
         "building_child",
         "crash_child",
         "resume_child",
+        "rewrite_child",
         "cachelayer.cli.app",
         "s3fs",
         "gcsfs",

@@ -1,0 +1,211 @@
+"""The records of views as they are stored, for versions that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from cachelayer.access.concat import JoinedBase, JoinedRef, Member
+from cachelayer.access.dataref import DataRef
+from cachelayer.access.record_base import RecordBase
+from cachelayer.access.remote_shards import RemoteShards
+from cachelayer.access.version_records import VersionRecords
+from cachelayer.access.view import View
+from cachelayer.arrayrecord import index
+from cachelayer.errors import CorruptionError, InvalidTypeError
+from cachelayer.locks import cached_property
+from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
+from cachelayer.records.codec import Codec, TypedCodec, codec_for
+from cachelayer.records.memory import Ints
+from cachelayer.records.pruned_spec import pruned
+from cachelayer.records.record_buffers import Frames
+from cachelayer.records.selection import Selection
+from cachelayer.records.tree import Tree
+from cachelayer.versions.stored_version import StoredVersion
+
+_SAMPLED = 64
+_LARGE_SHARD = 4 << 20
+"""From this size on, the padding of a shard says little about the size of its records."""
+_RECORD_OVERHEAD = 53
+"""About the bytes that a record takes in an ArrayRecord file besides its own."""
+
+
+class StoredRecords:
+    """The records of a version, a view of one, or of several that were concatenated. Thread-safe and picklable.
+
+    Args:
+        base: where they come from.
+        selection: which of them, in order.
+        digest: the digest of them.
+        fields: the fields that they keep; None to copy them as they are.
+        reads_copies: whether to read local copies of remote shards, if all of them are there.
+    """
+
+    def __init__(
+        self, base: RecordBase, selection: Selection, digest: str, fields: Sequence[str] | None, *, reads_copies: bool
+    ) -> None:
+        self._base = base
+        self._selection = selection
+        self.digest = digest
+        self._fields = fields
+        self._reads_copies = reads_copies
+
+    @classmethod
+    def of(cls, view: Any, fields: Sequence[str] | None, *, reads_copies: bool) -> Self:
+        """Return the stored records of a view.
+
+        Raises:
+            InvalidTypeError: if it is not a DataRef, or a concatenation of DataRefs.
+            InvalidArgumentError: if there is no such field.
+        """
+        if not isinstance(view, DataRef | JoinedRef):
+            hint = ": cache it first, with storage.cache()" if isinstance(view, View) else ""
+            raise InvalidTypeError(f"a {type(view).__name__} has no stored records{hint}")
+        base = _without_copies(view._base.stored(), reads_copies=reads_copies)
+        made = cls(base, view._selection, view.digest, fields, reads_copies=reads_copies)
+        if fields is not None:
+            # Raise now if there is no such field.
+            _ = made.element_spec
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._base, self._selection, self.digest, self._fields, self._reads_copies)
+
+    def __len__(self) -> int:
+        return len(self._selection)
+
+    @property
+    def versions(self) -> list[StoredVersion]:
+        """The versions that they come from."""
+        return [base.version for base in _versions(self._base)]
+
+    @cached_property
+    def is_local(self) -> bool:
+        """Whether records at any place can be read without a request."""
+        return all(_is_local(base, reads_copies=self._reads_copies) for base in _versions(self._base))
+
+    @cached_property
+    def compression(self) -> str:
+        """How the first shard is compressed: ``none`` or ``zstd``."""
+        return next((found for version in self.versions if (found := _compression(version)) is not None), "none")
+
+    @cached_property
+    def _pruned(self) -> tuple[Tree, list[int]] | None:
+        return None if self._fields is None else pruned(self._base.codec.spec, self._fields)
+
+    @cached_property
+    def _codec(self) -> Codec | None:
+        """The codec of the records if they keep only some fields."""
+        return None if self._pruned is None else codec_for(self._pruned[0])
+
+    @property
+    def element_spec(self) -> Tree:
+        """The spec of the records that :meth:`frames` returns."""
+        return self._base.codec.spec if self._pruned is None else self._pruned[0]
+
+    @cached_property
+    def fixed_nbytes(self) -> int | None:
+        """The bytes of every record if their spec gives them one size, else None."""
+        codec = codec_for(self.element_spec)
+        return codec.layout.fixed_nbytes if isinstance(codec, TypedCodec) and not codec.layout.variable_count else None
+
+    def mean_nbytes(self) -> float:
+        """Return the mean bytes of a record: of some of them, if it takes reading to know."""
+        if self.fixed_nbytes is not None:
+            return self.fixed_nbytes
+        tables = [version.manifest.shards for version in self.versions]
+        shards, stored = sum(map(len, tables)), sum(table.nbytes for table in tables)
+        are_large = stored >= shards * _LARGE_SHARD > 0
+        if self._fields is None and are_large and all(_compression(version) == "none" for version in self.versions):
+            records = sum(int(table.records.sum()) for table in tables)
+            return max(1.0, stored / records - _RECORD_OVERHEAD)
+        rows = np.unique(np.linspace(0, len(self) - 1, min(_SAMPLED, len(self))).astype(np.int64))
+        return float(self.frames(rows).lengths.mean()) if len(rows) else 1.0
+
+    def where(self, rows: Ints) -> Ints:
+        """Return numbers that grow as the records of these rows lie in their shards."""
+        return _where(self._base, self._selection.take(rows))
+
+    def frames(self, rows: Ints) -> Frames:
+        """Return the records of these rows.
+
+        Raises:
+            CorruptionError: if one is damaged.
+            StorageError: if the store cannot be read.
+            VersionNotFoundError: if the version was deleted, and its files are gone.
+        """
+        numbers = self._selection.take(rows)
+        records = self._base.records(numbers)
+        if self._pruned is None or self._codec is None:
+            return Frames.of(records)
+        try:
+            columns = self._base.codec.decode(records, set(self._pruned[1]))
+        except ValueError as error:
+            raise CorruptionError(f"{self._base.name}: a record does not decode: {error}") from error
+        return self._codec.encode([column for column in columns if column is not None], len(records))
+
+
+def _unpickled(
+    base: RecordBase, selection: Selection, digest: str, fields: Sequence[str] | None, reads_copies: bool
+) -> StoredRecords:
+    return StoredRecords(base, selection, digest, fields, reads_copies=reads_copies)
+
+
+def _versions(base: RecordBase) -> list[VersionRecords]:
+    if isinstance(base, JoinedBase):
+        return [each for member in base.members for each in _versions(member.base)]
+    return [base] if isinstance(base, VersionRecords) else []
+
+
+def _without_copies(base: RecordBase, *, reads_copies: bool) -> RecordBase:
+    """Return records that read no local copies, unless all are there: nobody needs new ones of what is read once."""
+    if isinstance(base, JoinedBase):
+        return JoinedBase(
+            [
+                Member(_without_copies(member.base, reads_copies=reads_copies), member.selection, member.digest)
+                for member in base.members
+            ]
+        )
+    if isinstance(base, VersionRecords):
+        copies = base.copies if _is_local(base, reads_copies=reads_copies) else None
+        # A damaged record must not get a checksum of its own.
+        return replace(base, copies=copies, verify="always")
+    return base
+
+
+def _is_local(base: VersionRecords, *, reads_copies: bool) -> bool:
+    if isinstance(base.version.store, LocalStore):
+        return True
+    shards = base.shards
+    return reads_copies and base.copies is not None and isinstance(shards, RemoteShards) and shards.has_all_copies()
+
+
+def _where(base: RecordBase, numbers: Ints) -> Ints:
+    """Return numbers that grow as records lie in their shards."""
+    if not isinstance(base, JoinedBase):
+        return numbers
+    sizes = np.cumsum([0, *(sum(map(len, _versions(member.base))) for member in base.members)])
+    member_of, within = base.located(numbers)
+    out = np.empty_like(numbers)
+    for number in np.unique(member_of).tolist():
+        rows, member = np.flatnonzero(member_of == number), base.members[number]
+        out[rows] = sizes[number] + _where(member.base, member.selection.take(within[rows]))
+    return out
+
+
+def _compression(version: StoredVersion) -> str | None:
+    """Return how the first shard of a version is compressed; None if it has none."""
+    shards = version.manifest.shards
+    if not len(shards):
+        return None
+    first = shards[0]
+    if first.stats.record_nbytes is not None:
+        return "none"
+    name = paths.index_of(f"{version.dataset_id}/{first.name}")
+    with version.reporting_deletion():
+        (raw,) = version.store.read_ranges([(name, 0, index.HEADER_NBYTES)])
+    return index.decode_header(raw, first.stats.index_nbytes, f"{version.store.url}/{name}").compression

@@ -1,0 +1,490 @@
+"""Versions that are written again: shuffled, compressed or cut otherwise, on any engine, with one result."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import signal
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import fault_proxy
+from forks import FORKS
+from rewrite_child import RECORDS, SEED, SHARD_BYTES, SPEC, cut_off, elements, interrupted, main, small_runs
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Storage
+from cachelayer.engines import Processes
+from cachelayer.objects import paths
+from cachelayer.storage import rewrite
+from cachelayer.streams.order import permuted
+
+ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
+OPTIONS: dict[str, Any] = {"shuffle_seed": SEED, "shard_bytes": SHARD_BYTES, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage with the base v1 and with v2, which is v1 shuffled; nobody changes it."""
+    folder = tmp_path_factory.mktemp("made")
+    storage = Storage(folder)
+    options: Any = {"shard_bytes": 20_000, "description": "numbers", "metadata": {"of": "tests"}}
+    storage.submit(elements(), "d", "v1", element_spec=SPEC, **options)
+    storage.rewrite("d", "v1", "v2", **OPTIONS)
+    return folder
+
+
+@pytest.fixture
+def storage(made: Path, tmp_path: Path) -> Storage:
+    """A copy of that storage."""
+    shutil.copytree(made, tmp_path / "storage")
+    return Storage(tmp_path / "storage")
+
+
+@pytest.fixture(scope="module")
+def expected(made: Path) -> str:
+    """The digest of the shuffled version."""
+    return Storage(made).fetch("d", "v2").digest
+
+
+def files(storage: Storage) -> set[str]:
+    """The files of all attempts."""
+    store = storage._store
+    return {
+        f"{paths.BUILDS}/{attempt}/{name}"
+        for attempt in store.names("d/_builds")
+        for name in store.names(f"d/_builds/{attempt}")
+    }
+
+
+def named(storage: Storage) -> set[str]:
+    """The files that versions need."""
+    found: set[str] = set()
+    for version in storage.versions("d"):
+        base = storage.fetch("d", version)._base.version
+        shards = {shard.name for shard in base.manifest.shards}
+        found |= shards | {paths.index_of(name) for name in shards} | {base.info.manifest}
+        if base.manifest.kept is not None and base.manifest.kept.file is not None:
+            found.add(base.manifest.kept.file)
+    return found
+
+
+def assert_clean(storage: Storage) -> None:
+    """Only what versions need is left."""
+    storage.gc(grace=0.0)
+    assert files(storage) == named(storage)
+    assert not any(storage._store.names(f"d/_unfinished/{each}") for each in storage._store.names("d/_unfinished"))
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether elements are equal, arrays too."""
+    return repr(left) == repr(right)
+
+
+def test_record_i_is_the_one_that_the_first_epoch_has_at_place_i(made: Path) -> None:
+    storage = Storage(made)
+    base, new = storage.fetch("d", "v1"), storage.fetch("d", "v2")
+    assert [element["number"] for element in new] == ORDER.tolist()
+    assert all(same(element, base[int(number)]) for element, number in zip(new, ORDER, strict=True))
+    assert [element["number"] for element in base.stream(shuffle=True, seed=SEED)] == ORDER.tolist()
+    assert new.element_spec == base.element_spec
+    assert storage.verify("d", "v2", progress=False)
+
+
+def test_the_version_keeps_what_was_said_of_the_base_and_names_it(made: Path) -> None:
+    storage = Storage(made)
+    base, new = storage.fetch("d", "v1"), storage.fetch("d", "v2")
+    assert new.metadata == {"of": "tests"}
+    assert new.provenance["description"] == "numbers"
+    assert new.provenance["base"] == {
+        "version": "v1",
+        "digest": base.digest,
+        "records": RECORDS,
+        "references": [base.reference],
+    }
+    assert new.provenance["rewrite"] == {
+        "shuffle_seed": SEED,
+        "compression": None,
+        "shard_bytes": SHARD_BYTES,
+        "fields": None,
+    }
+
+
+class Backwards:
+    """An engine that builds the later parts first, and says nothing of what it built."""
+
+    def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
+        for number in reversed(list(numbers)):
+            task(number)
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"workers": 2}, {"engine": Backwards()}, {"hosts": (1, 2)}, {"resume": False}], ids=str
+)
+@pytest.mark.parametrize("by_runs", [False, True])
+def test_the_digest_is_the_same_however_it_is_built(
+    storage: Storage, expected: str, how: dict[str, Any], by_runs: bool
+) -> None:
+    if by_runs:
+        with small_runs():
+            new = storage.rewrite("d@v1", new="v3", **OPTIONS, **how)
+    else:
+        new = storage.rewrite("d@v1", new="v3", **OPTIONS, **how)
+    assert new.digest == expected
+    assert storage.verify("d", "v3", progress=False)
+    assert files(storage) == named(storage)
+
+
+def test_in_the_order_of_the_base_the_shards_are_those_of_a_build(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    columns = {"x": np.arange(3000).reshape(1000, 3), "y": np.arange(1000, dtype=np.int16)}
+    base = storage.cache(columns, "d", "v1", shard_bytes=9000)
+    again = storage.rewrite("d", base, "v2", shard_bytes=9000, progress=False)
+    assert again.digest == base.digest
+    other = storage.rewrite("d", base, "v3", shard_bytes=20_000, workers=2, progress=False)
+    assert other.digest == storage.cache(columns, "d", "v4", shard_bytes=20_000).digest
+
+
+def test_many_small_shards_become_few(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.cache(elements(5), "d", "v0", element_spec=SPEC)
+    for number in range(6):
+        storage.append("d", f"v{number}", f"v{number + 1}", elements(5))
+    base = storage.derive("d", "v6", "some", keep=slice(1, None, 2))
+    new = storage.rewrite("d", "some", "whole", progress=False)
+    assert (len(base._base.version.manifest.shards), len(new._base.version.manifest.shards)) == (7, 1)
+    assert same(list(new), list(base))
+
+
+def test_compression_is_that_of_the_base_unless_another_is_named(storage: Storage, expected: str) -> None:
+    def kinds(version: str) -> set[str]:
+        ref = storage.fetch("d", version)
+        shards = ref._base.version.manifest.shards
+        return {ref._base.open_shard(number, 0).header.compression for number in range(len(shards))}
+
+    packed = storage.rewrite("d", "v1", "packed", **OPTIONS, compression="zstd:1")
+    assert packed.digest == expected
+    storage.rewrite("d", "packed", "still", progress=False)
+    plain = storage.rewrite("d", "packed", "plain", progress=False, compression=None)
+    with small_runs():
+        by_runs = storage.rewrite("d", "packed", "runs", **OPTIONS)
+    assert [kinds(version) for version in ("v2", "packed", "still", "plain", "runs")] == [
+        {"none"},
+        {"zstd"},
+        {"zstd"},
+        {"none"},
+        {"zstd"},
+    ]
+    assert same(list(plain), list(packed))
+    assert [element["number"] for element in by_runs] == ORDER[ORDER].tolist()
+
+
+def test_only_some_fields_are_kept(storage: Storage) -> None:
+    base = storage.fetch("d", "v1")
+    new = storage.rewrite("d", "v1", "v3", **OPTIONS, fields=["meta/text", "ragged", "meta/text"])
+    assert list(new.element_spec) == ["meta", "ragged"]
+    for element, number in zip(new, ORDER.tolist(), strict=True):
+        assert same(element, {"meta": {"text": base[number]["meta"]["text"]}, "ragged": base[number]["ragged"]})
+    assert storage.rewrite("d", "v1", "v3", **OPTIONS, fields=["ragged", "meta/text"]).digest == new.digest
+    with small_runs():
+        by_runs = storage.rewrite("d", "v1", "v4", **OPTIONS, fields=["meta/text", "ragged"], workers=2)
+    assert by_runs.digest == new.digest
+    assert storage.rewrite("d", "v1", "v5", fields=["meta"], progress=False)[3] == {"meta": base[3]["meta"]}
+
+
+def png() -> bytes:
+    PIL = pytest.importorskip("PIL.Image")
+    buffer = io.BytesIO()
+    PIL.new("RGB", (4, 4), (1, 2, 3)).save(buffer, "png")
+    return buffer.getvalue()
+
+
+Point = namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b"", b"a", b"bc"],
+        [Point(1, "x"), Point(2, None), Point(3, "z")],
+        [({"a": None}, [1.5]), ({"a": np.arange(3)}, [2.5])],
+        [np.float32(1), np.float32(2)],
+    ],
+    ids=["bytes", "namedtuple", "nested", "scalars"],
+)
+def test_elements_of_any_structure_are_copied(tmp_path: Path, values: list[Any]) -> None:
+    storage = Storage(tmp_path)
+    base = storage.cache(values, "d", "v1")
+    order = permuted(len(values), SEED, 0, 0, len(values)).tolist()
+    with small_runs():
+        new = storage.rewrite("d", "v1", "v2", **OPTIONS)
+    assert same(list(new), [base[number] for number in order])
+    assert new.element_spec == base.element_spec
+    with pytest.raises(cachelayer.InvalidArgumentError, match="no field 'q'"):
+        storage.rewrite("d", "v1", "v3", fields=["q"])
+
+
+def test_images_stay_the_files_that_they_are(tmp_path: Path) -> None:
+    storage, file = Storage(tmp_path), png()
+    spec = {"image": cachelayer.ImageSpec(), "label": np.int64}
+    base = storage.cache([{"image": file, "label": 1}], "d", "v1", element_spec=spec)
+    for version, fields in (("v2", None), ("v3", ["image"])):
+        new = storage.rewrite("d", "v1", version, fields=fields, progress=False)
+        assert new.raw()[0]["image"] == file
+        assert np.array_equal(new[0]["image"], base[0]["image"])
+
+
+@pytest.mark.parametrize("by_runs", [False, True])
+def test_views_of_any_storage_are_written(storage: Storage, tmp_path: Path, by_runs: bool) -> None:
+    target, base = Storage(tmp_path / "other"), storage.fetch("d", "v1")
+    random = np.random.default_rng(0)
+    views = {
+        "slice": base[800:100:-3],
+        "repeats": base.select(random.integers(0, RECORDS, 500)),
+        "split": base.split({"a": 0.5, "b": 0.5}, seed=1)["b"],
+        "concat": cachelayer.concat([base[500:], storage.fetch("d", "v2").select(random.permutation(RECORDS)[:300])]),
+    }
+    for name, view in views.items():
+        for seed in (SEED,) if by_runs else (None, SEED):
+            order = np.arange(len(view)) if seed is None else permuted(len(view), SEED, 0, 0, len(view))
+            arguments: dict[str, Any] = {"shuffle_seed": seed, "shard_bytes": 2 * SHARD_BYTES, "progress": False}
+            if by_runs:
+                with small_runs():
+                    new = target.rewrite("d", view, f"{name}-{seed}", **arguments)
+            else:
+                new = target.rewrite("d", view, f"{name}-{seed}", **arguments)
+            assert [each["number"] for each in new] == [each["number"] for each in view.__getitems__(order)]
+
+
+def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) -> None:
+    before = files(storage)
+    assert storage.rewrite("d", "v1", "v2", **OPTIONS).digest == expected
+    assert storage.rewrite("d", storage.fetch("d", "v1"), "v2", **OPTIONS, workers=3, hosts=(0, 2)).digest == expected
+    assert files(storage) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"shuffle_seed": 8}, cachelayer.AlreadyExistsError, "shuffle_seed was 7 and is 8"),
+        ({"compression": "zstd"}, cachelayer.AlreadyExistsError, "compression was None and is 'zstd:3'"),
+        ({"base": "other"}, cachelayer.AlreadyExistsError, "it was made of v1"),
+        ({"new": "other"}, cachelayer.AlreadyExistsError, "no rewrite made it"),
+        ({"new": "tagged"}, cachelayer.AlreadyExistsError, "no rewrite made it"),
+        ({"new": "v1"}, cachelayer.InvalidArgumentError, "under its own name"),
+        ({"new": "latest"}, cachelayer.InvalidNameError, "latest"),
+        ({"new": None}, cachelayer.InvalidNameError, "new"),
+        ({"base": "v9"}, cachelayer.VersionNotFoundError, "v9"),
+        ({"base": None}, cachelayer.InvalidNameError, "base"),
+        ({"base": [1, 2]}, cachelayer.InvalidTypeError, "list has no stored records"),
+        ({"base": cachelayer.wrap([1, 2], identity="x")}, cachelayer.InvalidTypeError, "cache it first"),
+        ({"shuffle_seed": -1}, cachelayer.InvalidArgumentError, "shuffle_seed"),
+        ({"shuffle_seed": 1 << 64}, cachelayer.InvalidArgumentError, "shuffle_seed"),
+        ({"shuffle_seed": True}, cachelayer.InvalidTypeError, "shuffle_seed"),
+        ({"shuffle_seed": "1"}, cachelayer.InvalidTypeError, "shuffle_seed"),
+        ({"fields": ["nothing"]}, cachelayer.InvalidArgumentError, "no field 'nothing'"),
+        ({"fields": ["meta/nothing"]}, cachelayer.InvalidArgumentError, "no field 'meta/nothing'"),
+        ({"fields": ["number/of"]}, cachelayer.InvalidArgumentError, "no field 'number/of'"),
+        ({"fields": []}, cachelayer.InvalidArgumentError, "leaves nothing"),
+        ({"fields": "meta"}, cachelayer.InvalidTypeError, "list of names"),
+        ({"fields": [1]}, cachelayer.InvalidTypeError, "names"),
+        ({"compression": "gzip"}, cachelayer.InvalidArgumentError, "gzip"),
+        ({"shard_bytes": 0}, cachelayer.InvalidArgumentError, "shard_bytes"),
+        ({"workers": 0}, cachelayer.InvalidArgumentError, "workers"),
+        ({"hosts": (2, 2)}, cachelayer.InvalidArgumentError, "hosts"),
+        ({"engine": "spark"}, cachelayer.InvalidArgumentError, "spark"),
+        ({"dataset_id": "d@v1"}, cachelayer.InvalidArgumentError, "names a base"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    storage: Storage, arguments: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    storage.cache([1], "d", "other")
+    storage.tag("d", "v1", "tagged")
+    before = files(storage)
+    with pytest.raises(error, match=match):
+        storage.rewrite(**{"dataset_id": "d", "base": "v1", "new": "v2", **OPTIONS, **arguments})
+    assert files(storage) == before
+
+
+def test_an_empty_version_stays_empty_and_an_empty_view_is_refused(storage: Storage) -> None:
+    storage.cache([], "d", "empty", allow_empty=True)
+    for version, seed in (("e1", None), ("e2", 3)):
+        assert len(storage.rewrite("d", "empty", version, shuffle_seed=seed, progress=False)) == 0
+    with pytest.raises(cachelayer.InvalidArgumentError, match="the view has no records"):
+        storage.rewrite("d", storage.fetch("d", "v1")[:0], "e3")
+
+
+def test_records_may_be_larger_than_a_shard_and_a_run(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    base = storage.cache([bytes([number]) * (40_000 + number) for number in range(6)], "d", "v1")
+    order = permuted(6, SEED, 0, 0, 6).tolist()
+    with small_runs():
+        new = storage.rewrite("d", "v1", "v2", shuffle_seed=SEED, shard_bytes=1000, progress=False)
+    assert list(new) == [base[number] for number in order]
+    assert len(new._base.version.manifest.shards) == 6
+
+
+def test_equal_records_in_several_parts_are_no_mistake(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    base = storage.cache(np.arange(100), "d", "v1")
+    new = storage.rewrite("d", base.select(np.tile(np.arange(100), 3)), "v2", shard_bytes=100 * 80, progress=False)
+    assert [int(number) for number in new] == list(range(100)) * 3
+
+
+@pytest.mark.parametrize("stride", [16, pytest.param(1, marks=pytest.mark.soak)])
+def test_killed_in_either_pass_it_goes_on_and_leaves_nothing(storage: Storage, expected: str, stride: int) -> None:
+    step, killed = 3, 0
+    while True:
+        child = FORKS.Process(target=main, args=(storage.url, "{}", "v3", None, step))
+        child.start()
+        child.join()
+        assert child.exitcode in {0, -signal.SIGKILL}
+        if child.exitcode == 0:
+            break
+        # The next process goes on where this one was killed, so it dies in a later part.
+        killed, step = killed + 1, step + stride
+        if killed > 40:
+            break
+    with small_runs():
+        assert storage.rewrite("d", "v1", "v3", **OPTIONS).digest == expected
+    assert killed > 3
+    assert_clean(storage)
+
+
+def test_an_interrupted_rewrite_takes_over_the_finished_runs(storage: Storage, expected: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(storage, "v3")
+    (attempt,) = storage._store.names("d/_unfinished/v3")
+    finished = [name for name in storage._store.names(f"d/_unfinished/v3/{attempt}") if name.endswith(".json")]
+    assert len(finished) > 2
+    begun: list[int] = []
+
+    class Counts:
+        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
+            for number in numbers:
+                begun.append(number)
+                yield task(number)
+
+    with small_runs():
+        assert storage.rewrite("d", "v1", "v3", **OPTIONS, engine=Counts()).digest == expected
+    assert not {int(name.partition(".")[0]) for name in finished if name != "plan.json"}.intersection(begun)
+    assert files(storage) == named(storage)
+
+
+def join(processes: Sequence[Any]) -> None:
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * len(processes)
+
+
+@pytest.mark.parametrize("hosts", [[None, None], [(0, 2), (1, 2)]], ids=["alone", "hosts"])
+def test_processes_at_once_make_one_version(
+    storage: Storage, expected: str, hosts: list[tuple[int, int] | None]
+) -> None:
+    join([FORKS.Process(target=main, args=(storage.url, "{}", "v3", each)) for each in hosts])
+    assert storage.fetch("d", "v3").digest == expected
+    assert_clean(storage)
+
+
+def test_a_base_that_is_deleted_meanwhile_is_named(storage: Storage) -> None:
+    class Deletes:
+        def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
+            storage.delete("d", "v1", grace=0)
+            # This process may have mapped the shards, which keeps their records; others have not.
+            return Processes(1).run(task, numbers)
+
+    base = Storage(storage.url).fetch("d", "v1")
+    with pytest.raises(cachelayer.VersionNotFoundError, match=r"d@v1 was deleted"):
+        storage.rewrite("d", base, "v3", **OPTIONS, engine=Deletes())
+    assert "v3" not in storage.versions("d")
+
+
+@pytest.mark.parametrize("by_runs", [False, True])
+def test_a_damaged_record_is_not_written_again(storage: Storage, by_runs: bool) -> None:
+    shard = storage.fetch("d", "v1")._base.version.manifest.shards[1]
+    path = Path(storage.url, "d", shard.name)
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"t" * 37) + 5] ^= 1
+    path.write_bytes(raw)
+    with small_runs() if by_runs else nullcontext(), pytest.raises(cachelayer.CorruptionError, match="checksum"):
+        storage.rewrite("d", "v1", "v3", **OPTIONS)
+    assert "v3" not in storage.versions("d")
+
+
+def test_a_full_disk_is_said_and_nothing_is_published(storage: Storage, expected: str) -> None:
+    child = FORKS.Process(target=cut_off, args=(storage.url, "v3", 50_000))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert "v3" not in storage.versions("d")
+    assert storage.rewrite("d", "v1", "v3", **OPTIONS).digest == expected
+    assert_clean(storage)
+
+
+def test_too_little_room_is_said_before_anything_is_written(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(storage.url)._replace(free=100_000)
+    monkeypatch.setattr(rewrite.shutil, "disk_usage", lambda _: usage)
+    before = files(storage)
+    with small_runs(), pytest.raises(cachelayer.StorageError, match=r"the runs beside it takes about .* free"):
+        storage.rewrite("d", "v1", "v3", **OPTIONS)
+    assert files(storage) == before
+
+
+def test_from_store_to_store_it_takes_requests_for_runs_and_not_for_records(
+    gcs: Server, made: Path, expected: str
+) -> None:
+    bucket = new_bucket(gcs)
+    with fault_proxy(gcs.endpoint) as proxy, small_runs():
+        url, options = gcs.url(bucket), gcs.storage_options(proxy.endpoint)
+        remote = Storage(url, storage_options=options, local_cache_bytes=0)
+        Storage(made).copy("d", "v1", remote)
+        proxy.forget()
+        assert remote.rewrite("d", "v1", "v2", **OPTIONS).digest == expected
+        requests = [exchange for exchange in proxy.exchanges() if exchange.range]
+        stored = sum(
+            shard.stats.nbytes + shard.stats.index_nbytes
+            for shard in remote.fetch("d", "v1")._base.version.manifest.shards
+        )
+        manifest = remote.fetch("d", "v2")._base.version.manifest
+        assert len(requests) < RECORDS / 4
+        assert sum(exchange.received for exchange in requests) < 3 * stored
+        assert files(remote) == named(remote)
+        # Two hosts share both passes.
+        join([FORKS.Process(target=main, args=(url, json.dumps(options), "v3", (each, 2))) for each in range(2)])
+        assert remote.fetch("d", "v3").digest == expected
+        assert len(manifest.shards) > 3
+        assert_clean(remote)
+
+
+def test_a_base_that_is_mirrored_is_read_from_its_copies(
+    gcs: Server, made: Path, expected: str, tmp_path: Path
+) -> None:
+    bucket = new_bucket(gcs)
+    with fault_proxy(gcs.endpoint) as proxy:
+        options = gcs.storage_options(proxy.endpoint)
+        remote = Storage(gcs.url(bucket), storage_options=options, local_cache=tmp_path / "copies")
+        Storage(made).copy("d", "v1", remote)
+        remote.fetch("d", "v1").mirror(progress=False)
+        proxy.forget()
+        new = remote.rewrite("d", "v1", "v2", **OPTIONS)
+        assert new.digest == expected
+        # Only the header of an index is read, which tells how the records are compressed.
+        assert [exchange.received for exchange in proxy.exchanges() if exchange.range] == [64]
+        assert files(remote) == named(remote)
