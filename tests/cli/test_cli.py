@@ -34,7 +34,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def test_the_commands_are_those_of_the_plan() -> None:
-    planned = "build import ls log show head sample stats bench verify diff tag cp mirror rm gc doctor demo"
+    planned = "build import ls log show head sample stats bench verify diff tag cp mirror rewrite rm gc doctor demo"
     assert set(planned.split()) <= set(COMMANDS)
 
 

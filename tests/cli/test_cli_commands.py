@@ -191,6 +191,22 @@ def test_cp_keeps_or_changes_the_names(storage: cachelayer.Storage, tmp_path: Pa
     refused("cp", f"{storage.url}/d@v9", other.url)
 
 
+def test_rewrite_shuffles_compresses_and_leaves_fields_out(storage: cachelayer.Storage) -> None:
+    options = ("--shuffle-seed", "3", "--compression", "zstd", "--shard-bytes", "20kB", "--field", "label")
+    made = document("rewrite", f"{storage.url}/d@best[:100]", "mixed", *options)
+    order = [row["label"] for row in storage.fetch("d@best")[:100].stream(shuffle=True, seed=3)]
+    ref = storage.fetch("d@mixed")
+    assert list(ref) == [{"label": label} for label in order]
+    assert (made["version"], made["records"], made["digest"]) == ("mixed", 100, ref.digest)
+    assert document("rewrite", f"{storage.url}/d@best[:100]", "mixed", *options) == made
+    assert "shuffle_seed was 3 and is 4" in refused(
+        "rewrite", f"{storage.url}/d@best[:100]", "mixed", *options, "--shuffle-seed", "4"
+    )
+    assert "no field 'x'" in refused("rewrite", f"{storage.url}/d", "other", "--field", "x")
+    assert "d@mixed: 100 records" in invoke("rewrite", f"{storage.url}/d@v2[:100]", "mixed", *options).stdout
+    assert len(storage.fetch("d", "v1")) == document("rewrite", f"{storage.url}/d@v1", "again")["records"]
+
+
 def test_diff_tells_same_from_different(storage: cachelayer.Storage, tmp_path: Path) -> None:
     invoke("cp", f"{storage.url}/d@v1", tmp_path / "other")
     same = document("diff", f"{storage.url}/d@v1", f"{tmp_path}/other/d")
