@@ -1,0 +1,75 @@
+"""Rewriting a version, shuffled, on a local disk: against caching the same bytes from arrays in memory.
+
+Run: ``python benchmarks/rewrite.py [folder] [GB] [rounds]``. Both bring their files to the disk (fsync), and both are
+given two workers; the build from arrays is measured as it is and by parts. All take turns in one run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import machine, medians, named_folder, peak_mb, table
+
+import cachelayer
+import cachelayer.storage.rewrite
+
+WORKERS = 2
+
+
+def main(folder: Path, gigabytes: float, rounds: int) -> None:
+    """Print the table."""
+    records = int(gigabytes * 1e9 / 3080)
+    arrays = {
+        "image": np.random.default_rng(0).integers(0, 256, (records, 32, 32, 3), dtype=np.uint8),
+        "label": np.arange(records, dtype=np.int64),
+    }
+    storage = cachelayer.Storage(folder / "base")
+    storage.cache(arrays, "images", "v1", progress=False)
+
+    def made(make: Any) -> int:
+        target = cachelayer.Storage(folder / "made")
+        found = len(make(target))
+        shutil.rmtree(folder / "made")
+        return found
+
+    def rewritten(target: cachelayer.Storage) -> Any:
+        base = storage.fetch("images", "v1")
+        return target.rewrite("images", base, "v2", shuffle_seed=0, workers=WORKERS, progress=False)
+
+    def by_runs(target: cachelayer.Storage) -> Any:
+        memory = cachelayer.storage.rewrite._memory_nbytes
+        cachelayer.storage.rewrite._memory_nbytes = lambda: 0
+        try:
+            return rewritten(target)
+        finally:
+            cachelayer.storage.rewrite._memory_nbytes = memory
+
+    contenders = {
+        "storage.cache": lambda: made(lambda to: to.cache(arrays, "images", "v2", workers=WORKERS, progress=False)),
+        "storage.cache, engine='processes'": lambda: made(
+            lambda to: to.cache(arrays, "images", "v2", workers=WORKERS, engine="processes", progress=False)
+        ),
+        "storage.rewrite, shuffled": lambda: made(rewritten),
+        "storage.rewrite, shuffled by way of runs": lambda: made(by_runs),
+    }
+    load = os.getloadavg()[0]
+    rates = medians(contenders, rounds)
+    base = rates["storage.cache"]
+    rows = [(name, f"{rate:,.0f}", f"{rate * 3080 / 1e6:,.0f}", f"{rate / base:.2f}") for name, rate in rates.items()]
+    title = (
+        f"{gigabytes:g} GB in {records:,} records, {WORKERS} workers ({machine()}; load before {load:.1f}, after "
+        f"{os.getloadavg()[0]:.1f}; peak {peak_mb():,.0f} MB)"
+    )
+    print(table(title, ("contender", "records/s", "MB/s", "of storage.cache"), rows))
+
+
+if __name__ == "__main__":
+    size = float(sys.argv[2]) if len(sys.argv) > 2 else 2.0
+    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    with named_folder() as folder:
+        main(folder, size, rounds)
