@@ -403,6 +403,21 @@ def test_processes_at_once_make_one_version(
     assert_clean(storage)
 
 
+@pytest.mark.parametrize("step", [60, 100])
+def test_what_a_dead_host_leaves_is_written_by_the_other(storage: Storage, expected: str, step: int) -> None:
+    dies = FORKS.Process(target=main, args=(storage.url, "{}", "v3", (0, 2), step))
+    other = FORKS.Process(target=main, args=(storage.url, "{}", "v3", (1, 2)))
+    dies.start()
+    other.start()
+    dies.join()
+    other.join()
+    # If the other one was much quicker, there were fewer steps to die at.
+    assert dies.exitcode in {0, -signal.SIGKILL}
+    assert other.exitcode == 0
+    assert storage.fetch("d", "v3").digest == expected
+    assert_clean(storage)
+
+
 def test_a_base_that_is_deleted_meanwhile_is_named(storage: Storage) -> None:
     class Deletes:
         def run(self, task: Callable[[int], Any], numbers: Any) -> Iterator[Any]:
