@@ -22,7 +22,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
-from cachelayer.streams.order import permuted_pieces, places
+from cachelayer.streams.order import permuted_pieces, places_of
 
 _LEAST_RUN, _MOST_RUN = 256 << 20, 1 << 30
 _RANGE_NBYTES = 1 << 20
@@ -217,7 +217,7 @@ class RewriteParts:
 
     def _new_numbers(self, rows: Ints) -> Ints:
         """Return the numbers in the new version of rows of the base."""
-        return rows if self.seed is None else places(self.length, self.seed, 0, rows)
+        return rows if self.seed is None else places_of(self.length, self.seed, 0, rows)
 
     def _stored(self, first: int, stop: int) -> Ints:
         """Return rows of the base in the order in which they are stored."""

@@ -212,7 +212,7 @@ def permuted_at(records: int, seed: int, epoch: int, places: Indices) -> Indices
     return _walked(records, round_keys(seed, epoch), places.astype(np.uint64))
 
 
-def places(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
+def places_of(records: int, seed: int, epoch: int, numbers: Indices) -> Indices:
     """Return the place of each record number in the permutation of ``records`` numbers keyed by (seed, epoch)."""
     if records <= SORTED_UP_TO:
         order = permuted(records, seed, epoch, 0, records)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pages import run_page
 from repository import ROOT
 
-from cachelayer.streams.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, places, round_keys
+from cachelayer.streams.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, places_of, round_keys
 
 DOCS = ROOT / "docs" / "order.md"
 WORDS = st.integers(0, 2**64 - 1)
@@ -162,13 +162,13 @@ def test_a_part_is_the_same_part_of_the_whole(n: int, seed: int, epoch: int, dat
 def test_places_undo_the_order(n: int, seed: int, epoch: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n))
     stop = min(n, start + 5000)
-    assert np.array_equal(places(n, seed, epoch, permuted(n, seed, epoch, start, stop)), np.arange(start, stop))
+    assert np.array_equal(places_of(n, seed, epoch, permuted(n, seed, epoch, start, stop)), np.arange(start, stop))
 
 
 @pytest.mark.parametrize("n", [2**32 + 1, 2**40 - 1, 2**53 + 11])
 def test_places_undo_huge_orders(n: int) -> None:
     for start in (0, n // 2, n - 100):
-        found = places(n, 5, 1, permuted(n, 5, 1, start, start + 100))
+        found = places_of(n, 5, 1, permuted(n, 5, 1, start, start + 100))
         assert np.array_equal(found, np.arange(start, start + 100))
 
 
