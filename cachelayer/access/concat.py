@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.access.record_base import RecordBase
+from cachelayer.access.selected_lengths import selected
+from cachelayer.access.stored_view import StoredView
 from cachelayer.access.view import View
+from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import T
@@ -122,17 +125,21 @@ class JoinedBase(RecordBase):
         member_of = np.searchsorted(self._splits, numbers, side="right") - 1
         return member_of, numbers - self._splits[member_of]
 
-    def records(self, numbers: NDArray[np.int64]) -> Records:
+    def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
         member_of, within = self.located(numbers)
         groups = []
         for index in np.unique(member_of).tolist():
             rows = np.flatnonzero(member_of == index)
             member = self.members[index]
-            groups.append((rows, member.base.records(member.selection.take(within[rows]))))
+            mine = member.selection.take(within[rows])
+            groups.append((rows, member.base.records(mine, in_part=in_part)))
         return groups[0][1] if len(groups) == 1 else GroupedRecords(len(numbers), groups)
 
+    def lengths(self, leaf: int) -> LengthColumn:
+        return JoinedColumn([selected(member.base.lengths(leaf), member.selection) for member in self.members])
 
-class JoinedRef(View[T], Generic[T]):
+
+class JoinedRef(StoredView[T], Generic[T]):
     """Several datasets as one, with the interface of a DataRef. :func:`cachelayer.concat` returns it."""
 
     _base: JoinedBase

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.mirror import Mirrored, mirror
+from cachelayer.access.stored_view import StoredView
 from cachelayer.access.version_records import VersionRecords
-from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import T
 from cachelayer.records.selection import Selection
 from cachelayer.versions.diff import Diff, compare
 
 
-class DataRef(View[T], Generic[T]):
+class DataRef(StoredView[T], Generic[T]):
     """A published version, or a view of some of its records: random access, and streams over it.
 
     :class:`cachelayer.Storage` makes it. Picklable, thread-safe and fork-safe.

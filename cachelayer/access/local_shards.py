@@ -109,8 +109,12 @@ class LocalShards:
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
         return self._open.reader(shard, time.monotonic_ns()).record(number - self._starts[shard])
 
-    def records(self, numbers: Ints) -> Records:
+    def records(self, numbers: Ints, *, in_part: bool = False) -> Records:
         """Return the records of these numbers.
+
+        Args:
+            numbers: the records.
+            in_part: only some of their bytes are needed: do not read the others if that is possible.
 
         Raises:
             CorruptionError: if there is no such record, or one is damaged.
@@ -121,20 +125,22 @@ class LocalShards:
         self._read_ahead.announce(numbers)
         now = time.monotonic_ns()
         if len(self._starts) == 1:
-            return self._open.reader(0, now).records(numbers)
+            return _read(self._open.reader(0, now), numbers, in_part=in_part)
         shard_of = self._shards_of(numbers)
-        gathered = self._open.gathered(shard_of, numbers, now)
+        gathered = self._open.gathered(shard_of, numbers, now, in_part=in_part)
         if gathered is not None:
             return gathered
         order = np.argsort(shard_of, kind="stable")
         shards, firsts = np.unique(shard_of[order], return_index=True)
         readers = self._open.readers(shards.tolist(), now)
-        gathered = self._open.gathered(shard_of, numbers, now)
+        gathered = self._open.gathered(shard_of, numbers, now, in_part=in_part)
         if gathered is not None:
             return gathered
         within = numbers - self._splits[shard_of]
         rows_of = np.split(order, firsts[1:])
-        groups = [(rows, reader.records(within[rows])) for reader, rows in zip(readers, rows_of, strict=True)]
+        groups = [
+            (rows, _read(reader, within[rows], in_part=in_part)) for reader, rows in zip(readers, rows_of, strict=True)
+        ]
         return GroupedRecords(len(numbers), groups)
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
@@ -159,3 +165,7 @@ class LocalShards:
 
     def _no_record(self, number: int) -> CorruptionError:
         return CorruptionError(f"there is no record {number}: the shards hold {len(self)} records")
+
+
+def _read(reader: ShardReader, numbers: Ints, *, in_part: bool) -> Records:
+    return reader.parts(numbers) if in_part else reader.records(numbers)

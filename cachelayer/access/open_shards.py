@@ -9,7 +9,7 @@ import numpy as np
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.address_space import AddressSpace, Epoch, address_space
 from cachelayer.arrayrecord.blocks import to_logical
-from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
+from cachelayer.arrayrecord.places import Places, UniformRecords, VaryingRecords, check_inside
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
@@ -78,13 +78,14 @@ class OpenShards:
             is_full = is_full or not readers[-1].is_mapped
         return readers
 
-    def gathered(self, shard_of: Ints, numbers: Ints, now: int) -> Records | None:
+    def gathered(self, shard_of: Ints, numbers: Ints, now: int, *, in_part: bool = False) -> Records | None:
         """Return records that are read from all their shards together; None if the shards must be read one by one.
 
         Args:
             shard_of: the shard of each record.
             numbers: the number of each record in the version.
             now: when the read began, in nanoseconds of the monotonic clock.
+            in_part: do not read bytes before they are used, if that is possible.
 
         Raises:
             CorruptionError: if a record does not lie within its shard.
@@ -114,18 +115,19 @@ class OpenShards:
         if kind == _UNIFORM:
             check_inside(logical, np.full(len(logical), self._nbytes), self._room[shard_of], name)
             return None
-        return self._by_index(space, epoch, kind, shard_of, numbers, name)
+        located = self._by_index(space, epoch, shard_of, numbers, name)
+        is_plain = _COMPRESSION[kind] == "none"
+        return VaryingRecords(located) if in_part and is_plain else located.records(_COMPRESSION[kind])
 
     def _by_index(
-        self, space: AddressSpace, epoch: Epoch, kind: int, shard_of: Ints, numbers: Ints, name: Callable[[int], str]
-    ) -> Records:
-        """Return records whose positions are read from the mapped indices."""
+        self, space: AddressSpace, epoch: Epoch, shard_of: Ints, numbers: Ints, name: Callable[[int], str]
+    ) -> Places:
+        """Return the stored bytes of records, whose positions are read from the mapped indices."""
         within = numbers - self._splits[shard_of]
         places = self._index[shard_of] + (index.HEADER_NBYTES + within * index.ROW.itemsize)
         rows = space.windows(index.ROW.itemsize)[places].view(index.ROW)
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        located = Places(space, epoch, self._base[shard_of], self._room[shard_of], logical, lengths, name)
-        return located.records(_COMPRESSION[kind])
+        return Places(space, epoch, self._base[shard_of], self._room[shard_of], logical, lengths, name)
 
     def last_used(self) -> tuple[Ints, Ints]:
         """Return the mapped shards and when each was last read; see :class:`Residents`."""

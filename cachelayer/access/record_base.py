@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import ReadingCost
@@ -19,6 +20,7 @@ from cachelayer.records.media import decoding
 from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
+from cachelayer.records.varying_leaves import VaryingLeaves
 
 
 class RecordBase(ABC):
@@ -54,8 +56,21 @@ class RecordBase(ABC):
         """Return one record; the caller may change it."""
 
     @abstractmethod
-    def records(self, numbers: NDArray[np.int64]) -> Records:
-        """Return the records of these numbers, each in [0, len)."""
+    def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
+        """Return the records of these numbers, each in [0, len).
+
+        Args:
+            numbers: the records.
+            in_part: only some of their bytes are needed: do not read the others if that is possible.
+        """
+
+    @abstractmethod
+    def lengths(self, leaf: int) -> LengthColumn:
+        """Return the lengths of the leaf of this number, which is one of ``varying.numbers``.
+
+        Raises:
+            CorruptionError: if they are not what was published.
+        """
 
     @abstractmethod
     def stored(self) -> Self:
@@ -70,6 +85,20 @@ class RecordBase(ABC):
     def element_codec(self) -> Codec:
         """The codec of the elements: it decodes images and audio if ``decodes`` is set."""
         return decoding(self.codec) if self.decodes else self.codec
+
+    @cached_property
+    def varying(self) -> VaryingLeaves:
+        """Reads the leaves of varying length of the records."""
+        return VaryingLeaves(self.codec)
+
+    def leaf_values(
+        self, leaf: int, numbers: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        """Return consecutive values of a leaf of varying length of some records; see :meth:`VaryingLeaves.values`."""
+        try:
+            return self.varying.values(self.records(numbers, in_part=True), leaf, starts, counts)
+        except ValueError as error:
+            self._raise_damage(error, numbers)
 
     @property
     def reading_cost(self) -> ReadingCost:
@@ -97,7 +126,8 @@ class RecordBase(ABC):
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            batch = self.element_codec.batch(self.element_codec.decode(self.records(numbers), chosen))
+            records = self.records(numbers, in_part=chosen is not None)
+            batch = self.element_codec.batch(self.element_codec.decode(records, chosen))
         except ValueError as error:
             self._raise_damage(error, numbers)
         return batch if names is None else {name: batch[name] for name in self.element_spec if name in names}

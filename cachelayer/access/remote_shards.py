@@ -130,13 +130,19 @@ class RemoteShards:
         records = self.records(np.array([number]))
         return bytearray(records.ranges(np.zeros(1, np.int64), records.lengths).data)
 
-    def records(self, numbers: Ints) -> Records:
-        """Return the records of these numbers, each less than ``len(self)``."""
+    def records(self, numbers: Ints, *, in_part: bool = False) -> Records:
+        """Return the records of these numbers, each less than ``len(self)``.
+
+        Args:
+            numbers: the records.
+            in_part: only some of their bytes are needed: do not read the others of local copies. Over the network
+                records are read whole, because their checksums cover all of their bytes.
+        """
         if len(numbers) == 0:
             return RecordBuffer.of([])
         if self._all_local:
             try:
-                return self._local.records(numbers)
+                return self._local.records(numbers, in_part=in_part)
             except _UNREADABLE:
                 pass
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

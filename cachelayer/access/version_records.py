@@ -14,6 +14,8 @@ from cachelayer.access.cached_shards import CachedShards
 from cachelayer.access.local_shards import LocalShards
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
+from cachelayer.access.version_lengths import VersionLengths
+from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.locks import cached_property
@@ -115,8 +117,15 @@ class VersionRecords(RecordBase):
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)
 
-    def records(self, numbers: NDArray[np.int64]) -> Records:
-        return self.shards.records(numbers)
+    def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
+        return self.shards.records(numbers, in_part=in_part)
+
+    @cached_property
+    def _lengths(self) -> VersionLengths:
+        return VersionLengths(self.version, self.varying, self.verify, self.records)
+
+    def lengths(self, leaf: int) -> LengthColumn:
+        return self._lengths.column(leaf)
 
 
 class _Objects(dict[int, ShardObject]):

@@ -125,8 +125,8 @@ class LengthPages(Protocol):
             CorruptionError: if those of a page do not add up to what the table of its shard says.
         """
 
-    def values(self, shard: int) -> NDArray[np.uint32]:
-        """Return all lengths of a shard, read-only."""
+    def values(self, shards: Sequence[int]) -> list[NDArray[np.uint32]]:
+        """Return all lengths of each of these shards, read-only."""
 
 
 class StoredColumn(LengthColumn):
@@ -152,18 +152,19 @@ class StoredColumn(LengthColumn):
 
     def values(self) -> NDArray[np.uint32]:
         filled = np.flatnonzero(np.diff(self._records)).tolist()
-        if len(filled) != 1:
-            found = np.concatenate([*(self._pages.values(shard) for shard in filled), np.empty(0, LENGTH)])
-            found.setflags(write=False)
-            return found
-        return self._pages.values(filled[0])
+        if len(filled) == 1:
+            return self._pages.values(filled)[0]
+        found = np.concatenate([*self._pages.values(filled), np.empty(0, LENGTH)])
+        found.setflags(write=False)
+        return found
 
     def _take(self, numbers: Ints) -> Ints:
         shard_of = self._records.searchsorted(numbers, side="right") - 1
         return self._pages.take(shard_of, numbers - self._records[shard_of])
 
     def _prefixes(self, numbers: Ints) -> Ints:
-        shard_of = np.minimum(self._records.searchsorted(numbers, side="right") - 1, len(self._records) - 1)
+        # The number of all records has a shard of its own here, after the last, and is its first.
+        shard_of = self._records.searchsorted(numbers, side="right") - 1
         within = numbers - self._records[shard_of]
         prefixes: Ints = self._totals[shard_of]
         inside = np.flatnonzero(within)
@@ -211,7 +212,9 @@ class StoredColumn(LengthColumn):
 
 def grouped(shard_of: Ints) -> tuple[list[int], list[Ints]]:
     """Return the different shards, and the rows of each."""
-    if len(shard_of) and (shard_of == shard_of[0]).all():
+    if len(shard_of) == 0:
+        return [], []
+    if (shard_of == shard_of[0]).all():
         return [int(shard_of[0])], [np.arange(len(shard_of))]
     order = np.argsort(shard_of, kind="stable")
     shards, firsts = np.unique(shard_of[order], return_index=True)
@@ -222,45 +225,42 @@ def _pieces_of(rows: Ints) -> Iterator[Ints]:
     return (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
 
 
-@dataclass(frozen=True, eq=False)
 class _Slice(LengthColumn):
-    """Consecutive records of another column: ``records`` of them, from ``start`` on."""
+    """Consecutive records of another column.
 
-    column: LengthColumn
-    start: int
-    records: int
+    Args:
+        column: the other column.
+        start, records: the first record there, and their number.
+    """
 
-    def __post_init__(self) -> None:
-        ends = np.array([self.start, self.start + self.records])
-        begin, end = self.column.prefixes(ends).tolist()
-        object.__setattr__(self, "_begin", begin)
-        object.__setattr__(self, "_total", end - begin)
-
-    _begin: int = 0
-    _total: int = 0
+    def __init__(self, column: LengthColumn, start: int, records: int) -> None:
+        self._column = column
+        self._start, self._records = start, records
+        self._begin, end = column.prefixes(np.array([start, start + records])).tolist()
+        self._total = end - self._begin
 
     def __len__(self) -> int:
-        return self.records
+        return self._records
 
     @property
     def total(self) -> int:
         return self._total
 
     def slice(self, start: int, stop: int) -> LengthColumn:
-        return self.column.slice(self.start + start, self.start + stop)
+        return self._column.slice(self._start + start, self._start + stop)
 
     def values(self) -> NDArray[np.uint32]:
-        return self.column.values()[self.start : self.start + self.records]
+        return self._column.values()[self._start : self._start + self._records]
 
     def _take(self, numbers: Ints) -> Ints:
-        return self.column._take(numbers + self.start)
+        return self._column._take(numbers + self._start)
 
     def _prefixes(self, numbers: Ints) -> Ints:
-        return self.column._prefixes(numbers + self.start) - self._begin
+        return self._column._prefixes(numbers + self._start) - self._begin
 
     def _locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
-        numbers, places = self.column._locate(offsets + (self._begin + self.start * extra), extra)
-        return numbers - self.start, places
+        numbers, places = self._column._locate(offsets + (self._begin + self._start * extra), extra)
+        return numbers - self._start, places
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,9 +127,7 @@ def encode(lengths: NDArray[np.integer]) -> bytes:
         directory.append(google_crc32c.value(table))
     begin, end = HEADER_NBYTES, layout.head_nbytes
     raw[begin:end] = np.array(directory, _CHECKSUM).tobytes().ljust(end - begin, b"\0")
-    head = _HEADER.pack(
-        _MAGIC, _VERSION, leaves, records, bytes(32), google_crc32c.value(bytes(raw[begin:end]))
-    )
+    head = _HEADER.pack(_MAGIC, _VERSION, leaves, records, bytes(32), google_crc32c.value(bytes(raw[begin:end])))
     raw[:HEADER_NBYTES] = head + struct.pack("<I", google_crc32c.value(head))
     return bytes(raw)
 
@@ -170,7 +168,9 @@ def decode_head(raw: bytes, layout: Layout, checksum: int, name: str) -> list[in
     if magic != _MAGIC:
         raise FormatError(f"{name}: not a file of lengths of cachelayer")
     if version > _VERSION:
-        raise FormatError(f"{name}: lengths of version {version}; this release reads up to {_VERSION}: update cachelayer")
+        raise FormatError(
+            f"{name}: lengths of version {version}; this release reads up to {_VERSION}: update cachelayer"
+        )
     if header_checksum(raw) != google_crc32c.value(raw[: _HEADER.size]):
         raise CorruptionError(f"{name}: the header does not match its checksum")
     if header_checksum(raw) != checksum or (records, leaves) != (layout.records, layout.leaves):

@@ -15,7 +15,7 @@ import numpy as np
 from cachelayer.arrayrecord.address_space import NoRoomError, Slot, address_space
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, pieces
 from cachelayer.arrayrecord.decompress import decompressed
-from cachelayer.arrayrecord.places import Places, UniformRecords, check_inside
+from cachelayer.arrayrecord.places import Places, UniformRecords, VaryingRecords, check_inside
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_rows, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
@@ -250,6 +250,17 @@ class MappedFile:
             return Places(slot.space, slot, slot.start, self.room, logical, lengths, name).records(compression)
         stored = RecordBuffer.packed(self.ranges(logical, lengths, name), lengths)
         return stored if compression == "none" else decompressed([(np.arange(len(stored)), stored)], name)
+
+    def parts(self, logical: Ints, lengths: Ints, compression: str, name: Callable[[int], str]) -> Records:
+        """Return the records of :meth:`records`; if that is possible, read only those of their bytes that are used.
+
+        Raises:
+            CorruptionError: as :meth:`records` does.
+        """
+        slot = self.slot
+        if slot is None or compression != "none":
+            return self.records(logical, lengths, compression, name)
+        return VaryingRecords(Places(slot.space, slot, slot.start, self.room, logical, lengths, name))
 
     def _read(self, logical: Ints, lengths: Ints) -> Bytes:
         """Return a copy of ranges that lie in the file, read by system calls."""

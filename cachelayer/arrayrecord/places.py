@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,42 @@ class Places:
         base = self.base if isinstance(self.base, int) else self.base[rows][owner]
         move_ranges(out, splits[owner] + within, self.space.memory, position + base, length)
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class VaryingRecords:
+    """Uncompressed records of any sizes in mapped files. Only those of their bytes are read that are asked for.
+
+    Args:
+        places: the records.
+    """
+
+    places: Places
+
+    def __len__(self) -> int:
+        return len(self.places.lengths)
+
+    @property
+    def lengths(self) -> Ints:
+        return self.places.lengths
+
+    @property
+    def uniform_nbytes(self) -> None:
+        return None
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        rows = len(self)
+        return self.ranges(np.full(rows, offset), np.full(rows, nbytes)).reshape(rows, nbytes)
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        slab = self.slab(offset, nbytes)
+        return [slab[row : row + rows].copy() for row in range(0, len(slab), rows)]
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        wrong = outside(starts, lengths, self.lengths)
+        if wrong.any():
+            raise CorruptionError(f"{self.places.name(int(wrong.argmax()))} is shorter than its parts")
+        return replace(self.places, logical=self.places.logical + starts, lengths=lengths).ranges()
 
 
 @dataclass(frozen=True, eq=False)

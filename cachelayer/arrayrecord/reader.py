@@ -224,13 +224,22 @@ class ShardReader:
         records = self._read(numbers)
         return self._check(records, numbers) if self._always else records
 
-    def _read(self, numbers: Ints) -> Records:
+    def parts(self, numbers: Ints) -> Records:
+        """Return the records of :meth:`records`; if that is possible, read only those of their bytes that are used.
+
+        Raises:
+            CorruptionError: as :meth:`records` does.
+        """
+        return self.records(numbers) if self._always else self._read(numbers, in_part=True)
+
+    def _read(self, numbers: Ints, *, in_part: bool = False) -> Records:
         def name(row: int) -> str:
             return self._name(int(numbers[row]))
 
         if self._stride is not None:
             return self._mapped.uniform(self._first + numbers * self._stride, self._length, name)
-        return self._mapped.records(*self.where(numbers), self.header.compression, name)
+        read = self._mapped.parts if in_part else self._mapped.records
+        return read(*self.where(numbers), self.header.compression, name)
 
     def _name(self, number: int) -> str:
         return f"{self._mapped.path}: record {number} of the shard"

@@ -1,4 +1,4 @@
-"""Write one shard: an ArrayRecord file and its index, both flushed to disk before anything names them."""
+"""Write one shard: an ArrayRecord file, its index and its lengths, all flushed to disk before anything names them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index, varints
+from cachelayer.arrayrecord import lengths as lengths_file
 from cachelayer.arrayrecord.blocks import to_logical, to_position
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import StorageError
 from cachelayer.records.memory import Ints
-from cachelayer.records.record_buffers import Frames
+from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.shard_digest import ShardDigest
+from cachelayer.records.varying_leaves import VaryingLeaves
 
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
@@ -41,6 +44,9 @@ class ShardStats:
         index_crc32c: the checksum of the header of its index; the header holds the checksum of the rows.
         record_nbytes, first_position: the bytes of every record and the position of record 0, if all have one size and
             are not compressed, so that places follow by arithmetic; else None.
+        lengths_crc32c: the checksum of the header of its file of lengths, which covers the whole file; None if it has
+            no such file.
+        length_totals: for each leaf of varying length, the sum of its lengths; None if it has no file of lengths.
     """
 
     records: int
@@ -51,6 +57,17 @@ class ShardStats:
     index_crc32c: int
     record_nbytes: int | None = None
     first_position: int | None = None
+    lengths_crc32c: int | None = None
+    length_totals: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.length_totals is not None:
+            object.__setattr__(self, "length_totals", tuple(self.length_totals))
+
+    @property
+    def lengths_layout(self) -> lengths_file.Layout | None:
+        """Where everything lies in its file of lengths; None if it has no such file."""
+        return None if self.length_totals is None else lengths_file.Layout(self.records, len(self.length_totals))
 
 
 class ShardWriter:
@@ -60,14 +77,26 @@ class ShardWriter:
         path: the file to write.
         index_path: the index to write when the shard is finished.
         compression: how records are stored.
+        lengths_path: the file of lengths to write then, if there are leaves of varying length.
+        varying: reads the lengths of these leaves; None for no file of lengths.
     """
 
-    def __init__(self, path: Path, index_path: Path, compression: Compression) -> None:
+    def __init__(
+        self,
+        path: Path,
+        index_path: Path,
+        compression: Compression,
+        lengths_path: Path | None = None,
+        varying: VaryingLeaves | None = None,
+    ) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
         self.path = path
         self.index_path = index_path
+        self._lengths_path = lengths_path
+        self._varying = varying
         self._compression = compression
+        self._leaf_lengths: list[NDArray[np.uint32]] = []
         self._digest = ShardDigest()
         self._lengths: list[Ints] = []
         self._checksums: list[Ints] = []
@@ -88,6 +117,9 @@ class ShardWriter:
             StorageError: if the disk is full or fails.
         """
         records = frames.to_list()
+        if self._varying is not None:
+            stored = RecordBuffer(frames.buffer, frames.starts, frames.lengths)
+            self._leaf_lengths.append(self._varying.lengths(stored).astype(lengths_file.LENGTH))
         self._lengths.append(frames.lengths)
         self._checksums.append(np.fromiter(map(google_crc32c.value, records), np.int64, len(records)))
         write = self._writer.write
@@ -144,6 +176,7 @@ class ShardWriter:
             _write_durably(self.index_path, encoded)
         except OSError as error:
             raise StorageError(f"cannot write {self.index_path}: {error}") from error
+        lengths_crc32c, length_totals = self._write_lengths()
         return ShardStats(
             records=len(lengths),
             nbytes=mapped.nbytes,
@@ -153,7 +186,22 @@ class ShardWriter:
             index_crc32c=index.header_checksum(encoded),
             record_nbytes=header.record_nbytes,
             first_position=None if header.record_nbytes is None else header.first_position,
+            lengths_crc32c=lengths_crc32c,
+            length_totals=length_totals,
         )
+
+    def _write_lengths(self) -> tuple[int | None, tuple[int, ...] | None]:
+        """Write the file of lengths; return the checksum of its header, and the sum of the lengths of each leaf."""
+        if self._varying is None or self._lengths_path is None or not self._varying.numbers:
+            return None, None
+        none = np.empty((0, len(self._varying.numbers)), lengths_file.LENGTH)
+        lengths = np.concatenate([none, *self._leaf_lengths])
+        encoded = lengths_file.encode(lengths)
+        try:
+            _write_durably(self._lengths_path, encoded)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._lengths_path}: {error}") from error
+        return lengths_file.header_checksum(encoded), tuple(lengths.sum(axis=0, dtype=np.int64).tolist())
 
 
 def file_checksum(path: Path, start: int = 0) -> int:

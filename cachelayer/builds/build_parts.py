@@ -137,7 +137,7 @@ def remove_unnamed_shards(store: ObjectStore, dataset_id: str, attempt: str, sha
         shards: the shards of the version.
     """
     folder = paths.build(dataset_id, attempt)
-    named = {Path(name).name for shard in shards for name in (shard.name, paths.index_of(shard.name))}
+    named = {Path(name).name for shard in shards for name in shard.files}
     with suppress(StorageError):
         for name in store.names(folder):
             if name.startswith("shard-") and name not in named:

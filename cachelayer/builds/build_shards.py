@@ -132,7 +132,9 @@ def build(
     if notes is not None:
         notes.expect_shards(spec)
     progress.skip(start)
-    shards = Shards(stage.folder, attempt, options.compression, options.shard_bytes, earlier.shards, first_shard, files)
+    shards = Shards(
+        stage.folder, attempt, spec, options.compression, options.shard_bytes, earlier.shards, first_shard, files
+    )
     uploads = Uploads(stage.uploader, notes, options.shard_bytes)
     with ExitStack() as stack:
         pipeline: ShardPipeline | WritingProcess

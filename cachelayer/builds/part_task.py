@@ -17,7 +17,6 @@ from cachelayer.builds.sharded_source import Part, Parts, Ranges, Staged, stages
 from cachelayer.builds.source import Seekable
 from cachelayer.builds.staging import Stage, staging
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError, StorageError
-from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress, current
@@ -136,10 +135,8 @@ class PartTask:
         made = FinishedPart(tuple(built.shards), built.nullable, left_out.of, left_out.count, first)
         if unfinished.add(self.attempt, number, made):
             return made
-        for shard in made.shards:
-            name = f"{self.dataset_id}/{shard.name}"
-            self.store.delete(name)
-            self.store.delete(paths.index_of(name))
+        for name in (name for shard in made.shards for name in shard.files):
+            self.store.delete(f"{self.dataset_id}/{name}")
         return unfinished.part(self.attempt, number) or made
 
     def _part(self, number: int) -> Part:

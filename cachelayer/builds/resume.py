@@ -127,8 +127,7 @@ class Resumption:
 
     def _remove_others(self, attempt: str, kept: Finished) -> None:
         """Remove what an attempt was writing when it was interrupted."""
-        whole = {shard.name for shard in kept.shards}
-        whole |= {paths.index_of(name) for name in whole}
+        whole = {name for shard in kept.shards for name in shard.files}
         folder = paths.build(self._dataset_id, attempt)
         for name in self._store.names(folder):
             if f"{paths.BUILDS}/{attempt}/{name}" not in whole:
@@ -182,9 +181,8 @@ class Resumption:
         """Return the parts that have all their shards in the store."""
 
         def is_there(shard: ShardFile) -> bool:
-            name = f"{self._dataset_id}/{shard.name}"
-            sizes = (self._store.size(name), self._store.size(paths.index_of(name)))
-            return sizes == (shard.stats.nbytes, shard.stats.index_nbytes)
+            files = shard.files.items()
+            return all(self._store.size(f"{self._dataset_id}/{name}") == nbytes for name, nbytes in files)
 
         with ThreadPoolExecutor(_AT_ONCE, "cachelayer-resume") as threads:
             found = {

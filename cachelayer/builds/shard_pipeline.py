@@ -16,8 +16,11 @@ from cachelayer.builds.uploads import Uploads
 from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.objects import paths
 from cachelayer.progress.meter import Progress
+from cachelayer.records.codec import codec_for
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.shard_digest import ShardDigest
+from cachelayer.records.tree import Tree
+from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.shard_table import ShardFile
 
 _BATCHES_IN_FLIGHT = 4
@@ -30,6 +33,7 @@ class Shards:
     Args:
         folder: the folder that they are written to.
         attempt: the build attempt that the folder belongs to.
+        spec: the spec of the elements.
         compression, shard_bytes: options of the build.
         earlier: existing shards by number; their records are compared instead of written.
         first: the number of the shard that begins with the first record.
@@ -38,6 +42,7 @@ class Shards:
 
     folder: Path
     attempt: str
+    spec: Tree
     compression: Compression
     shard_bytes: int
     earlier: Mapping[int, ShardFile]
@@ -68,6 +73,7 @@ class ShardPipeline:
     def __init__(self, shards: Shards, progress: Progress, uploads: Uploads) -> None:
         self._of = shards
         self._cutter = ShardCutter(shards.shard_bytes)
+        self._varying = VaryingLeaves(codec_for(shards.spec))
         self._progress = progress
         self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
         self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
@@ -114,7 +120,8 @@ class ShardPipeline:
         if number in self._of.earlier:
             return _ShardChecker(self._of.earlier[number], self._records)
         path = self._of.path(number)
-        return ShardWriter(path, Path(paths.index_of(str(path))), self._of.compression)
+        index_path, lengths_path = Path(paths.index_of(str(path))), Path(paths.lengths_of(str(path)))
+        return ShardWriter(path, index_path, self._of.compression, lengths_path, self._varying)
 
     def _finish_shard(self, nullable: frozenset[int]) -> None:
         writer = self._writer

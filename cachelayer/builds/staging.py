@@ -87,7 +87,8 @@ class _Uploader:
         self._one_by_one = threading.Lock()
 
     def upload(self, shard: Path) -> None:
-        files = (shard, Path(paths.index_of(str(shard))))
+        beside = (Path(paths.index_of(str(shard))), Path(paths.lengths_of(str(shard))))
+        files = (shard, *(path for path in beside if path.exists()))
         for path in files:
             if self._group is not None:
                 self._group.keep(path)
@@ -108,7 +109,7 @@ def _group(copies: CacheFolder, store: ObjectStore, dataset_id: str, attempt: st
 
 
 def _remove(folder: Path, files: range) -> None:
-    """Remove the shards of these numbers, and their indices."""
+    """Remove the shards of these numbers, and what is beside them."""
     for path in folder.glob("shard-*"):
         if int(path.stem.removeprefix("shard-")) in files:
             path.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ class Uploader(Protocol):
     """Uploads shards to the store."""
 
     def upload(self, shard: Path) -> None:
-        """Upload a finished shard and the index beside it; called from several threads."""
+        """Upload a finished shard and the files beside it; called from several threads."""
 
 
 class ShardNotes(Protocol):

@@ -8,7 +8,7 @@
     <root>/<dataset id>/_running/<attempt>                the lease of the process that runs this attempt
     <root>/<dataset id>/_unfinished/<version>/<attempt>/  what this attempt has finished so far of the version
     <root>/<dataset id>/_builds/<attempt>/manifest.json
-    <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index
+    <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index, shard-00000.lengths
     <root>/<dataset id>/_builds/<attempt>/kept.i64        which records of its shards a version keeps
 
 Names begin with the dataset's id here and use ``/``; a manifest holds names relative to the dataset.
@@ -120,6 +120,11 @@ def shard(attempt: str, number: int) -> str:
 def index_of(shard_name: str) -> str:
     """Return the index of a shard."""
     return shard_name.removesuffix(".array_record") + ".index"
+
+
+def lengths_of(shard_name: str) -> str:
+    """Return the file of lengths of a shard."""
+    return shard_name.removesuffix(".array_record") + ".lengths"
 
 
 def is_dataset_id(name: str) -> bool:

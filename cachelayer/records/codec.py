@@ -88,8 +88,8 @@ def codec_named(name: str, spec: Tree) -> Codec:
     raise FormatError(f"unknown codec {name!r}: it may need a newer release of cachelayer")
 
 
-class _TreeCodec(ABC):
-    """The base of both codecs: takes elements and batches apart into leaves, and builds them."""
+class TreeCodec(ABC):
+    """The base of all codecs: takes elements and batches apart into leaves, and builds them."""
 
     def __init__(self, spec: Tree) -> None:
         self.spec = spec
@@ -159,7 +159,7 @@ class _TreeCodec(ABC):
         return self._pack(iter(batches))
 
 
-class RawCodec(_TreeCodec):
+class RawCodec(TreeCodec):
     """The codec of plain ``bytes``, which it stores unchanged."""
 
     name = "bytes/1"
@@ -191,7 +191,7 @@ class RawCodec(_TreeCodec):
         return [Column((), (Flat(records.ranges(np.zeros(len(lengths), np.int64), lengths), splits),))]
 
 
-class TypedCodec(_TreeCodec):
+class TypedCodec(TreeCodec):
     """The codec of elements of any spec. It places leaves as :mod:`cachelayer.records.layout` describes."""
 
     name = "typed/1"
@@ -274,7 +274,7 @@ class TypedCodec(_TreeCodec):
         self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
     ) -> list[Column | None]:
         layout, rows = self.layout, len(records)
-        starts, nbytes = self._variable_ranges(records)
+        starts, nbytes = self.variable_ranges(records)
         nulls = self._nulls(records)
         columns: list[Column | None] = [None] * len(self._leaves)
         for index in self._smallest_first:
@@ -303,7 +303,7 @@ class TypedCodec(_TreeCodec):
         parts = records.slabs(offset, nbytes, rows_together(nbytes))
         return [row for part in parts for row in np.ndarray((len(part), *shape), dtype, part)]
 
-    def _variable_ranges(self, records: Records) -> tuple[Ints, Ints]:
+    def variable_ranges(self, records: Records) -> tuple[Ints, Ints]:
         """Return where each variable part of each record begins, and its bytes: int64 of shape ``[rows, parts]``."""
         layout = self.layout
         if not layout.variable_count and records.uniform_nbytes == layout.fixed_nbytes:
@@ -325,6 +325,10 @@ class TypedCodec(_TreeCodec):
             row = wrong[0]
             raise CorruptionError(f"a record of {lengths[row]} bytes says that its parts take {starts[row, -1]} bytes")
         return starts, nbytes
+
+    def variable_dtype(self, leaf: int) -> np.dtype[Any]:
+        """Return the dtype of the first variable part of a leaf."""
+        return self._leaves[leaf].variable[0]
 
     def _nulls(self, records: Records) -> Any:
         if not self._nullable:

@@ -15,12 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.length_pages import check_lengths
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import (
     AlreadyExistsError,
     BuildRevokedError,
     CacheLayerError,
     CorruptionError,
+    FormatError,
     StorageError,
     VersionNotFoundError,
 )
@@ -62,6 +64,8 @@ def files_of(source: StoredVersion) -> Iterator[File]:
     for shard in source.manifest.shards:
         yield File(shard.name, shard.stats.nbytes, _is_shard(shard.stats), shard.stats.records)
         yield File(paths.index_of(shard.name), shard.stats.index_nbytes, _is_index(shard.stats))
+        if shard.stats.lengths_layout is not None:
+            yield File(paths.lengths_of(shard.name), shard.stats.lengths_layout.nbytes, _are_lengths(shard.stats))
     whole, kept = source.manifest, source.manifest.kept
     if kept is not None and kept.file is not None:
         yield File(
@@ -83,6 +87,17 @@ def _is_index(stats: ShardStats) -> Callable[[Path], bool]:
         return right and file_checksum(path, index.HEADER_NBYTES) == index.rows_checksum(header)
 
     return is_right
+
+
+def _are_lengths(stats: ShardStats) -> Callable[[Path], bool]:
+    def are_right(path: Path) -> bool:
+        try:
+            check_lengths(np.fromfile(path, np.uint8), stats, str(path))
+        except (CorruptionError, FormatError):
+            return False
+        return True
+
+    return are_right
 
 
 def _is_selection(base: str, records: int, digest: str) -> Callable[[Path], bool]:

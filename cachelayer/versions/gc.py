@@ -205,17 +205,13 @@ def _delete_unnamed_files(
 def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
     """Yield the files of a version that these attempts wrote."""
     manifest = StoredVersion(store, dataset_id, info).manifest
-    shards = (
-        (shard.name for shard in manifest.shards if shard.attempt in attempts)
-        if (manifest.shards.attempts.intersection(attempts))
-        else ()
-    )
+    shares = manifest.shards.attempts.intersection(attempts)
+    shards = (shard for shard in manifest.shards if shard.attempt in attempts) if shares else ()
     kept = () if manifest.kept is None or manifest.kept.file is None else (manifest.kept.file,)
     for name in (info.manifest, *kept):
         yield f"{dataset_id}/{name}"
-    for name in shards:
+    for name in (name for shard in shards for name in shard.files):
         yield f"{dataset_id}/{name}"
-        yield paths.index_of(f"{dataset_id}/{name}")
 
 
 def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> None:

@@ -21,9 +21,13 @@ from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
+from cachelayer.records.varying_leaves import varying_leaves
 from cachelayer.versions.shard_table import ShardTable
 
-FORMAT = 1
+FORMAT = 2
+"""The newest format."""
+_FORMAT_OF_LENGTHS = 2
+"""The format of a version whose shards have files of lengths; that of the others is 1, which every release reads."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,8 @@ class Manifest:
             data["segments"] = list(self.segments)
         if self.kept is not None:
             data["kept"] = self.kept.to_json()
-        document = {"format": FORMAT, "data": data, "provenance": self.provenance, "token": self.token}
+        number = _FORMAT_OF_LENGTHS if self.shards.has_lengths else 1
+        document = {"format": number, "data": data, "provenance": self.provenance, "token": self.token}
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -170,15 +175,27 @@ class Manifest:
             data = json_values.mapping("data", document["data"])
             shards = ShardTable.from_json(json_values.mapping("shards", data["shards"]))
             records = int(shards.records.sum())
+            spec = spec_json.from_json(data["element_spec"])
+            _check_lengths(shards, spec, document["format"])
             return cls(
                 codec=json_values.text("codec", data["codec"]),
-                element_spec=spec_json.from_json(data["element_spec"]),
+                element_spec=spec,
                 shards=shards,
                 provenance=_provenance(document["provenance"]),
                 token=json_values.text("token", document["token"]),
                 segments=_segments(data.get("segments", []), records),
                 kept=Kept.from_json(json_values.mapping("kept", data["kept"]), records) if "kept" in data else None,
             )
+
+
+def _check_lengths(shards: ShardTable, spec: Tree, number: int) -> None:
+    if not shards.has_lengths:
+        return
+    if number < _FORMAT_OF_LENGTHS:
+        raise ValueError(f"a manifest of format {number} has no lengths")
+    leaves = len(varying_leaves(spec))
+    if leaves != shards.length_leaves:
+        raise ValueError(f"lengths of {shards.length_leaves} leaves: {leaves} leaves of the elements vary in length")
 
 
 def _segments(found: Any, shard_records: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer import json_values
-from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord import index, lengths
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
@@ -25,6 +25,9 @@ _COLUMNS = {
 }
 # Left out if no shard has them: only shards whose records all have one size do.
 _PLACES = {"record_bytes": "record_nbytes", "first_position": "first_position"}
+# Left out if no shard has them: only elements with leaves of varying length have lengths.
+_LENGTHS = {"lengths_crc32c": "lengths_crc32c", "length_totals": "length_totals"}
+_OPTIONAL = _PLACES | _LENGTHS
 _ATTEMPTS, _FILES = "attempts", "files"
 _U32 = 2**32 - 1
 _MOST_IN_ALL = 2.0**62
@@ -48,6 +51,13 @@ class ShardFile:
     def name(self) -> str:
         """Its name, relative to the dataset."""
         return paths.shard(self.attempt, self.number)
+
+    @property
+    def files(self) -> dict[str, int]:
+        """All of its files with their sizes, relative to the dataset: the shard, its index, and its lengths if any."""
+        files = {self.name: self.stats.nbytes, paths.index_of(self.name): self.stats.index_nbytes}
+        layout = self.stats.lengths_layout
+        return files if layout is None else {**files, paths.lengths_of(self.name): layout.nbytes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,20 +146,20 @@ class ShardTable(Sequence[ShardFile]):
 
     def __init__(self, files: _Files, columns: Mapping[str, list[Any]]) -> None:
         self._files = files
-        names = [*_COLUMNS, *(name for name in _PLACES if name in columns)]
+        names = [*_COLUMNS, *(name for name in _OPTIONAL if name in columns)]
         self._columns = {name: columns[name] for name in names}
-        self._stats = {name: (_COLUMNS | _PLACES)[name] for name in names}
-        lengths = {len(column) for column in self._columns.values()}
-        if lengths != {len(files)}:
-            raise ValueError(f"the columns are those of {sorted(lengths)} shards, the files of {len(files)}")
+        self._stats = {name: (_COLUMNS | _OPTIONAL)[name] for name in names}
+        counts = {len(column) for column in self._columns.values()}
+        if counts != {len(files)}:
+            raise ValueError(f"the columns are those of {sorted(counts)} shards, the files of {len(files)}")
         self.records  # noqa: B018 - raises now if a value is not a number
 
     @classmethod
     def of(cls, shards: Iterable[ShardFile]) -> ShardTable:
         """Return a table of these shards."""
         shards = list(shards)
-        columns = {name: [getattr(shard.stats, of) for shard in shards] for name, of in (_COLUMNS | _PLACES).items()}
-        for name in _PLACES:
+        columns = {name: [getattr(shard.stats, of) for shard in shards] for name, of in (_COLUMNS | _OPTIONAL).items()}
+        for name in _OPTIONAL:
             if all(value is None for value in columns[name]):
                 del columns[name]
         return cls(_Files.of((shard.attempt, shard.number) for shard in shards), columns)
@@ -198,6 +208,24 @@ class ShardTable(Sequence[ShardFile]):
         return self._columns["sha256"]
 
     @property
+    def has_lengths(self) -> bool:
+        """True if some shard has a file of lengths."""
+        return "length_totals" in self._columns
+
+    @property
+    def length_leaves(self) -> int:
+        """The number of leaves that have lengths."""
+        return next((len(totals) for totals in self._column("length_totals") if totals is not None), 0)
+
+    def length_totals(self, leaf: int) -> list[int | None]:
+        """Return the sum of the lengths in each shard, or None for shards without a file of lengths.
+
+        Args:
+            leaf: the place of the leaf among those of varying length.
+        """
+        return [None if totals is None else totals[leaf] for totals in self._column("length_totals")]
+
+    @property
     def attempts(self) -> set[str]:
         """The build attempts that wrote them."""
         return set(self._files.attempts)
@@ -231,7 +259,11 @@ def check_stats(stats: ShardStats) -> ShardStats:
     Raises:
         ValueError, TypeError: if no build can.
     """
-    columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _PLACES).items()}
+    columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _OPTIONAL).items()}
+    if stats.length_totals is None and stats.lengths_crc32c is None:
+        columns = {name: column for name, column in columns.items() if name not in _LENGTHS}
+    else:
+        columns["length_totals"] = [stats.length_totals and list(stats.length_totals)]
     _check_columns(columns)
     return stats
 
@@ -253,6 +285,7 @@ def _check_columns(document: Mapping[str, Any]) -> None:
     if records.max(initial=0) > json_values.MOST // 32 or (index_nbytes != index.nbytes_of(records)).any():
         raise ValueError("the size of an index does not match the number of records in its shard")
     _check_places(document, records, nbytes)
+    _check_lengths(document, records)
 
 
 def _check_places(document: Mapping[str, Any], records: NDArray[np.int64], nbytes: NDArray[np.int64]) -> None:
@@ -269,6 +302,29 @@ def _check_places(document: Mapping[str, Any], records: NDArray[np.int64], nbyte
     ends = first.astype(np.float64) + size * records[known].astype(np.float64)
     if (ends > nbytes[known]).any():
         raise ValueError("records of one size reach past the end of their shard")
+
+
+def _check_lengths(document: Mapping[str, Any], records: NDArray[np.int64]) -> None:
+    """Raise if the sums of lengths are not such that records of this number can have."""
+    if not _LENGTHS.keys() & document.keys():
+        return
+    checksums, totals = (json_values.items(name, document[name]) for name in _LENGTHS)
+    known = np.array([total is not None for total in totals], np.bool_)
+    if len({len(checksums), len(totals), len(records)}) != 1 or known.tolist() != [
+        checksum is not None for checksum in checksums
+    ]:
+        raise ValueError("totals and checksums of lengths do not match, or their columns differ in length")
+    _numbers("lengths_crc32c", [each for each in checksums if each is not None], 0, _U32)
+    rows = [json_values.items("length_totals", each) for each in totals if each is not None]
+    if not rows or len({len(row) for row in rows}) > 1 or not rows[0]:
+        raise ValueError("the shards have lengths of different numbers of leaves")
+    sums = _numbers("length_totals", [total for row in rows for total in row], 0, json_values.MOST)
+    sums = sums.reshape(len(rows), -1)
+    # As floats: the largest products and sums overflow int64.
+    if (sums > records[known].astype(np.float64)[:, None] * lengths.MOST).any():
+        raise ValueError("the lengths in a shard add up to more than its records can have")
+    if len(sums) and sums.sum(axis=0, dtype=np.float64).max() >= _MOST_IN_ALL:
+        raise ValueError("the lengths of a leaf add up to too much")
 
 
 def _numbers(name: str, column: list[Any], least: int, most: int) -> NDArray[np.int64]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, VersionNotFoundError
 from cachelayer.locks import cached_property
-from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.selection import Selection
@@ -131,18 +130,15 @@ class StoredVersion:
 
     @contextmanager
     def shard_file(self, number: int) -> Iterator[Path]:
-        """Yield the file of a shard, with its index beside it; if the store is not local, a temporary copy of both."""
+        """Yield the file of a shard, with what is beside it; if the store is not local, a temporary copy of all."""
         shard = self.manifest.shards[number]
-        name = f"{self.dataset_id}/{shard.name}"
         if isinstance(self.store, LocalStore):
-            yield self.store.path(name)
+            yield self.store.path(f"{self.dataset_id}/{shard.name}")
             return
         with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
-            path = Path(folder) / Path(shard.name).name
-            self.store.download(name, path, shard.stats.nbytes)
-            index_path = Path(paths.index_of(str(path)))
-            self.store.download(paths.index_of(name), index_path, shard.stats.index_nbytes)
-            yield path
+            for name, nbytes in shard.files.items():
+                self.store.download(f"{self.dataset_id}/{name}", Path(folder) / Path(name).name, nbytes)
+            yield Path(folder) / Path(shard.name).name
 
 
 def _are_below(numbers: range | NDArray[np.int64], records: int) -> bool:

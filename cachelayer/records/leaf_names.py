@@ -1,0 +1,102 @@
+"""The names by which users choose parts of an element, such as ``"tokens"`` and ``"meta/url"``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.records import tree
+from cachelayer.records.spec import LeafSpec
+from cachelayer.records.tree import Tree
+
+
+def leaf_number(spec: Tree, name: Any) -> int:
+    """Return the number of the leaf of this name.
+
+    Raises:
+        InvalidArgumentError: if there is no such leaf; the message lists those that there are.
+        InvalidTypeError: if the name is not a text.
+    """
+    leaves = _leaves_of(spec, name)
+    if len(leaves) == 1 and name in _names_of_leaves(spec):
+        return leaves[0]
+    raise InvalidArgumentError(f"{name!r} is not a leaf of the elements: {_listed(spec)}")
+
+
+def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:
+    """Return the numbers of all leaves of and below these names, ascending.
+
+    Raises:
+        InvalidArgumentError: if there is no such leaf or structure, or no name.
+        InvalidTypeError: if a name is not a text.
+    """
+    chosen = {number for name in names for number in _leaves_of(spec, name)}
+    if not chosen:
+        raise InvalidArgumentError(f"no fields are named: {_listed(spec)}")
+    return tuple(sorted(chosen))
+
+
+def chosen_spec(spec: Tree, chosen: Collection[int]) -> Tree:
+    """Return the structure of the elements that have only these leaves.
+
+    Raises:
+        InvalidArgumentError: if a tuple or a list would lose some of its items.
+    """
+    if not isinstance(spec, dict):
+        raise InvalidArgumentError(f"fields are keys of dicts, and elements are {tree.describe(spec)}")
+    found = {}
+    first = 0
+    for key, child in spec.items():
+        count = len(tree.leaves(child))
+        mine = {number - first for number in chosen if first <= number < first + count}
+        first += count
+        if mine and len(mine) < count and not isinstance(child, dict):
+            raise InvalidArgumentError(f"{key!r} is {tree.describe(child)}: name it whole, not some of its items")
+        if mine:
+            found[key] = child if len(mine) == count else chosen_spec(child, mine)
+    return found
+
+
+def _leaves_of(spec: Tree, name: Any) -> range:
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"field {name!r} of type {type(name).__name__}: pass a name such as 'tokens' or 'a/b'")
+    found = [leaves for known, leaves in _nodes(spec) if known == name]
+    if len(found) > 1:
+        raise InvalidArgumentError(f"{name!r} names {len(found)} parts of an element: rename a key that holds a '/'")
+    if not found or not found[0]:
+        raise InvalidArgumentError(f"no field {name!r}: {_listed(spec)}")
+    return found[0]
+
+
+def _nodes(spec: Tree, name: str = "", first: int = 0) -> Iterator[tuple[str, range]]:
+    """Yield the name of each node of a spec, and the numbers of the leaves of and below it."""
+    yield name, range(first, first + len(tree.leaves(spec)))
+    if isinstance(spec, LeafSpec):
+        return
+    for step, child in _steps(spec):
+        yield from _nodes(child, f"{name}/{step}" if name else step, first)
+        first += len(tree.leaves(child))
+
+
+def _steps(spec: Tree) -> Iterator[tuple[str, Tree]]:
+    if isinstance(spec, dict):
+        yield from spec.items()
+    elif tree.is_namedtuple(spec):
+        yield from zip(spec._fields, spec, strict=True)
+    elif spec is not None:
+        yield from ((str(number), child) for number, child in enumerate(spec))
+
+
+def _names_of_leaves(spec: Tree, name: str = "") -> list[str]:
+    if isinstance(spec, LeafSpec):
+        return [name]
+    steps = _steps(spec)
+    return [leaf for step, child in steps for leaf in _names_of_leaves(child, f"{name}/{step}" if name else step)]
+
+
+def _listed(spec: Tree) -> str:
+    names = [repr(name) for name in _names_of_leaves(spec)]
+    if names == ["''"]:
+        return "an element is one leaf, which has no name"
+    return f"the leaves are {', '.join(names[:12] + ['...'] * (len(names) > 12)) or 'none'}"

@@ -1,0 +1,122 @@
+"""Leaves of varying length, read from stored records without decoding them: their lengths, and ranges of values.
+
+These are arrays of shape ``[None]``, and single ``bytes`` and ``str``, images and sounds among them. The length of an
+array is the number of its values; that of the others is the number of their bytes, for ``str`` in UTF-8. None has the
+length 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.errors import CorruptionError, InvalidArgumentError
+from cachelayer.records import dtypes, tree
+from cachelayer.records.codec import Codec, TypedCodec
+from cachelayer.records.leaf_names import leaf_number
+from cachelayer.records.memory import Ints
+from cachelayer.records.record_buffers import Records
+from cachelayer.records.spec import ArraySpec, EncodedSpec, LeafSpec
+from cachelayer.records.tree import Tree
+
+
+def varying_leaves(spec: Tree) -> list[int]:
+    """Return the numbers of the leaves that have lengths."""
+    return [number for number, (_, leaf) in enumerate(tree.leaves(spec)) if _varies(leaf)]
+
+
+def _varies(leaf: LeafSpec) -> bool:
+    if not isinstance(leaf, (ArraySpec, EncodedSpec)):
+        return False
+    return leaf.shape == (None,) or (leaf.shape == () and dtypes.is_string(leaf.dtype))
+
+
+def varying_leaf(spec: Tree, name: Any) -> int:
+    """Return the number of the leaf of this name, which must have lengths.
+
+    Raises:
+        InvalidArgumentError: if it does not, or there is no such leaf.
+        InvalidTypeError: if the name is not a text.
+    """
+    number = leaf_number(spec, name)
+    leaf = tree.leaves(spec)[number][1]
+    if not _varies(leaf):
+        raise InvalidArgumentError(
+            f"{name!r} is {leaf.describe()}: only arrays of shape [None], bytes and str have lengths"
+        )
+    return number
+
+
+class VaryingLeaves:
+    """Reads the leaves of varying length of stored records.
+
+    Args:
+        codec: the codec of the records.
+
+    Attributes:
+        numbers: the numbers of these leaves, ascending.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.numbers = varying_leaves(codec.spec)
+        self._codec = codec if isinstance(codec, TypedCodec) else None
+        self._leaves = [leaf for _, leaf in tree.leaves(codec.spec)]
+
+    def lengths(self, records: Records) -> Ints:
+        """Return the lengths of all these leaves: int64 of shape ``[rows, leaves]``.
+
+        Raises:
+            CorruptionError: if a record is shorter than its fixed parts.
+        """
+        if self._codec is None:
+            return records.lengths.astype(np.int64).reshape(-1, 1)
+        layout = self._codec.layout
+        short = np.flatnonzero(records.lengths < layout.fixed_nbytes)
+        if len(short):
+            raise CorruptionError(f"a record of {records.lengths[short[0]]} bytes is shorter than its fixed parts")
+        raw = records.slab(layout.lengths, 4 * layout.variable_count)
+        nbytes = raw.view("<u4").reshape(len(raw), layout.variable_count).astype(np.int64)
+        parts = [layout.variable[number] for number in self.numbers]
+        sizes = np.array([self._codec.variable_dtype(number).itemsize for number in self.numbers], np.int64)
+        return nbytes[:, parts] // sizes
+
+    def values(self, records: Records, number: int, starts: Ints, counts: Ints) -> NDArray[Any]:
+        """Return some consecutive values of a leaf of each record, one after another.
+
+        Nothing is read past the end of a leaf, whatever starts and counts are.
+
+        Args:
+            records: the records.
+            number: the number of the leaf.
+            starts: for each record, the first value.
+            counts: for each record, how many values.
+
+        Returns:
+            An array of the leaf's dtype; uint8 for ``bytes`` and ``str``.
+
+        Raises:
+            CorruptionError: if a leaf has fewer values than asked for, or a record is damaged.
+            InvalidArgumentError: if the leaf is an array of strings.
+        """
+        leaf = self._leaves[number]
+        if dtypes.is_string(leaf.dtype) and leaf.shape:
+            raise InvalidArgumentError(f"leaf {number} is {leaf.describe()}: its values have no fixed size")
+        if self._codec is None:
+            dtype: np.dtype[Any] = np.dtype(np.uint8)
+            begins, nbytes = np.zeros(len(records), np.int64), records.lengths
+        else:
+            dtype, part = self._codec.variable_dtype(number), self._codec.layout.variable[number]
+            all_begins, all_nbytes = self._codec.variable_ranges(records)
+            begins, nbytes = all_begins[:, part], all_nbytes[:, part]
+        held = nbytes // dtype.itemsize
+        wrong = np.flatnonzero((starts < 0) | (counts < 0) | (counts > held) | (starts > held - counts))
+        if len(wrong):
+            row = int(wrong[0])
+            raise CorruptionError(
+                f"values {starts[row]} to {starts[row] + counts[row]} of a record that has {held[row]}: "
+                "its length is not the one that is stored beside the shard"
+            )
+        values: NDArray[Any] = records.ranges(begins + starts * dtype.itemsize, counts * dtype.itemsize).view(dtype)
+        return values
