@@ -14,13 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.array_record_reader import StockReader
+from cachelayer.arrayrecord.length_pages import check_lengths
+from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.writer import ShardStats, file_checksum
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.progress.meter import Progress
-from cachelayer.records.record_buffers import Records
+from cachelayer.records.codec import codec_named
+from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.shard_digest import ShardDigest
+from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.stored_version import StoredVersion
 
 _BATCH_NBYTES = 4 << 20
@@ -93,10 +98,52 @@ def _checked_batches(version: StoredVersion, number: int) -> Iterator[tuple[int,
         CorruptionError: if something is not as it was written.
     """
     with version.shard_file(number) as path:
-        yield from _checked_file(path, version.manifest.shards[number].stats)
+        stats = version.manifest.shards[number].stats
+        lengths = _Lengths(version.manifest, path, stats)
+        yield from _checked_file(path, stats, lengths)
+        if lengths.problem is not None:
+            raise lengths.problem
 
 
-def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
+class _Lengths:
+    """Compares the lengths that are stored beside a shard with those of its records.
+
+    Args:
+        manifest: the manifest of the version.
+        path: the shard.
+        stats: what the manifest says of it.
+
+    Attributes:
+        problem: the first that was found; None if there is none.
+    """
+
+    def __init__(self, manifest: Manifest, path: Path, stats: ShardStats) -> None:
+        self.problem: CacheLayerError | None = None
+        self._path = Path(paths.lengths_of(str(path)))
+        self._stored: NDArray[np.uint32] | None = None
+        self._varying = VaryingLeaves(codec_named(manifest.codec, manifest.element_spec))
+        if stats.lengths_layout is None:
+            return
+        try:
+            file = MappedFile.unmapped(self._path, nbytes=stats.lengths_layout.nbytes)
+            self._stored = check_lengths(file.buffer, stats, str(self._path))
+        except CacheLayerError as error:
+            self.problem = error
+
+    def check(self, start: int, records: list[bytes]) -> None:
+        """Compare the stored lengths from a record on with those of these records."""
+        if self._stored is None:
+            return
+        found = self._varying.lengths(RecordBuffer.of(records))
+        wrong = np.flatnonzero((found != self._stored[start : start + len(records)]).any(axis=1))
+        if len(wrong) and self.problem is None:
+            record = start + int(wrong[0])
+            self.problem = CorruptionError(
+                f"{self._path}: the lengths of record {record} of the shard are not those of its leaves"
+            )
+
+
+def _checked_file(path: Path, stats: ShardStats, lengths: _Lengths) -> Iterator[tuple[int, int]]:
     index_path = Path(paths.index_of(str(path)))
     checked = ShardReader(path, index_path, stats, "always")
     if file_checksum(path) != stats.crc32c:
@@ -114,6 +161,7 @@ def _checked_file(path: Path, stats: ShardStats) -> Iterator[tuple[int, int]]:
             records = stock.read(start, stop)
             nbytes = _compare(path, start, records, plain.records(np.arange(start, stop)))
             _check(path, start, records, checked.checksums(start, stop))
+            lengths.check(start, records)
             hashed.result()
             hashed = beside.submit(digest.add_records, records)
             yield len(records), nbytes
