@@ -5,6 +5,7 @@ from cachelayer.access.concat import JoinedRef, concat
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mix import Mixture, mix
+from cachelayer.access.stored_view import FieldsRef
 from cachelayer.access.wrap import WrappedRef, wrap
 from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.builds.sharded_source import Sharded, sharded
@@ -61,6 +62,7 @@ __all__ = [
     "DatasetNotFoundError",
     "Diff",
     "ElementError",
+    "FieldsRef",
     "FormatError",
     "ImageSpec",
     "InvalidArgumentError",

@@ -81,7 +81,7 @@ def use_manifest(document: Any) -> None:
     again = Manifest.decode(manifest.encode(), "m")
     assert again.digest == manifest.digest
     assert manifest.records >= 0
-    names = [name for shard in manifest.shards for name in (shard.name, paths.index_of(shard.name))]
+    names = [name for shard in manifest.shards for name in shard.files]
     names += [manifest.kept.file] if manifest.kept is not None and manifest.kept.file is not None else []
     for attempt in manifest.attempts:
         assert paths.is_attempt(attempt)

@@ -30,6 +30,7 @@ PUBLIC = [
     "DatasetNotFoundError",
     "Diff",
     "ElementError",
+    "FieldsRef",
     "FormatError",
     "ImageSpec",
     "InvalidArgumentError",
@@ -75,10 +76,11 @@ ATTRIBUTES = {
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "dataset_id dataset_version diff digest element_spec metadata mirror nbytes provenance raw read reference "
-        "select split stored_nbytes stream"
+        "dataset_id dataset_version diff digest element_spec fields lengths metadata mirror nbytes provenance raw read "
+        "reference select split stored_nbytes stream total"
     ),
-    "JoinedRef": "digest element_spec read select split stream",
+    "FieldsRef": "digest element_spec fields lengths read select split stream total",
+    "JoinedRef": "digest element_spec fields lengths read select split stream total",
     "WrappedRef": "digest element_spec read select split stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches records with_state",

@@ -63,8 +63,7 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     storage.gc(grace=0.0)
     store, manifest = storage._store, ref._base.version.manifest
     assert store.names("d/_unfinished/v1") == []
-    named = {shard.name for shard in manifest.shards}
-    named |= {paths.index_of(name) for name in named} | {ref._base.version.info.manifest}
+    named = {name for shard in manifest.shards for name in shard.files} | {ref._base.version.info.manifest}
     found = {
         f"{paths.BUILDS}/{attempt}/{name}"
         for attempt in store.names("d/_builds")

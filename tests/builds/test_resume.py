@@ -80,7 +80,8 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     assert store.names("rows/_unfinished/v1") == []
     assert set(store.names("rows/_builds")) == named
     files = [f"{paths.BUILDS}/{attempt}/{name}" for attempt in named for name in store.names(f"rows/_builds/{attempt}")]
-    listed = set(shards(ref)) | {paths.index_of(name) for name in shards(ref)} | {ref._base.version.info.manifest}
+    shard_files = {name for shard in ref._base.version.manifest.shards for name in shard.files}
+    listed = shard_files | {ref._base.version.info.manifest}
     assert set(files) == listed
     assert storage.verify("rows", "v1", progress=False)
 

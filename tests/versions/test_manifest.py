@@ -12,24 +12,35 @@ from hypothesis import strategies as st
 
 from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.writer import ShardStats
-from cachelayer.versions.manifest import Kept, Manifest
+from cachelayer.versions.manifest import FORMAT, Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
 SPEC = {"x": ArraySpec("float32", (2, None)), "y": [ArraySpec("bool")]}
 PLACES = st.sampled_from([None, (8, 98), (70_000, 98)])
 
 
-def stats_of(places: tuple[int, int] | None, records: int, nbytes: int, **others: Any) -> ShardStats:
+def stats_of(
+    places: tuple[int, int] | None, lengths: tuple[int, int] | None, records: int, nbytes: int, **others: Any
+) -> ShardStats:
     size, first = places or (None, None)
     least = (size or 0) * records + (first or 0)
+    total, checksum = lengths or (None, None)
     return ShardStats(
-        records, max(nbytes, least), **others, index_nbytes=64 + 16 * records, record_nbytes=size, first_position=first
+        records,
+        max(nbytes, least),
+        **others,
+        index_nbytes=64 + 16 * records,
+        record_nbytes=size,
+        first_position=first,
+        lengths_crc32c=checksum,
+        length_totals=None if total is None else (total * records,),
     )
 
 
 STATS = st.builds(
     stats_of,
     PLACES,
+    st.none() | st.tuples(st.integers(0, 2**20), st.integers(0, 2**32 - 1)),
     records=st.integers(0, 2**40),
     nbytes=st.integers(0, 2**40),
     crc32c=st.integers(0, 2**32 - 1),
@@ -84,6 +95,7 @@ def test_the_digest_is_of_the_data_alone() -> None:
         replace(base, provenance={}, token="other"),
         replace(base, shards=ShardTable.of(replace(shard, attempt="a9") for shard in base.shards)),
         with_stats(nbytes=1, crc32c=1, index_nbytes=1),
+        with_stats(lengths_crc32c=1, length_totals=(7,)),
     ]
     other = [
         replace(base, codec="bytes/1"),
@@ -146,8 +158,50 @@ def test_what_is_no_manifest_is_refused(name: str) -> None:
 
 def test_a_manifest_of_a_newer_release_asks_for_an_update() -> None:
     document = json.loads(manifest().encode())
-    with pytest.raises(FormatError, match=r"format 2.*update cachelayer"):
-        Manifest.decode(json.dumps({**document, "format": 2}).encode(), "m.json")
+    with pytest.raises(FormatError, match=rf"format {FORMAT + 1}.*update cachelayer"):
+        Manifest.decode(json.dumps({**document, "format": FORMAT + 1}).encode(), "m.json")
+
+
+def test_only_lengths_raise_the_format() -> None:
+    without = json.loads(manifest().encode())
+    assert without["format"] == 1
+    assert not {"lengths_crc32c", "length_totals"} & shards_of(without).keys()
+    with_lengths = replace(manifest().shards[0], stats=replace(STAT, lengths_crc32c=1, length_totals=(7,)))
+    mixed = replace(manifest(), shards=ShardTable.of([*manifest().shards, with_lengths]))
+    document = json.loads(mixed.encode())
+    assert document["format"] == 2
+    assert shards_of(document)["length_totals"] == [None, None, None, [7]]
+    assert Manifest.decode(mixed.encode(), "m") == mixed
+    with pytest.raises(CorruptionError, match="a manifest of format 1 has no lengths"):
+        Manifest.decode(json.dumps({**document, "format": 1}).encode(), "m")
+
+
+LENGTHS: dict[str, dict[str, Any]] = {
+    "of fewer shards": {"length_totals": [[7]]},
+    "of another number of leaves": {"length_totals": [[7, 7]] * 3},
+    "of different numbers of leaves": {"length_totals": [[7], [7, 7], [7]]},
+    "of no leaves": {"length_totals": [[]] * 3},
+    "of no shard": {"length_totals": [None] * 3, "lengths_crc32c": [None] * 3},
+    "without a checksum": {"lengths_crc32c": [1, None, 1]},
+    "without checksums": {"lengths_crc32c": None},
+    "without totals": {"length_totals": [[7], None, [7]]},
+    "less than none": {"length_totals": [[-1]] * 3},
+    "more than records can have": {"length_totals": [[3 * 2**32]] * 3},
+    "that are no integers": {"length_totals": [[7.0]] * 3},
+    "that are bools": {"length_totals": [[True]] * 3},
+    "that are text": {"length_totals": ["7"] * 3},
+    "with a checksum that is too large": {"lengths_crc32c": [2**32] * 3},
+}
+
+
+@pytest.mark.parametrize("which", LENGTHS)
+def test_lengths_that_no_build_writes_are_refused(which: str) -> None:
+    shards = [replace(shard, stats=replace(STAT, lengths_crc32c=1, length_totals=(7,))) for shard in manifest().shards]
+    document = json.loads(replace(manifest(), shards=ShardTable.of(shards)).encode())
+    Manifest.decode(json.dumps(document).encode(), "m.json")
+    shards_of(document).update(LENGTHS[which])
+    with pytest.raises(CorruptionError, match=r"m\.json"):
+        Manifest.decode(json.dumps(document).encode(), "m.json")
 
 
 def test_many_shards_of_one_attempt_are_one_row_of_files() -> None:

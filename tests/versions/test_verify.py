@@ -15,7 +15,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.arrayrecord import index
 from cachelayer.objects import paths
-from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.manifest import FORMAT, Manifest
 
 ROWS = [{"n": number, "x": np.full(300, number % 251, np.uint8)} for number in range(400)]
 
@@ -126,7 +126,7 @@ def test_a_manifest_that_was_changed_is_refused(folder: Path) -> None:
 
 def test_a_newer_format_asks_for_an_update(folder: Path) -> None:
     path = files(folder, "manifest.json")[0]
-    edit(path, lambda document: document.update(format=2))
+    edit(path, lambda document: document.update(format=FORMAT + 1))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     edit(folder / "d/_log/0000000001.json", lambda document: document["versions"][0].update(manifest_sha256=digest))
     with pytest.raises(cachelayer.FormatError, match="update cachelayer"):

@@ -1,0 +1,337 @@
+"""The lengths of leaves: of versions, views and what is joined, with and without files of lengths, near and far."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import fault_proxy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from old_versions import forget_lengths
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import ArraySpec, CacheLayerWarning, CorruptionError, InvalidArgumentError, InvalidTypeError, Storage
+from cachelayer.arrayrecord.lengths import encode, header_checksum
+
+SPEC = {
+    "n": ArraySpec("int64"),
+    "tokens": ArraySpec("int32", (None,)),
+    "meta": {"url": ArraySpec(str), "raw": ArraySpec(bytes, nullable=True)},
+    "words": ArraySpec(str, (None,)),
+    "grid": ArraySpec("uint8", (None, 2)),
+}
+LEAVES = ("tokens", "meta/url", "meta/raw", "words")
+
+
+def rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 40, (count, 4)) * rng.integers(0, 2, (count, 4))
+    return [
+        {
+            "n": number,
+            "tokens": rng.integers(0, 1000, size).astype(np.int32),
+            "meta": {"url": "é" * int(url), "raw": None if raw == 0 else bytes(int(raw))},
+            "words": np.array(["word"] * int(words), object),
+            "grid": np.zeros((int(size) % 3, 2), np.uint8),
+        }
+        for number, (size, url, raw, words) in enumerate(sizes.tolist())
+    ]
+
+
+def naive(elements: list[dict[str, Any]], leaf: str) -> list[int]:
+    found = {
+        "tokens": [len(each["tokens"]) for each in elements],
+        "meta/url": [len(each["meta"]["url"].encode()) for each in elements],
+        "meta/raw": [len(each["meta"]["raw"] or b"") for each in elements],
+        "words": [len(each["words"]) for each in elements],
+    }
+    return found[leaf]
+
+
+ROWS = rows(700)
+
+
+def submit(storage: Storage, version: str = "v1", elements: list[dict[str, Any]] = ROWS, **options: Any) -> Any:
+    return storage.submit(elements, "d", version, element_spec=SPEC, **{"shard_bytes": 60_000, **options})
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    ref = submit(Storage(tmp_path_factory.mktemp("lengths")))
+    assert len(ref._base.version.manifest.shards) > 2
+    return ref
+
+
+def check(view: Any, elements: list[dict[str, Any]]) -> None:
+    for leaf in LEAVES:
+        lengths = view.lengths(leaf)
+        assert (lengths.dtype, lengths.flags.writeable) == (np.uint32, False)
+        assert lengths.tolist() == naive(elements, leaf)
+        assert view.total(leaf) == sum(naive(elements, leaf))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"compression": "zstd"}, {"workers": 2}, {"shard_bytes": 1 << 28}, {"max_records": 256}]
+)
+def test_every_build_stores_the_lengths_of_its_records(tmp_path: Path, options: dict[str, Any]) -> None:
+    ref = submit(Storage(tmp_path), **options)
+    check(ref, ROWS[: len(ref)])
+    assert json.loads((tmp_path / "d" / ref._base.version.info.manifest).read_bytes())["format"] == 2
+    assert Storage(tmp_path).verify("d", "v1", progress=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_views_and_what_is_joined_have_the_lengths_of_their_records(ref: Any, data: st.DataObject) -> None:
+    def some() -> tuple[Any, list[dict[str, Any]]]:
+        start, stop = data.draw(st.integers(0, 700)), data.draw(st.integers(0, 700))
+        step = data.draw(st.sampled_from([1, 1, 2, -1, 300]))
+        view, elements = ref[start:stop:step], ROWS[start:stop:step]
+        if data.draw(st.booleans()) and elements:
+            picked = data.draw(st.lists(st.integers(0, len(elements) - 1), max_size=5))
+            return view.select(picked), [elements[number] for number in picked]
+        return view, elements
+
+    (first, first_elements), (second, second_elements) = some(), some()
+    check(first, first_elements)
+    check(cachelayer.concat([first, second, ref[3:9]]), first_elements + second_elements + ROWS[3:9])
+    check(first.fields("tokens", "meta", "words"), first_elements)
+
+
+def test_lengths_of_consecutive_records_of_one_shard_are_mapped(tmp_path: Path) -> None:
+    ref = submit(Storage(tmp_path), shard_bytes=1 << 28)
+    assert np.shares_memory(ref.lengths("tokens"), ref.lengths("tokens"))
+    assert np.shares_memory(ref.lengths("tokens"), ref[10:20].lengths("tokens"))
+    kept = ref.lengths("tokens")
+    Storage(tmp_path).delete("d", "v1", grace=0)
+    assert kept.tolist() == naive(ROWS, "tokens")
+
+
+def test_neither_totals_nor_lengths_read_a_record(ref: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = pickle.loads(pickle.dumps(ref))
+    monkeypatch.setattr(type(view._base), "shards", property(lambda _: pytest.fail("a shard was opened")))
+    check(view, ROWS)
+    check(view[100:300], ROWS[100:300])
+
+
+def test_an_element_that_is_one_leaf_needs_no_name(tmp_path: Path) -> None:
+    texts = [b"ab", b"", b"abc"]
+    ref = Storage(tmp_path).submit(texts, "d", "v1", element_spec=ArraySpec(bytes))
+    assert (ref.lengths().tolist(), ref.total()) == ([2, 0, 3], 5)
+    ref = Storage(tmp_path).submit(["ab", "é"], "d", "v2")
+    assert (ref.lengths().tolist(), ref[1:].total()) == ([2, 2], 2)
+    empty = Storage(tmp_path).submit([], "d", "v3", element_spec=SPEC, allow_empty=True)
+    assert (empty.lengths("tokens").tolist(), empty.total("words")) == ([], 0)
+
+
+def test_leaves_without_lengths_are_refused_by_name(ref: Any) -> None:
+    for name, message in {
+        "n": "'n' is int64: only arrays",
+        "grid": r"'grid' is uint8\[None, 2\]: only arrays",
+        "nope": "no field 'nope': the leaves are 'n', 'tokens', 'meta/url'",
+        "meta": "'meta' is not a leaf",
+        "": "'' is not a leaf",
+    }.items():
+        with pytest.raises(InvalidArgumentError, match=message):
+            ref.lengths(name)
+        with pytest.raises(InvalidArgumentError, match=message):
+            ref.total(name)
+    with pytest.raises(InvalidTypeError, match="field 3 of type int"):
+        ref.lengths(3)
+
+
+def test_a_name_of_two_leaves_is_refused(tmp_path: Path) -> None:
+    ref = Storage(tmp_path).submit([{"a/b": "x", "a": {"b": "yy"}, "c/d": "z"}], "d", "v1")
+    with pytest.raises(InvalidArgumentError, match="'a/b' names 2 parts of an element"):
+        ref.lengths("a/b")
+    assert ref.lengths("c/d").tolist() == [1]
+
+
+def test_versions_without_lengths_read_their_records_once_with_a_warning(tmp_path: Path) -> None:
+    digest = submit(Storage(tmp_path)).digest
+    forget_lengths(tmp_path, "d", "v1")
+    ref = Storage(tmp_path).fetch("d", "v1")
+    assert ref.digest == digest
+    with pytest.warns(CacheLayerWarning, match=r"d@v1 was written before .* 700 records are read once") as caught:
+        check(ref, ROWS)
+    assert len(caught) == 1
+    check(ref[5:500], ROWS[5:500])
+    assert ref.fields("tokens").lengths("tokens").tolist() == naive(ROWS, "tokens")
+    assert Storage(tmp_path).verify("d", "v1", progress=False)
+
+
+def test_shards_with_and_without_lengths_are_one_version(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    submit(storage)
+    forget_lengths(tmp_path, "d", "v1")
+    more = rows(300, 1)
+    ref = Storage(tmp_path).append("d", "v1", "v2", more)
+    with pytest.warns(CacheLayerWarning, match="700 records are read once"):
+        check(ref, ROWS + more)
+    derived = Storage(tmp_path).derive("d", "v2", "v3", keep=[999, 3, 700, 3])
+    with pytest.warns(CacheLayerWarning, match="700 records are read once"):
+        check(derived, [(ROWS + more)[number] for number in (999, 3, 700, 3)])
+    Storage(tmp_path).copy("d", "v2", Storage(tmp_path / "there"))
+    there = Storage(tmp_path / "there")
+    with pytest.warns(CacheLayerWarning, match="700 records are read once"):
+        check(there.fetch("d", "v2"), ROWS + more)
+    Storage(tmp_path).delete("d", "v1", grace=0)
+    Storage(tmp_path).gc(grace=0)
+    for storage, version in ((Storage(tmp_path), "v2"), (Storage(tmp_path), "v3"), (there, "v2")):
+        assert storage.verify("d", version, progress=False)
+
+
+def test_a_version_of_fixed_leaves_is_written_as_ever(tmp_path: Path) -> None:
+    ref: Any = Storage(tmp_path).submit([{"x": np.arange(3), "y": 1.0}] * 5, "d", "v1")
+    manifest = tmp_path / "d" / ref._base.version.info.manifest
+    assert json.loads(manifest.read_bytes())["format"] == 1
+    assert sorted({path.suffix for path in manifest.parent.iterdir()}) == [".array_record", ".index", ".json"]
+
+
+def lengths_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("d/_builds/*/*.lengths"))
+
+
+@pytest.mark.parametrize("verify", ["open", "always"])
+@pytest.mark.parametrize("how", ["cut", "gone", "header", "table", "of another shard"])
+def test_damage_is_found_when_lengths_are_used_and_by_verify(tmp_path: Path, how: str, verify: Any) -> None:
+    ref = submit(Storage(tmp_path, verify=verify))
+    first, second = lengths_files(tmp_path)[:2]
+    raw = first.read_bytes()
+    changed = {
+        "cut": raw[:-8],
+        "header": raw[:20] + b"\1" + raw[21:],
+        "table": raw[:90] + bytes([raw[90] ^ 1]) + raw[91:],
+        "of another shard": second.read_bytes(),
+        "gone": b"",
+    }[how]
+    first.unlink()
+    if how != "gone":
+        first.write_bytes(changed)
+    with pytest.raises(CorruptionError, match=r"shard-00000\.lengths"):
+        ref.lengths("tokens")
+    assert ref.read(range(len(ref)))["n"].tolist() == list(range(700))
+    report = Storage(tmp_path).verify("d", "v1", progress=False)
+    assert report.records == 700
+    assert [f"{first.name}" in problem for problem in report.problems] == [True]
+    with pytest.raises(CorruptionError, match=r"shard-00000\.lengths"):
+        Storage(tmp_path).copy("d", "v1", Storage(tmp_path / "there"), progress=False)
+
+
+def test_a_flipped_length_is_found_at_once_with_verify_always_and_by_verify(tmp_path: Path) -> None:
+    submit(Storage(tmp_path))
+    path = lengths_files(tmp_path)[0]
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-60] + bytes([raw[-60] ^ 1]) + raw[-59:])
+    with pytest.raises(CorruptionError, match="do not match their checksum"):
+        Storage(tmp_path, verify="always").fetch("d", "v1").lengths("words")
+    assert not Storage(tmp_path).verify("d", "v1", progress=False)
+
+
+def lie(folder: Path, ref: Any, lengths: Any) -> Any:
+    """Replace the lengths of a version of one shard, with checksums and totals that fit, as its author could."""
+    raw = encode(lengths)
+    lengths_files(folder)[0].write_bytes(raw)
+    version = ref._base.version
+    path = folder / "d" / version.info.manifest
+    document = json.loads(path.read_bytes())
+    totals = lengths.sum(axis=0).tolist()
+    document["data"]["shards"].update(lengths_crc32c=[header_checksum(raw)], length_totals=[totals])
+    path.write_text(json.dumps(document))
+    entry = folder / "d/_log/0000000001.json"
+    logged = json.loads(entry.read_bytes())
+    logged["versions"][0]["manifest_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    entry.write_text(json.dumps(logged))
+    return Storage(folder).fetch("d", "v1")
+
+
+def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
+    ref = submit(Storage(tmp_path), shard_bytes=1 << 28)
+    lengths = np.stack([naive(ROWS, leaf) for leaf in LEAVES], axis=1)
+    lengths[5] += 1
+    lengths[9] = 2**32 - 1
+    foreign = lie(tmp_path, ref, lengths)
+    assert foreign.lengths("tokens").tolist() == lengths[:, 0].tolist()
+    base, ones = foreign._base, np.ones(1, np.int64)
+    assert base.leaf_values(1, 6 * ones, 0 * ones, lengths[6, :1]).tolist() == ROWS[6]["tokens"].tolist()
+    for record in (5, 9):
+        with pytest.raises(CorruptionError, match="its length is not the one that is stored"):
+            base.leaf_values(1, record * ones, 0 * ones, lengths[record, :1])
+    report = Storage(tmp_path).verify("d", "v1", progress=False)
+    assert "the lengths of record 5 of the shard are not those of its leaves" in report.problems[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(numbers=st.lists(st.integers(0, 699), max_size=8), data=st.data())
+def test_ranges_of_values_are_slices_of_the_leaf(ref: Any, numbers: list[int], data: st.DataObject) -> None:
+    for number, leaf in ((1, "tokens"), (2, "meta/url"), (3, "meta/raw")):
+        expected, starts, counts = [], [], []
+        for record in numbers:
+            element = ROWS[record]
+            values = {
+                "tokens": element["tokens"],
+                "meta/url": list(element["meta"]["url"].encode()),
+                "meta/raw": list(element["meta"]["raw"] or b""),
+            }[leaf]
+            start = data.draw(st.integers(0, len(values)))
+            count = data.draw(st.integers(0, len(values) - start))
+            expected += list(values[start : start + count])
+            starts.append(start)
+            counts.append(count)
+        asked = [np.array(each, np.int64) for each in (numbers, starts, counts)]
+        assert ref._base.leaf_values(number, *asked).tolist() == expected
+
+
+def test_far_lengths_are_those_of_near_ones_in_few_round_trips(gcs: Server, tmp_path: Path) -> None:
+    url = gcs.url(new_bucket(gcs), "caches")
+    storage = Storage(url, storage_options=gcs.storage_options(), local_cache_bytes=0)
+    published = submit(storage)
+    with fault_proxy(gcs.endpoint) as proxy:
+        far = cachelayer.open(
+            published.reference, storage_options=gcs.storage_options(proxy.endpoint), local_cache_bytes=0
+        )
+        opening = len(proxy.exchanges())
+        assert far.total("tokens") == sum(naive(ROWS, "tokens"))
+        assert len(proxy.exchanges()) == opening
+        proxy.forget()
+        column = far._length_column("tokens")
+        offsets = np.arange(0, column.total, 50)
+        numbers, places = column.locate(offsets)
+        first = len(proxy.exchanges())
+        shards = len(far._base.version.manifest.shards)
+        assert first <= 2 * shards
+        assert all(".lengths" in exchange.path for exchange in proxy.exchanges())
+        column.take(numbers)
+        column.prefixes(numbers)
+        assert len(proxy.exchanges()) == first
+        splits = np.cumsum([0, *naive(ROWS, "tokens")])
+        assert (splits[numbers] + places).tolist() == offsets.tolist()
+        check(far, ROWS)
+        check(far[3:600:7], ROWS[3:600:7])
+    storage.copy("d", "v1", Storage(tmp_path), progress=False)
+    check(Storage(tmp_path).fetch("d", "v1"), ROWS)
+    assert storage.verify("d", "v1", progress=False)
+
+
+def test_a_far_file_that_is_not_what_was_published_is_refused() -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    ref = submit(storage)
+    store, name = ref._base.version.store, f"d/{ref._base.version.manifest.shards[1].name}"
+    name = name.replace(".array_record", ".lengths")
+    raw = store.read(name)
+    for place in (3, 58, 70, 90, len(raw) - 60):
+        store.put(name, raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+        fresh = storage.fetch("d", "v1")
+        with pytest.raises((CorruptionError, cachelayer.FormatError), match=r"shard-00001\.lengths"):
+            check(fresh, ROWS)
+    store.put(name, raw[:-8])
+    with pytest.raises(CorruptionError):
+        storage.fetch("d", "v1").lengths("words")
