@@ -15,7 +15,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
-from cachelayer.access.stored_view import StoredView
+from cachelayer.access.stored_view import FieldsRef, StoredView
 from cachelayer.access.view import View
 from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -176,6 +176,8 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
 
 
 def _members(ref: View[Any]) -> Sequence[Member]:
+    if isinstance(ref, FieldsRef):
+        raise InvalidArgumentError("fields are chosen after datasets are joined: concat([...]).fields(...)")
     if not isinstance(ref, (DataRef, JoinedRef)):
         raise InvalidTypeError(
             f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"

@@ -19,7 +19,6 @@ from cachelayer.records.codec import Codec
 from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
-from cachelayer.records.tree import leaves
 from cachelayer.records.varying_leaves import varying_leaf
 
 
@@ -126,11 +125,11 @@ class FieldsBase(RecordBase):
 
     @property
     def digest(self) -> str:
-        """The digest of the base if it has no other leaves.
+        """The digest of the base if its elements are the same.
 
         Else SHA-256 over the digest of the base (32 bytes), ``fields``, and the numbers of the leaves as int64.
         """
-        if len(self.chosen) == len(leaves(self.base.codec.spec)):
+        if self.codec.spec == self.base.codec.spec:
             return self.base.digest
         numbers = np.array(self.chosen, "<i8").tobytes()
         return hashlib.sha256(bytes.fromhex(self.base.digest) + b"fields" + numbers).hexdigest()

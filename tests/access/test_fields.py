@@ -1,0 +1,229 @@
+"""Views of some leaves: the same records, order, states and shards, and only the bytes of these leaves."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer import ArraySpec, CorruptionError, InvalidArgumentError, InvalidTypeError, Storage
+
+
+class Pair(NamedTuple):
+    """Two leaves of one name each."""
+
+    left: int
+    right: str
+
+
+SPEC = {
+    "n": ArraySpec("int64"),
+    "tokens": ArraySpec("int32", (None,)),
+    "meta": {"url": ArraySpec(str), "at": {"row": ArraySpec("int16"), "none": ArraySpec(bytes, nullable=True)}},
+    "pair": Pair(ArraySpec("int8"), ArraySpec(str)),  # type: ignore[arg-type]
+    "fixed": ArraySpec("float32", (5,)),
+}
+PATHS = ("n", "tokens", "meta/url", "meta/at/row", "meta/at/none", "pair", "fixed")
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "n": number,
+            "tokens": np.arange(number % 7, dtype=np.int32),
+            "meta": {"url": "é" * (number % 3), "at": {"row": number % 100, "none": b"x" if number % 2 else None}},
+            "pair": Pair(number % 5, str(number)),
+            "fixed": np.full(5, number, np.float32),
+        }
+        for number in range(count)
+    ]
+
+
+ROWS = rows(300)
+
+
+def only(element: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The element with these fields alone, in its own order."""
+    found: dict[str, Any] = {}
+    for key, value in element.items():
+        below = [name.removeprefix(f"{key}/") for name in names if name.startswith(f"{key}/")]
+        if key in names:
+            found[key] = value
+        elif below:
+            found[key] = only(value, below)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A value that == compares."""
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(child) for child in value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def expected(elements: Sequence[dict[str, Any]], names: Sequence[str]) -> list[Any]:
+    return [plain(only(element, names)) for element in elements]
+
+
+@pytest.fixture(scope="module", params=["plain", "zstd", "always", "far"])
+def ref(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Any = tmp_path_factory.mktemp("fields")
+    if request.param == "far":
+        storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    else:
+        storage = Storage(folder, verify="always" if request.param == "always" else "open")
+    compression = "zstd" if request.param == "zstd" else None
+    ref: Any = storage.submit(ROWS, "d", "v1", element_spec=SPEC, compression=compression, shard_bytes=20_000)
+    assert len(ref._base.version.manifest.shards) > 2
+    return ref
+
+
+NAMES = st.lists(st.sampled_from([*PATHS, "meta", "meta/at"]), min_size=1, max_size=4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(names=NAMES, more=NAMES, seed=st.integers(0, 99))
+def test_elements_are_those_of_the_whole_with_these_leaves_alone(
+    ref: Any, names: list[str], more: list[str], seed: int
+) -> None:
+    view = ref.fields(*names)
+    assert len(view) == 300
+    assert [plain(view[number]) for number in (0, 7, -1)] == expected([ROWS[0], ROWS[7], ROWS[-1]], names)
+    numbers = np.random.default_rng(seed).integers(0, 300, 9).tolist()
+    assert [plain(each) for each in view.__getitems__(numbers)] == expected([ROWS[each] for each in numbers], names)
+    shuffled = [plain(each) for each in view[::3].stream(shuffle=True, seed=seed)]
+    assert shuffled == [plain(only(each, names)) for each in ref[::3].stream(shuffle=True, seed=seed)]
+    joined = cachelayer.concat([ref[:5], ref[100:90:-1]]).fields(*names)
+    assert [plain(each) for each in joined] == expected(ROWS[:5] + ROWS[100:90:-1], names)
+    batch, whole = view.read(numbers), ref.read(numbers)
+    for name in set(names) & {"n", "fixed"}:
+        assert batch[name].tolist() == whole[name].tolist()
+    inner = ref.fields(*names, *more).fields(*names)
+    assert (inner.digest, plain(inner[3])) == (view.digest, plain(view[3]))
+    again = pickle.loads(pickle.dumps(view[10:]))
+    assert (again.digest, plain(again[0])) == (view[10:].digest, plain(view[10]))
+
+
+def test_a_state_of_a_stream_of_fields_goes_on_with_them_and_fits_no_other(ref: Any) -> None:
+    view = ref.fields("n", "meta/at")
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_epochs": 2}
+    stream = iter(view.stream(8, **options))
+    for _ in range(5):
+        next(stream)
+    state = stream.get_state()
+    rest = [batch["n"].tolist() for batch in stream]
+    other = iter(view.stream(8, **options))
+    other.set_state(state)
+    assert [batch["n"].tolist() for batch in other] == rest
+    with pytest.raises(cachelayer.StateError):
+        iter(ref.stream(8, **options)).set_state(state)
+    with pytest.raises(cachelayer.StateError):
+        iter(ref.fields("n").stream(8, **options)).set_state(state)
+
+
+def test_the_digest_names_the_leaves_whatever_they_were_called(ref: Any) -> None:
+    assert ref.fields(*PATHS).digest == ref.fields("meta", "n", "pair", "tokens", "fixed").digest == ref.digest
+    assert ref.fields("n", "tokens").digest == ref.fields("tokens", "n", "n").digest
+    assert ref.fields("meta").digest == ref.fields("meta/at", "meta/url").digest
+    assert ref[::2].fields("n").digest == ref.fields("n")[::2].digest
+    digests = {ref.fields(name).digest for name in PATHS} | {ref.digest, ref.fields("n")[1:].digest}
+    assert len(digests) == len(PATHS) + 2
+    assert ref.fields("n", "meta/url").digest == "316b65aafee9e63778bbcf4bd6c26140c16fc8186f73f78e54b652436755d9e9"
+
+
+def test_what_is_no_field_is_refused(ref: Any) -> None:
+    for names, message in {
+        ("nope",): "no field 'nope': the leaves are 'n', 'tokens', 'meta/url'",
+        ("n", "meta/nope"): "no field 'meta/nope'",
+        ("meta/",): "no field 'meta/'",
+        (): "no fields are named",
+        ("pair/left",): "'pair' is a Pair with fields 'left', 'right': name it whole",
+    }.items():
+        with pytest.raises(InvalidArgumentError, match=message):
+            ref.fields(*names)
+    with pytest.raises(InvalidTypeError, match="field 3"):
+        ref.fields(3)
+    with pytest.raises(InvalidTypeError, match="field"):
+        ref.fields(("n", "tokens"))
+
+
+def test_elements_that_are_no_dicts_have_no_fields(tmp_path: Path) -> None:
+    for version, element in {"v1": b"x", "v2": (1, 2)}.items():
+        ref = Storage(tmp_path).submit([element] * 3, "d", version)
+        for name in ("0", ""):
+            with pytest.raises(InvalidArgumentError):
+                ref.fields(name)
+
+
+def test_fields_are_concatenated_before_they_are_chosen(ref: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"concat\(\[\.\.\.\]\)\.fields"):
+        cachelayer.concat([ref.fields("n"), ref.fields("n")])
+
+
+def test_a_view_of_fields_is_cached_as_a_dataset_of_these_fields(ref: Any, tmp_path: Path) -> None:
+    cached = Storage(tmp_path).submit(ref.fields("n", "meta/url")[:50], "d", "v1")
+    assert cached.element_spec == {"n": SPEC["n"], "meta": {"url": SPEC["meta"]["url"]}}  # type: ignore[index]
+    assert [plain(each) for each in cached] == expected(ROWS[:50], ["n", "meta/url"])
+
+
+@pytest.mark.parametrize("size", [(1 << 20,), (None,)])
+def test_only_the_bytes_of_these_fields_are_read(tmp_path: Path, size: tuple[int | None]) -> None:
+    spec = {"blob": ArraySpec("uint8", size), "label": ArraySpec("int64"), "text": ArraySpec(str)}
+    blob = np.zeros(1 << 20, np.uint8)
+    rows = [{"blob": blob, "label": number, "text": str(number)} for number in range(24)]
+    ref = Storage(tmp_path).submit(rows, "d", "v1", element_spec=spec, shard_bytes=10 << 20)
+    view = ref.fields("label", "text")
+    assert view[23]["label"] == 23
+    tracemalloc.start()
+    try:
+        assert view.read(range(24))["label"].tolist() == list(range(24))
+        assert [each["text"] for each in view.__getitems__(range(24))] == [str(each) for each in range(24)]
+        assert view[5]["label"] == 5
+        assert tracemalloc.get_traced_memory()[1] < 1 << 19
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_damaged_elsewhere_in_a_record_is_found_over_the_network(tmp_path: Path) -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+    ref: Any = storage.submit([{"x": 1, "y": b"abcdefgh" * 9}] * 3, "d", "v1")
+    store, name = ref._base.version.store, f"d/{ref._base.version.manifest.shards[0].name}"
+    raw = store.read(name)
+    store.put(name, raw.replace(b"abcdefgh" * 9, b"abcdefgh" * 8 + b"abcdefgx", 1))
+    with pytest.raises(CorruptionError, match="does not match its checksum"):
+        storage.fetch("d", "v1").fields("x")[0]
+
+
+def test_fields_are_a_source_of_grain(ref: Any) -> None:
+    grain = pytest.importorskip("grain")
+    view = ref.fields("n", "meta/at/row")
+    dataset = grain.MapDataset.source(view).shuffle(seed=1).batch(10)
+    numbers = [number for batch in dataset for number in batch["n"].tolist()]
+    assert sorted(numbers) == list(range(300))
+    assert set(dataset[0]) == {"n", "meta"}
+
+
+def test_images_are_decoded_only_if_they_are_chosen(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    file = io.BytesIO()
+    image.fromarray(np.full((2, 2, 3), 7, np.uint8)).save(file, "PNG")
+    spec = {"image": cachelayer.ImageSpec("RGB"), "label": ArraySpec("int64")}
+    rows = [{"image": file.getvalue(), "label": 0}, {"image": b"no image", "label": 1}]
+    ref = Storage(tmp_path).submit(rows, "d", "v1", element_spec=spec)
+    assert ref.fields("label").read([0, 1])["label"].tolist() == [0, 1]
+    assert ref.fields("image")[0]["image"].tolist() == np.full((2, 2, 3), 7).tolist()
+    assert ref.raw().fields("image")[1] == {"image": b"no image"}
+    assert ref.lengths("image").tolist() == [len(file.getvalue()), 8]
