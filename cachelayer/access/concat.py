@@ -92,8 +92,12 @@ class JoinedBase(RecordBase):
     def name(self) -> str:
         return " + ".join(member.base.name for member in self.members)
 
-    @cached_property
+    @property
     def digest(self) -> str:
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         """The digest of the only member, or SHA-256 over ``concat`` and the digests of all members (32 bytes each)."""
         digests = [member.digest for member in self.members]
         if len(digests) == 1:

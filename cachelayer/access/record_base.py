@@ -33,6 +33,15 @@ class RecordBase(ABC):
 
     @property
     @abstractmethod
+    def digest(self) -> str:
+        """The digest of the records, in hexadecimal."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of records."""
+
+    @property
+    @abstractmethod
     def name(self) -> str:
         """The name for error messages."""
 

@@ -70,9 +70,9 @@ class LengthColumn(ABC):
         return self._locate(offsets)
 
     def values(self) -> NDArray[np.uint32]:
-        """Return all lengths: read-only, and mapped instead of read if that is possible."""
-        pieces = [piece.astype(LENGTH) for piece in self.pieces()]
-        found = np.concatenate([*pieces, np.empty(0, LENGTH)])
+        """Return all lengths: read-only, and mapped instead of read if they lie in one local shard."""
+        parts = list(self._values(0, len(self)))
+        found = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, LENGTH)])
         found.setflags(write=False)
         return found
 
@@ -90,6 +90,10 @@ class LengthColumn(ABC):
     def plus(self, extra: int) -> LengthColumn:
         """Return the column of records that are all ``extra`` values longer, for example by a separator."""
         return _Longer(self, extra) if extra else self
+
+    @abstractmethod
+    def _values(self, start: int, stop: int) -> Iterator[NDArray[np.uint32]]:
+        """Yield the lengths of consecutive records in as few arrays as they lie in, none of them empty."""
 
     @abstractmethod
     def _take(self, numbers: Ints) -> Ints: ...
@@ -118,8 +122,8 @@ class LengthPages(Protocol):
     def take(self, shard_of: Ints, within: Ints) -> Ints:
         """Return lengths, given the shard of each record and its number in that shard."""
 
-    def pages(self, shard_of: Ints, page_of: Ints) -> Ints:
-        """Return int64 ``[k, PAGE]``: the lengths in each page, with zeros after the last record of a shard.
+    def ends(self, shard_of: Ints, page_of: Ints) -> Ints:
+        """Return int64 ``[k, PAGE]``: the running sums of the lengths in each page, as if 0 followed the last record.
 
         Raises:
             CorruptionError: if those of a page do not add up to what the table of its shard says.
@@ -150,13 +154,11 @@ class StoredColumn(LengthColumn):
     def total(self) -> int:
         return int(self._totals[-1])
 
-    def values(self) -> NDArray[np.uint32]:
-        filled = np.flatnonzero(np.diff(self._records)).tolist()
-        if len(filled) == 1:
-            return self._pages.values(filled)[0]
-        found = np.concatenate([*self._pages.values(filled), np.empty(0, LENGTH)])
-        found.setflags(write=False)
-        return found
+    def _values(self, start: int, stop: int) -> Iterator[NDArray[np.uint32]]:
+        shards = _overlapping(self._records, start, stop)
+        for shard, lengths in zip(shards, self._pages.values(shards), strict=True):
+            first = int(self._records[shard])
+            yield lengths[max(0, start - first) : stop - first]
 
     def _take(self, numbers: Ints) -> Ints:
         shard_of = self._records.searchsorted(numbers, side="right") - 1
@@ -176,8 +178,8 @@ class StoredColumn(LengthColumn):
             found[rows] = table.sums[page_of[rows]]
         cut = np.flatnonzero(place)
         for piece in _pieces_of(cut):
-            pages = self._pages.pages(shard_of[piece], page_of[piece])
-            found[piece] += np.where(np.arange(PAGE) < place[piece, None], pages, 0).sum(axis=1)
+            ends = self._pages.ends(shard_of[piece], page_of[piece])
+            found[piece] += ends[np.arange(len(piece)), place[piece] - 1]
         prefixes[inside] += found
         return prefixes
 
@@ -194,8 +196,11 @@ class StoredColumn(LengthColumn):
                     sums = sums + np.minimum(np.arange(len(sums)) * PAGE, self._count(shard_of[rows[0]])) * extra
                 page_of[rows] = sums.searchsorted(rest[rows], side="right") - 1
                 rest[rows] -= sums[page_of[rows]]
-            ends = np.cumsum(self._pages.pages(shard_of, page_of) + extra, axis=1)
-            row = (ends <= rest[:, None]).sum(axis=1)
+            ends = self._pages.ends(shard_of, page_of)
+            if extra:
+                ends += extra * np.arange(1, PAGE + 1)
+            # The sum of a page is what its table says, so one of its ends lies past each offset in it.
+            row = (ends > rest[:, None]).argmax(axis=1)
             before = ends[np.arange(len(row)), np.maximum(row - 1, 0)]
             places[piece] = rest - np.where(row > 0, before, 0)
             numbers[piece] = self._records[shard_of] + page_of * PAGE + row
@@ -208,6 +213,13 @@ class StoredColumn(LengthColumn):
         """Yield the table of each shard with the rows that lie in it."""
         shards, rows_of = grouped(shard_of)
         yield from zip(self._pages.tables(shards), rows_of, strict=True)
+
+
+def _overlapping(splits: Ints, start: int, stop: int) -> list[int]:
+    """Return the parts, which begin and end at these splits, that hold some of the records ``start`` to ``stop``."""
+    parts = (splits[:-1] < stop) & (splits[1:] > start) & (splits[:-1] < splits[1:])
+    found: list[int] = np.flatnonzero(parts).tolist() if start < stop else []
+    return found
 
 
 def grouped(shard_of: Ints) -> tuple[list[int], list[Ints]]:
@@ -236,8 +248,8 @@ class _Slice(LengthColumn):
     def __init__(self, column: LengthColumn, start: int, records: int) -> None:
         self._column = column
         self._start, self._records = start, records
-        self._begin, end = column.prefixes(np.array([start, start + records])).tolist()
-        self._total = end - self._begin
+        ends: list[int] = column.prefixes(np.array([start, start + records])).tolist()
+        self._begin, self._total = ends[0], ends[1] - ends[0]
 
     def __len__(self) -> int:
         return self._records
@@ -249,14 +261,15 @@ class _Slice(LengthColumn):
     def slice(self, start: int, stop: int) -> LengthColumn:
         return self._column.slice(self._start + start, self._start + stop)
 
-    def values(self) -> NDArray[np.uint32]:
-        return self._column.values()[self._start : self._start + self._records]
+    def _values(self, start: int, stop: int) -> Iterator[NDArray[np.uint32]]:
+        return self._column._values(self._start + start, self._start + stop)
 
     def _take(self, numbers: Ints) -> Ints:
         return self._column._take(numbers + self._start)
 
     def _prefixes(self, numbers: Ints) -> Ints:
-        return self._column._prefixes(numbers + self._start) - self._begin
+        prefixes: Ints = self._column._prefixes(numbers + self._start) - self._begin
+        return prefixes
 
     def _locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
         numbers, places = self._column._locate(offsets + (self._begin + self._start * extra), extra)
@@ -276,6 +289,9 @@ class _Longer(LengthColumn):
     @property
     def total(self) -> int:
         return self.column.total + len(self.column) * self.extra
+
+    def _values(self, start: int, stop: int) -> Iterator[NDArray[np.uint32]]:
+        return (lengths + LENGTH.type(self.extra) for lengths in self.column._values(start, stop))
 
     def _take(self, numbers: Ints) -> Ints:
         return self.column._take(numbers) + self.extra
@@ -306,10 +322,10 @@ class JoinedColumn(LengthColumn):
     def total(self) -> int:
         return int(self._totals[-1])
 
-    def values(self) -> NDArray[np.uint32]:
-        found = np.concatenate([*(column.values() for column in self._columns), np.empty(0, LENGTH)])
-        found.setflags(write=False)
-        return found
+    def _values(self, start: int, stop: int) -> Iterator[NDArray[np.uint32]]:
+        for column in _overlapping(self._records, start, stop):
+            first, end = self._records[column : column + 2].tolist()
+            yield from self._columns[column]._values(max(start, first) - first, min(stop, end) - first)
 
     def _take(self, numbers: Ints) -> Ints:
         out = np.empty(len(numbers), np.int64)

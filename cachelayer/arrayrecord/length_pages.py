@@ -29,7 +29,6 @@ from cachelayer.records.memory import Bytes, Ints
 
 # A request costs about as much as these bytes.
 _PAGES_TOGETHER = 16
-_CHUNK = PAGE * _PAGES_TOGETHER
 _FILES_KEPT = 4096
 _TABLES_KEPT_NBYTES = 1 << 26
 _CHUNKS_KEPT_NBYTES = 1 << 26
@@ -109,13 +108,13 @@ class OpenColumn:
     table: Table
     lengths: NDArray[np.uint32]
 
-    def pages(self, numbers: Ints) -> Ints:
-        """Return int64 ``[k, PAGE]``: the lengths in each page, with zeros after the last record."""
+    def pages(self, numbers: Ints) -> NDArray[np.uint32]:
+        """Return uint32 ``[k, PAGE]``: the lengths in each page, with zeros after the last record."""
         whole = len(self.lengths) // PAGE
         pages = self.lengths[: whole * PAGE].reshape(whole, PAGE)
         if len(numbers) == 0 or int(numbers.max()) < whole:
-            return pages[numbers].astype(np.int64)
-        out = np.zeros((len(numbers), PAGE), np.int64)
+            return pages[numbers]
+        out = np.zeros((len(numbers), PAGE), LENGTH)
         is_whole = numbers < whole
         out[is_whole] = pages[numbers[is_whole]]
         last = self.lengths[whole * PAGE :]
@@ -134,7 +133,7 @@ def check_lengths(raw: Bytes, stats: ShardStats, name: str) -> NDArray[np.uint32
     columns = [file.column(raw, leaf, checked=True) for leaf in range(len(file.totals))]
     for column in columns:
         numbers = np.arange(len(column.table.checksums))
-        check_sums(column.pages(numbers), column.table, numbers, name)
+        check_sums(column.pages(numbers).sum(axis=1, dtype=np.int64), column.table, numbers, name)
     ends = [(layout.lengths(leaf)[1], layout.lengths(leaf + 1)[0]) for leaf in range(layout.leaves)]
     if any(raw[begin:end].any() for begin, end in ends):
         raise CorruptionError(f"{name}: it holds something between its columns")
@@ -196,17 +195,17 @@ class BufferPages:
             out[rows] = self._column(shard).lengths[within[rows]]
         return out
 
-    def pages(self, shard_of: Ints, page_of: Ints) -> Ints:
+    def ends(self, shard_of: Ints, page_of: Ints) -> Ints:
         """See :class:`LengthPages`."""
         shards, rows_of = grouped(shard_of)
         out = np.empty((len(page_of), PAGE), np.int64)
         for shard, rows in zip(shards, rows_of, strict=True):
             column = self._column(shard)
-            pages = column.pages(page_of[rows])
-            check_sums(pages, column.table, page_of[rows], self._file(shard).name)
+            ends = np.cumsum(column.pages(page_of[rows]), axis=1, dtype=np.int64)
+            check_sums(ends[:, -1], column.table, page_of[rows], self._file(shard).name)
             if len(shards) == 1:
-                return pages
-            out[rows] = pages
+                return ends
+            out[rows] = ends
         return out
 
     def values(self, shards: Sequence[int]) -> list[NDArray[np.uint32]]:
@@ -259,15 +258,20 @@ class RangedPages:
         """See :class:`LengthPages`."""
         page_of, place = np.divmod(within, PAGE)
         pairs, row_of = np.unique(np.stack([shard_of, page_of]), axis=1, return_inverse=True)
-        return self.pages(pairs[0], pairs[1])[row_of.reshape(-1), place]
+        lengths: Ints = self._pages(pairs[0], pairs[1])[row_of.reshape(-1), place].astype(np.int64)
+        return lengths
 
-    def pages(self, shard_of: Ints, page_of: Ints) -> Ints:
+    def ends(self, shard_of: Ints, page_of: Ints) -> Ints:
         """See :class:`LengthPages`."""
+        return np.cumsum(self._pages(shard_of, page_of), axis=1, dtype=np.int64)
+
+    def _pages(self, shard_of: Ints, page_of: Ints) -> NDArray[np.uint32]:
+        """Return uint32 ``[k, PAGE]``: the lengths in each page, with zeros after the last record of a shard."""
         chunk_of = page_of // _PAGES_TOGETHER
         wanted, row_of = np.unique(np.stack([shard_of, chunk_of]), axis=1, return_inverse=True)
         row_of = row_of.reshape(-1)
         chunks = self._chunks_of([(int(shard), int(chunk)) for shard, chunk in wanted.T])
-        out = np.empty((len(page_of), PAGE), np.int64)
+        out = np.empty((len(page_of), PAGE), LENGTH)
         for row, chunk in enumerate(chunks):
             mine = np.flatnonzero(row_of == row)
             out[mine] = chunk[page_of[mine] % _PAGES_TOGETHER]
@@ -304,10 +308,9 @@ class RangedPages:
             table, name = tables[shard], files[shard].name
             numbers = np.arange(first, min(first + _PAGES_TOGETHER, len(table.checksums)))
             check_pages(raw, table.checksums[numbers].tolist(), name, first)
-            pages = np.zeros(_CHUNK, LENGTH)
-            pages[: len(raw) // LENGTH.itemsize] = np.frombuffer(raw, LENGTH)
-            pages = pages.reshape(_PAGES_TOGETHER, PAGE)
-            check_sums(pages[: len(numbers)].astype(np.int64), table, numbers, name)
+            pages = np.zeros((_PAGES_TOGETHER, PAGE), LENGTH)
+            pages.reshape(-1)[: len(raw) // LENGTH.itemsize] = np.frombuffer(raw, LENGTH)
+            check_sums(pages[: len(numbers)].sum(axis=1, dtype=np.int64), table, numbers, name)
             self._chunks.put((shard, chunk), pages, pages.nbytes)
             chunks.append(pages)
         return chunks

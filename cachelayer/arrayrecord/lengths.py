@@ -223,11 +223,11 @@ def check_pages(raw: bytes, checksums: Sequence[int], name: str, first: int = 0)
             raise CorruptionError(f"{name}: the lengths from record {record} on do not match their checksum")
 
 
-def check_sums(pages: Ints, table: Table, numbers: Ints, name: str) -> None:
+def check_sums(sums: Ints, table: Table, numbers: Ints, name: str) -> None:
     """Raise unless the lengths of each page add up to what the table says.
 
     Args:
-        pages: int64 ``[k, PAGE]``: the lengths of some pages, with zeros after the last record.
+        sums: the sum of the lengths of some pages.
         table: the table of the leaf.
         numbers: the number of each page.
         name: the file, for errors.
@@ -235,7 +235,7 @@ def check_sums(pages: Ints, table: Table, numbers: Ints, name: str) -> None:
     Raises:
         CorruptionError: if one does not.
     """
-    wrong = np.flatnonzero(pages.sum(axis=1) != table.sums[numbers + 1] - table.sums[numbers])
+    wrong = np.flatnonzero(sums != table.sums[numbers + 1] - table.sums[numbers])
     if len(wrong):
         record = int(numbers[wrong[0]]) * PAGE
         raise CorruptionError(f"{name}: the lengths from record {record} on do not add up to their sum")
