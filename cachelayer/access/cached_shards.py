@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from cachelayer.arrayrecord.length_pages import check_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import ShardReader, Verify
-from cachelayer.errors import CorruptionError
+from cachelayer.errors import CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup, CopyOutcome
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records.memory import Bytes
+from cachelayer.user_warnings import warn
 from cachelayer.versions.shard_table import ShardFile
 
 _GROUPS_HELD = 16
@@ -108,4 +110,42 @@ class CachedShards:
             if self._store.download(source, path, shard.stats.nbytes) != shard.stats.crc32c:
                 raise CorruptionError(f"{self._store.url}/{source}: the downloaded bytes do not match their CRC32C")
 
-        return group.make(name, shard.stats.nbytes, fill)
+        outcome = group.make(name, shard.stats.nbytes, fill)
+        if outcome is CopyOutcome.HERE:
+            self._make_lengths(number)
+        return outcome
+
+    def _make_lengths(self, number: int) -> None:
+        """Copy the lengths of a shard, if it has any and there is room for them."""
+        shard = self._shards[number]
+        layout = shard.stats.lengths_layout
+        if layout is None:
+            return
+        group, name, _ = self._names(number)
+        source = paths.lengths_of(f"{self._dataset_id}/{shard.name}")
+
+        def fill(path: Path) -> None:
+            self._store.download(source, path, layout.nbytes)
+            check_lengths(MappedFile.unmapped(path).buffer, shard.stats, f"{self._store.url}/{source}")
+
+        group.make(paths.lengths_of(name), layout.nbytes, fill)
+
+    def lengths(self, number: int) -> Bytes | None:
+        """Return the copy of the lengths of a shard, mapped and checked; None if there is none.
+
+        Raises:
+            StorageError: if the folder of the copies cannot be used.
+        """
+        stats = self._shards[number].stats
+        group, name, _ = self._names(number)
+        name = paths.lengths_of(name)
+        if stats.lengths_layout is None or not group.has(name, stats.lengths_layout.nbytes):
+            return None
+        try:
+            raw = MappedFile.open(group.path(name), nbytes=stats.lengths_layout.nbytes).buffer
+            check_lengths(raw, stats, str(group.path(name)))
+        except (CorruptionError, FormatError) as error:
+            group.drop(name)
+            warn(f"a local copy is damaged, so lengths are read over the network: {error}")
+            return None
+        return raw

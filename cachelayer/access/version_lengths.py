@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from cachelayer.access.cached_shards import CachedShards
 from cachelayer.arrayrecord.length_column import LengthColumn, LengthPages, StoredColumn
 from cachelayer.arrayrecord.length_pages import BufferPages, LengthsFile, RangedPages
 from cachelayer.arrayrecord.lengths import LENGTH, Layout, encode, header_checksum
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.reader import Verify
+from cachelayer.errors import StorageError
 from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -39,16 +42,25 @@ class VersionLengths:
         varying: reads lengths from records.
         verify: ``"always"`` checks all lengths of a shard when the first is used.
         read: returns the records of these numbers.
+        copies: the local copies of the shards and their lengths; None if there are none.
     """
 
     def __init__(
-        self, version: StoredVersion, varying: VaryingLeaves, verify: Verify, read: Callable[..., Records]
+        self,
+        version: StoredVersion,
+        varying: VaryingLeaves,
+        verify: Verify,
+        read: Callable[..., Records],
+        copies: CachedShards | None = None,
     ) -> None:
         self._version = version
         self._varying = varying
         self._verify = verify
         self._read = read
         self._shards = version.manifest.shards
+        self._shard_of: dict[str, int] = {}
+        self._copies = copies
+        self._copied: dict[int, Bytes] = {}
         self._lock = ProcessLock()
         self._columns: dict[int, LengthColumn] = {}
 
@@ -76,12 +88,14 @@ class VersionLengths:
         return paths.lengths_of(f"{self._version.dataset_id}/{self._shards[shard].name}")
 
     def _file(self, shard: int) -> LengthsFile:
-        stats = self._shards[shard].stats
-        return self._computed[shard][0] if stats.length_totals is None else LengthsFile.of(stats, self._name(shard))
+        stats, name = self._shards[shard].stats, self._name(shard)
+        self._shard_of[name] = shard
+        return self._computed[shard][0] if stats.length_totals is None else LengthsFile.of(stats, name)
 
     def _opened(self, shard: int) -> Bytes:
-        if self._shards[shard].stats.length_totals is None:
-            return np.frombuffer(self._computed[shard][1], np.uint8)
+        computed = self._here(shard)
+        if computed is not None:
+            return computed
         store = self._version.store
         if not isinstance(store, LocalStore):
             raise TypeError("files in an object store are read by ranges")
@@ -89,19 +103,28 @@ class VersionLengths:
             return MappedFile.open(store.path(self._name(shard)), nbytes=self._file(shard).layout.nbytes).buffer
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        computed = self._computed_by_name if self._misses_some else {}
-        stored = [each for each in ranges if each[0] not in computed]
+        here = {name: self._here(self._shard_of[name]) for name in {name for name, _, _ in ranges}}
+        stored = [each for each in ranges if here[each[0]] is None]
         with self._version.told_of_deletion():
-            found = iter(self._version.store.read_ranges(stored) if stored else [])
-        return [computed[name][begin:end] if name in computed else next(found) for name, begin, end in ranges]
+            fetched = iter(self._version.store.read_ranges(stored) if stored else [])
+        found = []
+        for name, begin, end in ranges:
+            raw = here[name]
+            found.append(next(fetched) if raw is None else bytes(raw[begin:end]))
+        return found
 
-    @property
-    def _misses_some(self) -> bool:
-        return "_computed" in self.__dict__
-
-    @cached_property
-    def _computed_by_name(self) -> Mapping[str, bytes]:
-        return {self._name(shard): raw for shard, (_, raw) in self._computed.items()}
+    def _here(self, shard: int) -> Bytes | None:
+        """Return the lengths of a shard that were computed, or of which there is a local copy; else None."""
+        if self._shards[shard].stats.length_totals is None:
+            return np.frombuffer(self._computed[shard][1], np.uint8)
+        found = self._copied.get(shard)
+        if found is None and self._copies is not None:
+            # If the folder of the copies cannot be used, reading records warns of it.
+            with suppress(StorageError):
+                found = self._copies.lengths(shard)
+            if found is not None:
+                self._copied[shard] = found
+        return found
 
     @cached_property
     def _computed(self) -> Mapping[int, tuple[LengthsFile, bytes]]:

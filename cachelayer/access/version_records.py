@@ -87,10 +87,15 @@ class VersionRecords(RecordBase):
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
             return LocalShards(records, self.open_shard)
-        copies = None
-        if self.copies is not None:
-            copies = CachedShards(self.copies, version.store, version.dataset_id, shards, self.verify)
-        return RemoteShards(records, RangedShards(self._read_ranges, _Objects(version.dataset_id, shards)), copies)
+        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards))
+        return RemoteShards(records, ranged, self._cached_shards)
+
+    @cached_property
+    def _cached_shards(self) -> CachedShards | None:
+        version = self.version
+        if self.copies is None or isinstance(version.store, LocalStore):
+            return None
+        return CachedShards(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         with self.version.reporting_deletion():
@@ -122,7 +127,7 @@ class VersionRecords(RecordBase):
 
     @cached_property
     def _lengths(self) -> VersionLengths:
-        return VersionLengths(self.version, self.varying, self.verify, self.records)
+        return VersionLengths(self.version, self.varying, self.verify, self.records, self._cached_shards)
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self._lengths.column(leaf)

@@ -335,3 +335,25 @@ def test_a_far_file_that_is_not_what_was_published_is_refused() -> None:
     store.put(name, raw[:-8])
     with pytest.raises(CorruptionError):
         storage.fetch("d", "v1").lengths("words")
+
+
+def test_local_copies_hold_lengths_too_and_a_damaged_one_is_not_believed(gcs: Server, tmp_path: Path) -> None:
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    published = submit(storage)
+    with fault_proxy(gcs.endpoint) as proxy:
+
+        def opened() -> Any:
+            options = gcs.storage_options(proxy.endpoint)
+            return cachelayer.open(published.reference, storage_options=options, local_cache=tmp_path)
+
+        opened().mirror(progress=False)
+        proxy.forget()
+        check(opened(), ROWS)
+        assert not [each.path for each in proxy.exchanges() if "shard-" in each.path]
+        copies = sorted(tmp_path.rglob("shard-*.lengths"))
+        assert len(copies) == len(published._base.version.manifest.shards)
+        raw = copies[0].read_bytes()
+        copies[0].write_bytes(raw[:-60] + bytes([raw[-60] ^ 1]) + raw[-59:])
+        again = opened()
+        with pytest.warns(CacheLayerWarning, match="a local copy is damaged, so lengths are read over the network"):
+            check(again, ROWS)
