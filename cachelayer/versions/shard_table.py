@@ -25,9 +25,10 @@ _COLUMNS = {
 }
 # Left out if no shard has them: only shards whose records all have one size do.
 _PLACES = {"record_bytes": "record_nbytes", "first_position": "first_position"}
-# Left out if no shard has them: only elements with leaves of varying length have lengths.
-_LENGTHS = {"lengths_crc32c": "lengths_crc32c", "length_totals": "length_totals"}
-_OPTIONAL = _PLACES | _LENGTHS
+# Left out if no shard has them: only elements with leaves of varying length have lengths. The totals are columns of
+# their own for each leaf, in a list.
+_LENGTHS, _TOTALS = "lengths_crc32c", "length_totals"
+_OPTIONAL = _PLACES | {_LENGTHS: _LENGTHS}
 _ATTEMPTS, _FILES = "attempts", "files"
 _U32 = 2**32 - 1
 _MOST_IN_ALL = 2.0**62
@@ -138,7 +139,7 @@ class ShardTable(Sequence[ShardFile]):
 
     Args:
         files: their names.
-        columns: the columns of the manifest, each a list with one value a shard.
+        columns: the columns of the manifest, each a list with one value a shard, and a list of those of the totals.
 
     Raises:
         ValueError, KeyError, TypeError: if the columns are not what a manifest holds.
@@ -149,7 +150,8 @@ class ShardTable(Sequence[ShardFile]):
         names = [*_COLUMNS, *(name for name in _OPTIONAL if name in columns)]
         self._columns = {name: columns[name] for name in names}
         self._stats = {name: (_COLUMNS | _OPTIONAL)[name] for name in names}
-        counts = {len(column) for column in self._columns.values()}
+        self._totals: list[list[int | None]] = columns.get(_TOTALS, [])
+        counts = {len(column) for column in [*self._columns.values(), *self._totals]}
         if counts != {len(files)}:
             raise ValueError(f"the columns are those of {sorted(counts)} shards, the files of {len(files)}")
         self.records  # noqa: B018 - raises now if a value is not a number
@@ -162,14 +164,19 @@ class ShardTable(Sequence[ShardFile]):
         for name in _OPTIONAL:
             if all(value is None for value in columns[name]):
                 del columns[name]
+        totals = [shard.stats.length_totals for shard in shards]
+        leaves = next((len(row) for row in totals if row is not None), 0)
+        if leaves:
+            columns[_TOTALS] = [[None if row is None else row[leaf] for row in totals] for leaf in range(leaves)]
         return cls(_Files.of((shard.attempt, shard.number) for shard in shards), columns)
 
     def then(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards followed by those of another table."""
         names = {**self._columns, **other._columns}
-        return ShardTable(
-            self._files.then(other._files), {name: self._column(name) + other._column(name) for name in names}
-        )
+        columns: dict[str, list[Any]] = {name: self._column(name) + other._column(name) for name in names}
+        leaves = range(max(self.length_leaves, other.length_leaves))
+        columns[_TOTALS] = [self.length_totals(leaf) + other.length_totals(leaf) for leaf in leaves]
+        return ShardTable(self._files.then(other._files), columns)
 
     def _column(self, name: str) -> list[Any]:
         return self._columns.get(name) or [None] * len(self)
@@ -190,7 +197,8 @@ class ShardTable(Sequence[ShardFile]):
 
     def to_json(self) -> dict[str, Any]:
         """Return the columns, and the names as runs."""
-        return {_ATTEMPTS: list(self._files.attempts), _FILES: self._files.to_json(), **self._columns}
+        totals = {_TOTALS: self._totals} if self._totals else {}
+        return {_ATTEMPTS: list(self._files.attempts), _FILES: self._files.to_json(), **self._columns, **totals}
 
     @cached_property
     def records(self) -> NDArray[np.int64]:
@@ -210,12 +218,12 @@ class ShardTable(Sequence[ShardFile]):
     @property
     def has_lengths(self) -> bool:
         """True if some shard has a file of lengths."""
-        return "length_totals" in self._columns
+        return len(self._totals) > 0
 
     @property
     def length_leaves(self) -> int:
         """The number of leaves that have lengths."""
-        return next((len(totals) for totals in self._column("length_totals") if totals is not None), 0)
+        return len(self._totals)
 
     def length_totals(self, leaf: int) -> list[int | None]:
         """Return the sum of the lengths in each shard, or None for shards without a file of lengths.
@@ -223,7 +231,7 @@ class ShardTable(Sequence[ShardFile]):
         Args:
             leaf: the place of the leaf among those of varying length.
         """
-        return [None if totals is None else totals[leaf] for totals in self._column("length_totals")]
+        return self._totals[leaf] if self._totals else [None] * len(self)
 
     @property
     def attempts(self) -> set[str]:
@@ -241,7 +249,9 @@ class ShardTable(Sequence[ShardFile]):
         if isinstance(number, slice):
             return [self[one] for one in range(len(self))[number]]
         number = range(len(self))[number]
-        stats = ShardStats(**{of: self._columns[name][number] for name, of in self._stats.items()})
+        facts = {of: self._columns[name][number] for name, of in self._stats.items()}
+        totals = [column[number] for column in self._totals]
+        stats = ShardStats(**facts, length_totals=None if None in totals or not totals else tuple(totals))
         return ShardFile(*self._files.name(number), stats)
 
     def __iter__(self) -> Iterator[ShardFile]:
@@ -261,9 +271,9 @@ def check_stats(stats: ShardStats) -> ShardStats:
     """
     columns = {name: [getattr(stats, of)] for name, of in (_COLUMNS | _OPTIONAL).items()}
     if stats.length_totals is None and stats.lengths_crc32c is None:
-        columns = {name: column for name, column in columns.items() if name not in _LENGTHS}
+        del columns[_LENGTHS]
     else:
-        columns["length_totals"] = [stats.length_totals and list(stats.length_totals)]
+        columns[_TOTALS] = [[total] for total in stats.length_totals or ()]
     _check_columns(columns)
     return stats
 
@@ -306,25 +316,22 @@ def _check_places(document: Mapping[str, Any], records: NDArray[np.int64], nbyte
 
 def _check_lengths(document: Mapping[str, Any], records: NDArray[np.int64]) -> None:
     """Raise if the sums of lengths are not such that records of this number can have."""
-    if not _LENGTHS.keys() & document.keys():
+    if not {_LENGTHS, _TOTALS} & document.keys():
         return
-    checksums, totals = (json_values.items(name, document[name]) for name in _LENGTHS)
-    known = np.array([total is not None for total in totals], np.bool_)
-    if len({len(checksums), len(totals), len(records)}) != 1 or known.tolist() != [
-        checksum is not None for checksum in checksums
-    ]:
-        raise ValueError("totals and checksums of lengths do not match, or their columns differ in length")
-    _numbers("lengths_crc32c", [each for each in checksums if each is not None], 0, _U32)
-    rows = [json_values.items("length_totals", each) for each in totals if each is not None]
-    if not rows or len({len(row) for row in rows}) > 1 or not rows[0]:
-        raise ValueError("the shards have lengths of different numbers of leaves")
-    sums = _numbers("length_totals", [total for row in rows for total in row], 0, json_values.MOST)
-    sums = sums.reshape(len(rows), -1)
+    checksums = json_values.items(_LENGTHS, document[_LENGTHS])
+    columns = [json_values.items(_TOTALS, column) for column in json_values.items(_TOTALS, document[_TOTALS])]
+    known = np.array([checksum is not None for checksum in checksums], np.bool_)
+    if not columns or not known.any() or {len(column) for column in (checksums, *columns)} != {len(records)}:
+        raise ValueError("no shard has lengths, or their columns differ in length")
+    _numbers(_LENGTHS, [each for each in checksums if each is not None], 0, _U32)
     # As floats: the largest products and sums overflow int64.
-    if (sums > records[known].astype(np.float64)[:, None] * lengths.MOST).any():
-        raise ValueError("the lengths in a shard add up to more than its records can have")
-    if len(sums) and sums.sum(axis=0, dtype=np.float64).max() >= _MOST_IN_ALL:
-        raise ValueError("the lengths of a leaf add up to too much")
+    most = records[known].astype(np.float64) * lengths.MOST
+    for column in columns:
+        if known.tolist() != [total is not None for total in column]:
+            raise ValueError("totals and checksums of lengths are not those of the same shards")
+        totals = _numbers(_TOTALS, [total for total in column if total is not None], 0, json_values.MOST)
+        if (totals > most).any() or totals.sum(dtype=np.float64) >= _MOST_IN_ALL:
+            raise ValueError("the lengths in a shard add up to more than its records can have")
 
 
 def _numbers(name: str, column: list[Any], least: int, most: int) -> NDArray[np.int64]:

@@ -244,7 +244,7 @@ def lie(folder: Path, ref: Any, lengths: Any) -> Any:
     path = folder / "d" / version.info.manifest
     document = json.loads(path.read_bytes())
     totals = lengths.sum(axis=0).tolist()
-    document["data"]["shards"].update(lengths_crc32c=[header_checksum(raw)], length_totals=[totals])
+    document["data"]["shards"].update(lengths_crc32c=[header_checksum(raw)], length_totals=[[each] for each in totals])
     path.write_text(json.dumps(document))
     entry = folder / "d/_log/0000000001.json"
     logged = json.loads(entry.read_bytes())

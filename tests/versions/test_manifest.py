@@ -15,7 +15,7 @@ from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.versions.manifest import FORMAT, Kept, Manifest
 from cachelayer.versions.shard_table import ShardFile, ShardTable
 
-SPEC = {"x": ArraySpec("float32", (2, None)), "y": [ArraySpec("bool")]}
+SPEC = {"x": ArraySpec("float32", (None,)), "y": [ArraySpec("bool")]}
 PLACES = st.sampled_from([None, (8, 98), (70_000, 98)])
 
 
@@ -170,26 +170,26 @@ def test_only_lengths_raise_the_format() -> None:
     mixed = replace(manifest(), shards=ShardTable.of([*manifest().shards, with_lengths]))
     document = json.loads(mixed.encode())
     assert document["format"] == 2
-    assert shards_of(document)["length_totals"] == [None, None, None, [7]]
+    assert shards_of(document)["length_totals"] == [[None, None, None, 7]]
     assert Manifest.decode(mixed.encode(), "m") == mixed
     with pytest.raises(CorruptionError, match="a manifest of format 1 has no lengths"):
         Manifest.decode(json.dumps({**document, "format": 1}).encode(), "m")
 
 
 LENGTHS: dict[str, dict[str, Any]] = {
-    "of fewer shards": {"length_totals": [[7]]},
-    "of another number of leaves": {"length_totals": [[7, 7]] * 3},
-    "of different numbers of leaves": {"length_totals": [[7], [7, 7], [7]]},
-    "of no leaves": {"length_totals": [[]] * 3},
-    "of no shard": {"length_totals": [None] * 3, "lengths_crc32c": [None] * 3},
+    "of fewer shards": {"length_totals": [[7, 7]]},
+    "of another number of leaves": {"length_totals": [[7, 7, 7]] * 2},
+    "of no leaves": {"length_totals": []},
+    "of no shard": {"length_totals": [[None] * 3], "lengths_crc32c": [None] * 3},
     "without a checksum": {"lengths_crc32c": [1, None, 1]},
     "without checksums": {"lengths_crc32c": None},
-    "without totals": {"length_totals": [[7], None, [7]]},
-    "less than none": {"length_totals": [[-1]] * 3},
-    "more than records can have": {"length_totals": [[3 * 2**32]] * 3},
-    "that are no integers": {"length_totals": [[7.0]] * 3},
-    "that are bools": {"length_totals": [[True]] * 3},
-    "that are text": {"length_totals": ["7"] * 3},
+    "without totals": {"length_totals": [[7, None, 7]]},
+    "less than none": {"length_totals": [[7, -1, 7]]},
+    "more than records can have": {"length_totals": [[7, 3 * 2**32, 7]]},
+    "that are no integers": {"length_totals": [[7, 7.0, 7]]},
+    "that are bools": {"length_totals": [[7, True, 7]]},
+    "that are text": {"length_totals": [["7", 7, 7]]},
+    "that are no lists": {"length_totals": [7, 7, 7]},
     "with a checksum that is too large": {"lengths_crc32c": [2**32] * 3},
 }
 
