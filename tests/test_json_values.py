@@ -30,12 +30,13 @@ from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
 from cachelayer.versions.unfinished import Finished, FinishedPart, Unfinished
 
 ATTEMPT = "20260101T000000-0123456789ab"
-STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98)
+STATS = ShardStats(4, 300, 7, "ab" * 32, 64 + 16 * 4, 9, 8, 98, 5, (9, 2))
 SPEC = {
     "x": ArraySpec("float32", (2, None), nullable=True),
     "y": [RaggedSpec("int8", (None, None)), None, ImageSpec("RGB")],
     "z": namedtuple_class("Point", ("a", "b"))(ArraySpec("bfloat16"), ArraySpec(str)),
 }
+VARYING = {"t": ArraySpec("int8", (None,)), "u": ArraySpec(str)}
 SHARDS = ShardTable.of(ShardFile(ATTEMPT, number, STATS) for number in range(3))
 INFO = VersionInfo("v1", paths.manifest(ATTEMPT), "0" * 64, "1" * 64, 3, 100, "2026-01-01T00:00:00+00:00")
 PART = FinishedPart(tuple(SHARDS[:1]), frozenset({0}), 4, 1, ("what",))
@@ -43,7 +44,7 @@ PART = FinishedPart(tuple(SHARDS[:1]), frozenset({0}), 4, 1, ("what",))
 
 def a_manifest(kept: Kept) -> Any:
     provenance = {"time": "now", "metadata": {"a": [1]}}
-    return json.loads(Manifest("typed/1", ArraySpec("int8"), SHARDS, provenance, "token", (8, 4), kept).encode())
+    return json.loads(Manifest("typed/1", VARYING, SHARDS, provenance, "token", (8, 4), kept).encode())
 
 
 MANIFESTS = {

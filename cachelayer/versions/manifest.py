@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachelayer import json_values
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import CorruptionError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.records import spec_json
@@ -143,11 +143,17 @@ class Manifest:
 
         Raises:
             InvalidArgumentError: if the provenance, with the metadata in it, is nested too deep to be read again.
+            CorruptionError: if the shards have lengths of other leaves, as the notes of a build may say.
         """
         try:
             json_values.shallow("provenance", self.provenance)
         except ValueError as error:
             raise InvalidArgumentError(f"{error}: pass flatter metadata") from error
+        number = _FORMAT_OF_LENGTHS if self.shards.has_lengths else 1
+        try:
+            _check_lengths(self.shards, self.element_spec, number)
+        except ValueError as error:
+            raise CorruptionError(f"the notes of the build are damaged: {error}: build with resume=False") from error
         data: dict[str, Any] = {
             "codec": self.codec,
             "element_spec": spec_json.to_json(self.element_spec),
@@ -157,7 +163,6 @@ class Manifest:
             data["segments"] = list(self.segments)
         if self.kept is not None:
             data["kept"] = self.kept.to_json()
-        number = _FORMAT_OF_LENGTHS if self.shards.has_lengths else 1
         document = {"format": number, "data": data, "provenance": self.provenance, "token": self.token}
         return json.dumps(document, separators=(",", ":")).encode()
 

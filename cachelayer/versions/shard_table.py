@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cachelayer import json_values
 from cachelayer.arrayrecord import index, lengths
 from cachelayer.arrayrecord.writer import ShardStats
+from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 
@@ -165,7 +166,9 @@ class ShardTable(Sequence[ShardFile]):
             if all(value is None for value in columns[name]):
                 del columns[name]
         totals = [shard.stats.length_totals for shard in shards]
-        leaves = next((len(row) for row in totals if row is not None), 0)
+        leaves = max((len(row) for row in totals if row is not None), default=0)
+        if any(row is not None and len(row) != leaves for row in totals):
+            raise CorruptionError("the shards have lengths of different numbers of leaves: build with resume=False")
         if leaves:
             columns[_TOTALS] = [[None if row is None else row[leaf] for row in totals] for leaf in range(leaves)]
         return cls(_Files.of((shard.attempt, shard.number) for shard in shards), columns)
