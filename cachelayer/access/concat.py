@@ -113,6 +113,10 @@ class JoinedBase(RecordBase):
         return min(member.base.records_per_read for member in self.members)
 
     @property
+    def reads_in_part(self) -> bool:
+        return all(member.base.reads_in_part for member in self.members)
+
+    @property
     def record_nbytes(self) -> int:
         return max(member.base.record_nbytes for member in self.members)
 

@@ -60,6 +60,11 @@ class RecordBase(ABC):
     def segments(self) -> tuple[int, ...]:
         """The number of records of each segment: of the first build, and of each append."""
 
+    @property
+    @abstractmethod
+    def reads_in_part(self) -> bool:
+        """True if only those bytes of a record are read that are used."""
+
     @abstractmethod
     def record(self, number: int) -> bytearray:
         """Return one record; the caller may change it."""

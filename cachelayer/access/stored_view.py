@@ -13,12 +13,16 @@ from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
 from cachelayer.access.view import View
 from cachelayer.arrayrecord.length_column import LengthColumn
+from cachelayer.locks import cached_property
 from cachelayer.protocols import T
 from cachelayer.records.chosen_codec import ChosenCodec
 from cachelayer.records.codec import Codec
+from cachelayer.records.leaf_codecs import leaf_codec
 from cachelayer.records.leaf_names import leaf_numbers
+from cachelayer.records.leaf_parts import fixed_nbytes
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+from cachelayer.records.tree import leaves
 from cachelayer.records.varying_leaves import varying_leaf
 
 
@@ -143,8 +147,22 @@ class FieldsBase(RecordBase):
         return self.base.read_together
 
     @property
+    def reads_in_part(self) -> bool:
+        return self.base.reads_in_part
+
+    @cached_property
+    def _static_nbytes(self) -> int | None:
+        """The bytes of these leaves if all have a known shape, else None."""
+        codecs = [leaf_codec(leaf) for _, leaf in leaves(self.codec.spec)]
+        if any(codec.variable for codec in codecs):
+            return None
+        return sum(fixed_nbytes(part) for codec in codecs for part in codec.fixed)
+
+    @property
     def record_nbytes(self) -> int:
-        return self.base.record_nbytes
+        # If records are read whole, these bytes take memory too, whatever is decoded of them.
+        nbytes, static = self.base.record_nbytes, self._static_nbytes
+        return nbytes if static is None or not self.reads_in_part else min(nbytes, static)
 
     def __len__(self) -> int:
         return len(self.base)

@@ -78,6 +78,15 @@ class VersionRecords(RecordBase):
         return _LOCAL_RECORDS if isinstance(shards, LocalShards) or shards.all_local() else _REMOTE_RECORDS
 
     @property
+    def reads_in_part(self) -> bool:
+        shards = self.shards
+        if not isinstance(shards, LocalShards) or self.verify == "always" or not len(self):
+            return False
+        # What was appended may be compressed although the first records are not, or the reverse.
+        ends = {0, len(self.version.manifest.shards) - 1}
+        return all(shards.reader(number).header.compression == "none" for number in ends)
+
+    @property
     def segments(self) -> tuple[int, ...]:
         return self.version.segments
 

@@ -195,6 +195,18 @@ def test_only_the_bytes_of_these_fields_are_read(tmp_path: Path, size: tuple[int
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(("compression", "verify"), [(None, "open"), ("zstd", "open"), (None, "always")])
+def test_streams_know_what_a_read_of_fields_takes(tmp_path: Path, compression: str | None, verify: Any) -> None:
+    rows = [{"blob": np.zeros(50_000, np.uint8), "label": number, "text": "x" * number} for number in range(9)]
+    storage = Storage(tmp_path, verify=verify)
+    ref: Any = storage.submit(rows, "d", "v1", compression=compression)
+    whole = ref.__records__().record_nbytes
+    in_part = compression is None and verify == "open"
+    assert ref.fields("label").__records__().record_nbytes == (8 if in_part else whole)
+    assert cachelayer.concat([ref, ref]).fields("label").__records__().record_nbytes == (8 if in_part else whole)
+    assert ref.fields("text").__records__().record_nbytes == whole
+
+
 def test_what_is_damaged_elsewhere_in_a_record_is_found_over_the_network(tmp_path: Path) -> None:
     storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
     ref: Any = storage.submit([{"x": 1, "y": b"abcdefgh" * 9}] * 3, "d", "v1")
