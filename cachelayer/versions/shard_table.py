@@ -253,8 +253,8 @@ class ShardTable(Sequence[ShardFile]):
             return [self[one] for one in range(len(self))[number]]
         number = range(len(self))[number]
         facts = {of: self._columns[name][number] for name, of in self._stats.items()}
-        totals = [column[number] for column in self._totals]
-        stats = ShardStats(**facts, length_totals=None if None in totals or not totals else tuple(totals))
+        totals = tuple(total for column in self._totals if (total := column[number]) is not None)
+        stats = ShardStats(**facts, length_totals=totals or None)
         return ShardFile(*self._files.name(number), stats)
 
     def __iter__(self) -> Iterator[ShardFile]:
