@@ -115,17 +115,23 @@ class VaryingRecords:
         return None
 
     def slab(self, offset: int, nbytes: int) -> Bytes:
-        rows = len(self)
-        return self.ranges(np.full(rows, offset), np.full(rows, nbytes)).reshape(rows, nbytes)
+        return self._begins(offset + nbytes).slab(offset, nbytes)
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
-        slab = self.slab(offset, nbytes)
-        return [slab[row : row + rows].copy() for row in range(0, len(slab), rows)]
+        return self._begins(offset + nbytes).slabs(offset, nbytes, rows)
 
-    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        wrong = outside(starts, lengths, self.lengths)
+    def _begins(self, nbytes: int) -> UniformRecords:
+        """Return the first bytes of each record."""
+        places = self.places
+        self._refuse(self.lengths < nbytes)
+        return UniformRecords.inside(places.space, places.holder, places.base, places.logical, nbytes)
+
+    def _refuse(self, wrong: NDArray[np.bool_]) -> None:
         if wrong.any():
             raise CorruptionError(f"{self.places.name(int(wrong.argmax()))} is shorter than its parts")
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        self._refuse(outside(starts, lengths, self.lengths))
         return replace(self.places, logical=self.places.logical + starts, lengths=lengths).ranges()
 
 
