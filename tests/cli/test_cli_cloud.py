@@ -129,7 +129,7 @@ def test_an_interrupted_cp_goes_on_where_it_stopped(s3: Server, here: Path) -> N
         patient = ("--to-option", "timeout=100000")
         arguments = ("cp", "cache/d", url, *typed(s3, "--to-option", proxy.endpoint), *patient)
         proxy.add(stall(containing="shard-00003.array_record", method="PUT"))
-        said = interrupted(arguments, here, lambda: len(uploads(url, s3)) >= 2 * shards - 1)
+        said = interrupted(arguments, here, lambda: len(uploads(url, s3)) >= 3 * shards - 1)
         assert "to continue where it stopped, run the same command again" in said
         assert "no dataset" in refused("show", f"{url}/d", *typed(s3))
         proxy.clear()
