@@ -143,8 +143,8 @@ class FieldsBase(RecordBase):
         return self.base.segments
 
     @property
-    def read_together(self) -> int:
-        return self.base.read_together
+    def records_per_read(self) -> int:
+        return self.base.records_per_read
 
     @property
     def reads_in_part(self) -> bool:

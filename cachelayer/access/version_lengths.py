@@ -99,13 +99,13 @@ class VersionLengths:
         store = self._version.store
         if not isinstance(store, LocalStore):
             raise TypeError("files in an object store are read by ranges")
-        with self._version.told_of_deletion():
+        with self._version.reporting_deletion():
             return MappedFile.open(store.path(self._name(shard)), nbytes=self._file(shard).layout.nbytes).buffer
 
     def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         here = {name: self._here(self._shard_of[name]) for name in {name for name, _, _ in ranges}}
         stored = [each for each in ranges if here[each[0]] is None]
-        with self._version.told_of_deletion():
+        with self._version.reporting_deletion():
             fetched = iter(self._version.store.read_ranges(stored) if stored else [])
         found = []
         for name, begin, end in ranges:
