@@ -98,6 +98,7 @@ def build(
     notes: Notes | None = None,
     first_record: int = 0,
     files: int = 0,
+    stores_lengths: bool = True,
 ) -> Built:
     """Write the elements of a source into shards.
 
@@ -111,6 +112,7 @@ def build(
         notes: notes each finished shard; None if the build is not to be resumed.
         first_record: the number of the first element in error messages.
         files: the number in the name of the first shard.
+        stores_lengths: whether to write a file of lengths beside each shard.
 
     Raises:
         ElementError: for an element that does not fit the spec.
@@ -132,9 +134,8 @@ def build(
     if notes is not None:
         notes.expect_shards(spec)
     progress.skip(start)
-    shards = Shards(
-        stage.folder, attempt, spec, options.compression, options.shard_bytes, earlier.shards, first_shard, files
-    )
+    cut = options.compression, options.shard_bytes, earlier.shards, first_shard, files
+    shards = Shards(stage.folder, attempt, spec, *cut, stores_lengths)
     uploads = Uploads(stage.uploader, notes, options.shard_bytes)
     with ExitStack() as stack:
         pipeline: ShardPipeline | WritingProcess

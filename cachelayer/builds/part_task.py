@@ -153,7 +153,14 @@ class PartTask:
         with staging(self.store, copies, self.dataset_id, self.attempt, files) as stage:
             with _errors_of(part):
                 built = build(
-                    part.source, stage, self.attempt, options, current(), first_record=part.first, files=first_file
+                    part.source,
+                    stage,
+                    self.attempt,
+                    options,
+                    current(),
+                    first_record=part.first,
+                    files=first_file,
+                    stores_lengths=not part.is_run,
                 )
             if len(built.shards) > _FILES:
                 raise InvalidArgumentError(

@@ -38,6 +38,7 @@ class Shards:
         earlier: existing shards by number; their records are compared instead of written.
         first: the number of the shard that begins with the first record.
         files: the number in the file name of shard 0.
+        stores_lengths: whether to write a file of lengths beside each shard. If not, records need not fit the spec.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class Shards:
     earlier: Mapping[int, ShardFile]
     first: int
     files: int
+    stores_lengths: bool = True
 
     def path(self, number: int) -> Path:
         """Return the path of a shard."""
@@ -73,7 +75,7 @@ class ShardPipeline:
     def __init__(self, shards: Shards, progress: Progress, uploads: Uploads) -> None:
         self._of = shards
         self._cutter = ShardCutter(shards.shard_bytes)
-        self._varying = VaryingLeaves(codec_for(shards.spec))
+        self._varying = VaryingLeaves(codec_for(shards.spec)) if shards.stores_lengths else None
         self._progress = progress
         self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
         self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")

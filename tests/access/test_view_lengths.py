@@ -189,6 +189,16 @@ def test_shards_with_and_without_lengths_are_one_version(tmp_path: Path) -> None
         assert storage.verify("d", version, progress=False)
 
 
+def test_a_version_that_is_written_again_has_the_lengths_of_its_records(tmp_path: Path) -> None:
+    submit(Storage(tmp_path))
+    forget_lengths(tmp_path, "d", "v1")
+    ref: Any = Storage(tmp_path).rewrite("d", "v1", "v2", shuffle_seed=3, progress=False)
+    check(ref, [ROWS[number] for number in ref.read(range(700))["n"].tolist()])
+    ref = Storage(tmp_path).rewrite("d", "v1", "v3", fields=["n", "meta/url"], progress=False)
+    assert ref.lengths("meta/url").tolist() == naive(ROWS, "meta/url")
+    assert Storage(tmp_path).verify("d", "v3", progress=False)
+
+
 def test_a_version_of_fixed_leaves_is_written_as_ever(tmp_path: Path) -> None:
     ref: Any = Storage(tmp_path).submit([{"x": np.arange(3), "y": 1.0}] * 5, "d", "v1")
     manifest = tmp_path / "d" / ref._base.version.info.manifest

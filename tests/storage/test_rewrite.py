@@ -74,8 +74,7 @@ def named(storage: Storage) -> set[str]:
     found: set[str] = set()
     for version in storage.versions("d"):
         base = storage.fetch("d", version)._base.version
-        shards = {shard.name for shard in base.manifest.shards}
-        found |= shards | {paths.index_of(name) for name in shards} | {base.info.manifest}
+        found |= {name for shard in base.manifest.shards for name in shard.files} | {base.info.manifest}
         if base.manifest.kept is not None and base.manifest.kept.file is not None:
             found.add(base.manifest.kept.file)
     return found
