@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import HEADER, pieces, to_logical, to_position
-from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, to_logical, to_position
+from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
-from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
 Range = tuple[str, int, int]
@@ -73,15 +73,15 @@ class _IndexRows:
         missing: for each shard, the records whose rows are missing.
         whole: the shards whose whole index is to be fetched.
         heads: the shards of whose index only the header is to be fetched.
-        single: the shard and the record of each row that is to be fetched on its own.
-        ranges: the ranges to fetch: indices, then headers, then rows.
+        single: the records whose rows are to be fetched without the rest of the index.
+        ranges: the ranges to fetch: indices, then headers, then runs of rows.
     """
 
     rows: Any
     missing: Mapping[int, Ints]
     whole: Sequence[int]
     heads: Sequence[int]
-    single: Sequence[tuple[int, int]]
+    single: Ints
     ranges: Sequence[Range]
 
 
@@ -111,6 +111,7 @@ class RangedShards:
         self._copies: dict[int, Callable[[], Bytes]] = {}
         self._pages_read: Counter[int] = Counter()
         self._room = kept_nbytes
+        self._fetching: dict[int, ProcessLock] = {}
         self._lock = ProcessLock()
 
     def has_index(self, shard: int) -> bool:
@@ -157,36 +158,62 @@ class RangedShards:
             CorruptionError: if a record is not what was written.
             StorageError: if the store cannot be read.
         """
+        return self.hold(shard_of, within).all()
+
+    def hold(self, shard_of: Ints, within: Ints, share: float = 0.0) -> HeldRecords:
+        """Fetch records and keep them as they are stored; a run of consecutive records is one range.
+
+        Args:
+            shard_of: the shard of each record.
+            within: the number of each record in its shard.
+            share: the fraction of the records of every shard that the caller is going to fetch, so many at a time. If
+                that takes more requests for rows of an index than the index is worth, all of it is fetched first.
+
+        Raises:
+            CorruptionError: if a record does not lie where its index says.
+            StorageError: if the store cannot be read.
+        """
 
         def name(row: int) -> str:
             return f"{self._shards[shard_of[row]].name}: record {within[row]} of the shard"
 
+        if share:
+            self._fetch_indices(shard_of, share)
         wanted = self._rows(shard_of, within)
         rows, first = wanted.rows, wanted.ranges
         places = self._by_arithmetic(shard_of, within) if first else None
         if places is None:
             self._fill_in(wanted, within, self._read_ranges(first) if first else [])
             first, places = [], rows
-        bodies = self._read_ranges([*first, *self._ranges(shard_of, places, name)])
+        run_of, ranges = self._ranges(shard_of, within, places, name)
+        bodies = self._read_ranges([*first, *ranges])
         if first:
             self._fill_in(wanted, within, bodies[: len(first)])
             elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
             if elsewhere.any():
                 raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
-        records = _without_headers(places, bodies[len(first) :])
-        compressed = np.array([self._headers[shard].compression != "none" for shard in shard_of.tolist()], np.bool_)
-        if compressed.all():
-            records = decompressed([(np.arange(len(records)), records)], name)
-        elif compressed.any():
-            # Some shards of the version are compressed, others are not.
-            mixed = records.to_list()
-            for row in np.flatnonzero(compressed).tolist():
-                stored = [(np.zeros(1, np.int64), RecordBuffer.of([mixed[row]]))]
-                one = decompressed(stored, lambda _, row=row: name(row))  # type: ignore[misc]
-                mixed[row] = one.to_list()[0]
-            records = RecordBuffer.of(mixed)
-        _check(records, rows["crc32c"], name)
-        return records
+        bodies = bodies[len(first) :]
+        fetched = np.frombuffer(bodies[0] if len(bodies) == 1 else b"".join(bodies), np.uint8)
+        begins, ends = np.array([[begin, end] for _, begin, end in ranges], np.int64).reshape(-1, 2).T
+        _, lengths, positions, _ = _extents(places)
+        starts = positions + (splits_of(ends - begins)[:-1] - begins)[run_of]
+        shards, shard_at = np.unique(shard_of, return_inverse=True)
+        compressed = np.array([self._headers[shard].compression != "none" for shard in shards.tolist()], np.bool_)
+        rooms = BLOCK - positions % BLOCK
+        return HeldRecords(fetched, starts, lengths, rooms, rows["crc32c"].copy(), compressed[shard_at], name)
+
+    def _fetch_indices(self, shard_of: Ints, share: float) -> None:
+        """Fetch the indices of which so many rows will be needed that single requests for them would cost more."""
+        for shard, count in zip(*(each.tolist() for each in np.unique(shard_of, return_counts=True)), strict=True):
+            if self.has_index(shard):
+                continue
+            stats = self._shards[shard].stats
+            requests = max(1.0, share * stats.records / count)
+            if stats.index_nbytes <= min(self._room, requests * _PAGE_NBYTES):
+                # One thread fetches it, and the others wait for it.
+                with self._fetching.setdefault(shard, ProcessLock()):
+                    if not self.has_index(shard):
+                        self._keep_index(shard, self.whole_index(shard))
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of each record; the arguments are those of :meth:`records`."""
@@ -226,12 +253,12 @@ class RangedShards:
                 out[mine] = _rows_of(raw)[within[mine]]
         whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
         heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
-        single = [(shard, row) for shard, mine in missing.items() if shard not in whole for row in mine.tolist()]
-        places = [index.HEADER_NBYTES + index.ROW.itemsize * int(within[row]) for _, row in single]
+        apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
+        single = np.concatenate([*apart.values(), np.empty(0, np.int64)])
         wanted = [
             *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in whole),
             *((shard, 0, index.HEADER_NBYTES) for shard in heads),
-            *((shard, place, place + index.ROW.itemsize) for (shard, _), place in zip(single, places, strict=True)),
+            *((shard, *rows) for shard, mine in apart.items() for rows in _row_ranges(within[mine])),
         ]
         ranges = [(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted]
         return _IndexRows(out, missing, whole, heads, single, ranges)
@@ -262,7 +289,7 @@ class RangedShards:
             stored = self._shards[shard]
             stats = stored.stats
             self._headers[shard] = _check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
-        wanted.rows[[row for _, row in wanted.single]] = np.frombuffer(b"".join(fetched), index.ROW)
+        wanted.rows[wanted.single] = np.frombuffer(b"".join(fetched), index.ROW)
 
     def _is_due(self, shard: int, within: Ints) -> bool:
         """Return whether to fetch a whole index: there is room, and as many pages were requested as it has."""
@@ -281,18 +308,33 @@ class RangedShards:
     def _checked(self, shard: int, raw: Bytes) -> index.IndexHeader:
         return check_index(raw, self._shards[shard].stats, self._shards[shard].index_name)
 
-    def _ranges(self, shard_of: Ints, rows: Any, name: Callable[[int], str]) -> list[Range]:
-        """Return the ranges of the stored bytes of records, block headers included."""
+    def _ranges(self, shard_of: Ints, within: Ints, rows: Any, name: Callable[[int], str]) -> tuple[Ints, list[Range]]:
+        """Return the ranges of the stored bytes of records, block headers included.
+
+        Returns:
+            For each record the number of its range, and the ranges: one for each run of consecutive records.
+        """
         _, _, begins, ends = _extents(rows)
         sizes = np.array([self._shards[shard].stats.nbytes for shard in shard_of.tolist()], np.int64)
         # A lost row holds zeros, and position 0 is a block header.
         outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > sizes))
         if len(outside):
             raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
-        return [
-            (self._shards[shard].name, begin, end)
-            for shard, begin, end in zip(shard_of.tolist(), begins.tolist(), ends.tolist(), strict=True)
-        ]
+        # Records of a damaged index may lie in any order.
+        joined = (np.diff(shard_of) == 0) & (np.diff(within) == 1) & (begins[1:] >= ends[:-1])
+        firsts = np.flatnonzero(np.append(True, ~joined)[: len(within)])
+        lasts = np.append(firsts[1:], len(within)) - 1
+        run_of = np.repeat(np.arange(len(firsts)), lasts - firsts + 1)
+        runs = zip(shard_of[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
+        return run_of, [(self._shards[shard].name, begin, end) for shard, begin, end in runs]
+
+
+def _row_ranges(within: Ints) -> list[tuple[int, int]]:
+    """Return the begin and the end of each run of consecutive records' rows in an index."""
+    firsts = np.flatnonzero(np.append(True, np.diff(within) != 1))
+    lasts = np.append(firsts[1:], len(within)) - 1
+    runs = zip(within[firsts].tolist(), within[lasts].tolist(), strict=True)
+    return [(index.row_range(first)[0], index.row_range(last)[1]) for first, last in runs]
 
 
 def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
@@ -302,24 +344,6 @@ def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
     return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
 
 
-def _without_headers(rows: Any, bodies: Sequence[bytes]) -> RecordBuffer:
-    """Return the stored bytes of records, from bodies that include block headers."""
-    logical, lengths, begins, ends = _extents(rows)
-    fetched = np.frombuffer(b"".join(bodies), np.uint8)
-    splits = splits_of(lengths)
-    out = np.empty(int(splits[-1]), np.uint8)
-    owner, inside, position, length = pieces(logical, lengths)
-    starts = splits_of(ends - begins)[:-1] - begins
-    move_ranges(out, splits[owner] + inside, fetched, starts[owner] + position, length)
-    return RecordBuffer.packed(out, lengths)
-
-
 def _rows_of(raw: Bytes) -> NDArray[np.void]:
     rows: NDArray[np.void] = raw[index.HEADER_NBYTES :].view(index.ROW)
     return rows
-
-
-def _check(records: RecordBuffer, checksums: Any, name: Callable[[int], str]) -> None:
-    for row, (record, checksum) in enumerate(zip(records.to_list(), checksums.tolist(), strict=True)):
-        if google_crc32c.value(record) != checksum:
-            raise CorruptionError(f"{name(row)} does not match its checksum")
