@@ -89,7 +89,8 @@ class GcsClient:
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         if start is not None and stop is not None:
-            return b"".join([chunk async for chunk in self.chunks(path, start, stop)])
+            with translated():
+                return await self._fs.range(path, start, stop)
         _, data = await self._call("GET", self._fs.url(path))
         return bytes(data)
 

@@ -50,13 +50,23 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """Yield a range of an object as it arrives; gcsfs itself hands it out only once it is complete."""
+        async with self._range(path, start, stop) as reply:
+            async for chunk in reply.content.iter_any():
+                yield chunk
+
+    async def range(self, path: str, start: int, stop: int) -> bytes:
+        """Return a range of an object."""
+        async with self._range(path, start, stop) as reply:
+            return await reply.read()
+
+    @asynccontextmanager
+    async def _range(self, path: str, start: int, stop: int) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         async with self._exchange("GET", self.url(path), headers, {}) as reply:
             if reply.status >= 300:
                 raise RequestError(Kind.TRANSIENT, f"status {reply.status} came for a range")
             check_place(reply.headers.get("Content-Range"), start)
-            async for chunk in reply.content.iter_any():
-                yield chunk
+            yield reply
 
     @asynccontextmanager
     async def _exchange(

@@ -7,6 +7,7 @@ import atexit
 import os
 import threading
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from cachelayer.locks import ProcessLock
@@ -16,13 +17,25 @@ T = TypeVar("T")
 _lock = ProcessLock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """The loop of each process. A forked child neither uses nor closes that of its parent: they share their sockets."""
+_stopped: set[int] = set()
+"""The processes whose loop has stopped."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result; an interrupt cancels it."""
-    future = asyncio.run_coroutine_threadsafe(work, running_loop())
+    """Run a coroutine and return its result; an interrupt cancels it.
+
+    Raises:
+        RuntimeError: if the program ends, so that the loop has stopped.
+    """
+    loop = running_loop()
+    if os.getpid() in _stopped:
+        work.close()
+        raise RuntimeError("the program ends: there are no more requests")
+    future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         return future.result()
+    except CancelledError:
+        raise RuntimeError("the program ends: its requests are cancelled") from None
     finally:
         future.cancel()
 
@@ -41,8 +54,21 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 def _stop(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     if pid == os.getpid():
-        loop.call_soon_threadsafe(loop.stop)
+        # Threads that wait for requests must not wait for a loop that has stopped: they would never end.
+        _stopped.add(pid)
+        asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
         thread.join(1)
+
+
+async def _cancel_all() -> None:
+    """Cancel all that runs in the loop, and stop it."""
+    # Once more for those that began meanwhile.
+    for _ in range(2):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0)), *others], timeout=0.4)
+    asyncio.get_running_loop().stop()
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
