@@ -42,7 +42,44 @@ class Stacking(Protocol):
         """
 
 
-class RandomAccess(Protocol[T_co]):
+class RecordReads(Protocol[T_co]):
+    """Reads records by their numbers."""
+
+    def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[T_co]:
+        """Return the elements of these record numbers; the caller may change them."""
+
+    def read(self, indices: NDArray[np.int64], /) -> Any:
+        """Return the elements of these record numbers, stacked on a leading axis; the caller may change them."""
+
+    def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
+        """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
+
+
+class HeldBlock(Protocol):
+    """Records that were fetched together, as they are stored."""
+
+    @property
+    def damaged(self) -> bool:
+        """True if reading has found a damaged record, so that the block has to be fetched again."""
+
+
+class BlockHolder(Protocol[T_co]):
+    """Fetches blocks of records, from which records are read later. Thread-safe."""
+
+    def fetch(self, numbers: NDArray[np.int64], /) -> HeldBlock:
+        """Fetch the records of these numbers, with one request if they lie together."""
+
+    def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64], /) -> RecordReads[T_co]:
+        """Return what reads records out of blocks that were fetched.
+
+        Args:
+            blocks: the blocks.
+            owner: for each record that is going to be read, in this order, which of ``blocks`` it is in.
+            rows: for each, its row in its block.
+        """
+
+
+class RandomAccess(RecordReads[T_co], Protocol[T_co]):
     """Records that can be read in any order. Thread-safe."""
 
     @property
@@ -76,17 +113,18 @@ class RandomAccess(Protocol[T_co]):
     def __len__(self) -> int:
         """Number of records."""
 
-    def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[T_co]:
-        """Return the elements of these record numbers; the caller may change them."""
-
-    def read(self, indices: NDArray[np.int64], /) -> Any:
-        """Return the elements of these record numbers, stacked on a leading axis; the caller may change them."""
-
     def stacking(self, element_spec: Any = None, /) -> Stacking:
         """Return what makes batches: of elements of the records, or of elements of a declared spec."""
 
-    def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
-        """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
+    def block_holder(self, share: float, /) -> BlockHolder[T_co] | None:
+        """Return what fetches blocks of records; None if they are best read where they lie.
+
+        Args:
+            share: the fraction of all records that the caller is going to fetch.
+        """
+
+    def announce(self, indices: NDArray[np.int64], /) -> bool:
+        """Start to load records from a local disk, and return at once; return whether any was not in memory."""
 
     def stored(self) -> HasRecords[Any] | None:
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""

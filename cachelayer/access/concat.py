@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Generic, Self
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.held import Held, joined
 from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
@@ -134,14 +135,28 @@ class JoinedBase(RecordBase):
         return member_of, numbers - self._splits[member_of]
 
     def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
+        groups = [(rows, member.base.records(own, in_part=in_part)) for rows, member, own in self._by_member(numbers)]
+        return groups[0][1] if len(groups) == 1 else GroupedRecords(len(numbers), groups)
+
+    def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
+        groups = [(rows, member.base.hold(own, share)) for rows, member, own in self._by_member(numbers)]
+        return joined(len(numbers), groups)
+
+    @property
+    def is_fetched(self) -> bool:
+        return any(member.base.is_fetched for member in self.members)
+
+    def announce(self, numbers: NDArray[np.int64]) -> bool:
+        announced = [member.base.announce(own) for _, member, own in self._by_member(numbers)]
+        return any(announced)
+
+    def _by_member(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Member, NDArray[np.int64]]]:
+        """Yield the members that have these records; with each, the rows of its records and their numbers in it."""
         member_of, within = self.located(numbers)
-        groups = []
         for index in np.unique(member_of).tolist():
             rows = np.flatnonzero(member_of == index)
             member = self.members[index]
-            mine = member.selection.take(within[rows])
-            groups.append((rows, member.base.records(mine, in_part=in_part)))
-        return groups[0][1] if len(groups) == 1 else GroupedRecords(len(numbers), groups)
+            yield rows, member, member.selection.take(within[rows])
 
     def lengths(self, leaf: int) -> LengthColumn:
         return JoinedColumn([selected(member.base.lengths(leaf), member.selection) for member in self.members])

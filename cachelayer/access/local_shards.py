@@ -143,6 +143,11 @@ class LocalShards:
         ]
         return GroupedRecords(len(numbers), groups)
 
+    def announce(self, numbers: Ints) -> bool:
+        """Start to load records if they are not in memory; return whether any was not."""
+        self._check(numbers)
+        return self._read_ahead.load(numbers)
+
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
         self._check(numbers)

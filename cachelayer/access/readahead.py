@@ -37,12 +37,17 @@ class ReadAhead:
         """Start to load these records if they are not in memory, and return at once."""
         if len(numbers) < _FEW or time.monotonic_ns() < self._trusted_until:
             return
+        if not self.load(numbers):
+            self._trusted_until = time.monotonic_ns() + _TRUSTED_NS
+
+    def load(self, numbers: Ints) -> bool:
+        """Start to load these records unless a sample of them is in memory; return whether it was not."""
         sample = numbers[:: -(-len(numbers) // _SAMPLES)]
         if all(reader.are_resident(within) for reader, within in self._by_shard(sample)):
-            self._trusted_until = time.monotonic_ns() + _TRUSTED_NS
-            return
+            return False
         for reader, within in self._by_shard(numbers):
             reader.will_need(within)
+        return True
 
     def _by_shard(self, numbers: Ints) -> list[tuple[ShardReader, Ints]]:
         shard_of = self._splits[1:].searchsorted(numbers, side="right")

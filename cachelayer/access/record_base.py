@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.held import Held
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
@@ -21,6 +22,9 @@ from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
+
+Read = Callable[[NDArray[np.int64]], Records]
+"""Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
 
 
 class RecordBase(ABC):
@@ -87,6 +91,24 @@ class RecordBase(ABC):
         """
 
     @abstractmethod
+    def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
+        """Fetch a block of records that is read later.
+
+        Args:
+            numbers: the number of each record.
+            share: the fraction of all records that the caller is going to fetch.
+        """
+
+    @property
+    @abstractmethod
+    def is_fetched(self) -> bool:
+        """True if reading records takes requests to an object store."""
+
+    @abstractmethod
+    def announce(self, numbers: NDArray[np.int64]) -> bool:
+        """Start to load local records if they are not in memory; return whether any was not."""
+
+    @abstractmethod
     def stored(self) -> Self:
         """Return the same records undecoded: images and audio as the bytes of their files."""
 
@@ -129,28 +151,27 @@ class RecordBase(ABC):
         except ValueError as error:
             self._raise_damage(error, [number])
 
-    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+    def elements(self, numbers: NDArray[np.int64], read: Read | None = None) -> list[Any]:
+        records = read or self.records
         try:
-            return self.element_codec.elements(
-                self.element_codec.decode(self.records(numbers), apart=True), len(numbers)
-            )
+            return self.element_codec.elements(self.element_codec.decode(records(numbers), apart=True), len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
 
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            records = self.records(numbers, in_part=chosen is not None)
+            records = self.records(numbers, in_part=chosen is not None) if read is None else read(numbers)
             batch = self.element_codec.batch(self.element_codec.decode(records, chosen))
         except ValueError as error:
             self._raise_damage(error, numbers)
         return batch if names is None else {name: batch[name] for name in self.element_spec if name in names}
 
-    def batches(self, batches: Sequence[NDArray[np.int64]]) -> list[Any]:
+    def batches(self, batches: Sequence[NDArray[np.int64]], read: Read | None = None) -> list[Any]:
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
         numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
-            columns = self.element_codec.decode(self.records(numbers))
+            columns = self.element_codec.decode((read or self.records)(numbers))
             return [
                 self.element_codec.batch([column and column.rows(start, stop) for column in columns])
                 for start, stop in pairwise(splits)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.background_jobs import BackgroundJobs
 from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.held import Held, InPlace, joined
 from cachelayer.access.local_shards import GroupedRecords, LocalShards
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.errors import (
@@ -24,7 +25,7 @@ from cachelayer.errors import (
 )
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.local_cache import CopyOutcome
-from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.memory import Ints, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.user_warnings import warn
 
@@ -50,6 +51,7 @@ class RemoteShards:
     """
 
     def __init__(self, records: list[int], ranged: RangedShards, copies: CachedShards | None) -> None:
+        keep_freed_memory()
         self._splits = splits_of(np.asarray(records, np.int64))
         self._ranged = ranged
         # ``_copies`` becomes None if the local cache fails.
@@ -152,6 +154,37 @@ class RemoteShards:
         records = self._read(numbers, shard_of, is_local)
         self._want_copies(numbers, shard_of)
         return records
+
+    def hold(self, numbers: Ints, share: float) -> Held:
+        """Fetch a block of records; those of copied shards are read from the copies later. This starts no copies.
+
+        Whoever reads blocks reads each record of every shard once in an epoch, and a host reads some blocks of every
+        shard, so copies would multiply the bytes.
+
+        Args:
+            numbers: the records.
+            share: the fraction of all records that the caller is going to fetch.
+        """
+        shard_of = self._splits[1:].searchsorted(numbers, side="right")
+        is_local = self._find_copies(shard_of)
+        groups = []
+        if is_local.any():
+            rows = np.flatnonzero(is_local)
+            groups.append((rows, Held.of(InPlace(self._held_locally, numbers[rows]), len(rows))))
+        if not is_local.all():
+            rows = np.flatnonzero(~is_local)
+            within = numbers[rows] - self._splits[shard_of[rows]]
+            groups.append((rows, Held.of(self._ranged.hold(shard_of[rows], within, share), len(rows))))
+        return joined(len(numbers), groups)
+
+    def _held_locally(self, numbers: Ints) -> Records:
+        """Return records that had local copies; over the network if a copy is damaged or gone meanwhile."""
+        shard_of = self._splits[1:].searchsorted(numbers, side="right")
+        return self._read(numbers, shard_of, self._find_copies(shard_of))
+
+    def announce(self, numbers: Ints) -> bool:
+        """Start to load records of local copies if they are not in memory; return whether any was not."""
+        return self._copies is not None and self._local.announce(numbers)
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""

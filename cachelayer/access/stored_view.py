@@ -9,6 +9,7 @@ from typing import Any, Generic, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.held import Held
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
 from cachelayer.access.view import View
@@ -175,6 +176,16 @@ class FieldsBase(RecordBase):
 
     def records(self, numbers: NDArray[np.int64], *, in_part: bool = True) -> Records:  # noqa: ARG002
         return self.base.records(numbers, in_part=True)
+
+    def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
+        return self.base.hold(numbers, share)
+
+    @property
+    def is_fetched(self) -> bool:
+        return self.base.is_fetched
+
+    def announce(self, numbers: NDArray[np.int64]) -> bool:
+        return self.base.announce(numbers)
 
     def lengths(self, leaf: int) -> LengthColumn:
         return self.base.lengths(self.chosen[leaf])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.cached_shards import CachedShards
+from cachelayer.access.held import Held, InPlace
 from cachelayer.access.local_shards import LocalShards
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
@@ -124,6 +125,21 @@ class VersionRecords(RecordBase):
         with self.version.reporting_deletion(), self.version.shard_file(number) as path:
             stats = self.version.manifest.shards[number].stats
             return ShardReader(path, Path(paths.index_of(str(path))), stats, self.verify, since)
+
+    def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
+        shards = self.shards
+        if isinstance(shards, LocalShards):
+            shards.announce(numbers)
+            return Held.of(InPlace(shards.records, numbers), len(numbers))
+        return shards.hold(numbers, share)
+
+    @property
+    def is_fetched(self) -> bool:
+        shards = self.shards
+        return not isinstance(shards, LocalShards) and not shards.has_all_copies()
+
+    def announce(self, numbers: NDArray[np.int64]) -> bool:
+        return self.shards.announce(numbers)
 
     def stored(self) -> Self:
         return replace(self, decodes=False)

@@ -10,6 +10,8 @@ from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, Unpack,
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.block_holder import ViewBlocks
+from cachelayer.access.record_base import RecordBase
 from cachelayer.access.split import split
 from cachelayer.access.stacking import Stacking
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -282,6 +284,16 @@ class ViewRecords:
     def read_batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
         selection = self.view._selection
         return self.view._base.batches([selection.take(indices) for indices in batches])
+
+    def block_holder(self, share: float) -> ViewBlocks | None:
+        base = self.view._base
+        if not isinstance(base, RecordBase) or not base.is_fetched:
+            return None
+        return ViewBlocks(base, self.view._selection, share)
+
+    def announce(self, indices: NDArray[np.int64]) -> bool:
+        base = self.view._base
+        return isinstance(base, RecordBase) and base.announce(self.view._selection.take(indices))
 
     def stacking(self, element_spec: Tree | None = None) -> Stacking:
         """Return what makes batches of elements that functions have changed.

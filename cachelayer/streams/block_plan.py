@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cachelayer.protocols import T
 from cachelayer.streams.interruptible_future import Flag
+
+if TYPE_CHECKING:
+    from cachelayer.streams.block_feed import BlockRows
 
 U = TypeVar("U")
 
@@ -23,16 +26,20 @@ class Reading:
 
     Args:
         stops: flags, one of which is set when nobody waits any longer.
+
+    Attributes:
+        blocks: for the begin of each step, the blocks that its records are read from; None to read them where they lie.
     """
 
-    __slots__ = ("seconds", "stops")
+    __slots__ = ("blocks", "seconds", "stops")
 
     def __init__(self, *stops: Flag) -> None:
         self.stops = stops
         self.seconds = 0.0
+        self.blocks: Mapping[int, BlockRows] | None = None
 
     def check(self) -> None:
-        """Raise if nobody waits any longer; called before each call of a user's function."""
+        """Raise if nobody waits any longer; called before each call of a user's function, and during long waits."""
         for stop in self.stops:
             if stop.is_set():
                 raise Dropped
@@ -112,11 +119,13 @@ class Plan(Generic[T]):
         begin: the position where it begins.
         after: the position after each item, as in :class:`Block`.
         read: appends the items to a list, one after another.
+        blocks: for the begin of each step, the blocks that its records are read from; None to read them where they lie.
     """
 
     begin: int
     after: Sequence[int]
     read: Callable[[list[T], Reading], None]
+    blocks: Mapping[int, BlockRows] | None = None
 
     @property
     def end(self) -> int:
@@ -133,6 +142,7 @@ class Plan(Generic[T]):
         items: list[T] = []
         failure: BaseException | None = None
         reading = Reading() if stop is None else Reading(stop)
+        reading.blocks = self.blocks
         try:
             self.read(items, reading)
         except Dropped:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
+import numpy as np
+
+from cachelayer.streams.block_announcer import BlockAnnouncer
+from cachelayer.streams.block_feed import BlockFeed, Feed, FeedSteps
 from cachelayer.streams.block_plan import Plan
+from cachelayer.streams.order import BlockSpans
 from cachelayer.streams.pace import BLOCK_NBYTES, Pace
 from cachelayer.streams.prefetch import Prefetcher
 from cachelayer.streams.step_reader import StepReader
@@ -12,6 +18,9 @@ from cachelayer.streams.steps import Step
 
 # The most elements that are read at once if functions are applied to them.
 _MAPPED_RECORDS = 128
+# The elements of a shard whose blocks are looked up at once, ahead of need.
+_ELEMENTS_AHEAD = 1024
+_NONE = np.empty(0, np.int64)
 
 
 def prefetcher(reader: StepReader) -> Prefetcher[Any]:
@@ -27,27 +36,59 @@ def prefetcher(reader: StepReader) -> Prefetcher[Any]:
     least = 1 if options.prefetch == 0 else -(-max(1, threads) // share)
     known = records.reading_cost == "stored" and not reader.is_mapped
     pace = Pace(most if known else least, least, max(least, most))
-    return Prefetcher(lambda position, size: plan(reader, position, size), options.prefetch, pace, helps=known)
+    feed = feed_of(reader)
+    reached = None if feed is None else feed.reached
+    # A caller that helps would wait for blocks of later steps.
+    helps = known and not isinstance(feed, BlockFeed)
+    return Prefetcher(
+        lambda position, size: plan(reader, position, size, feed), options.prefetch, pace, reached, helps=helps
+    )
 
 
-def plan(reader: StepReader, position: int, most: int) -> Plan[Any] | None:
+def feed_of(reader: StepReader) -> Feed | None:
+    """Return what loads the blocks of a stream ahead of need; None if its order has no blocks."""
+    options, steps = reader.options, reader.options.steps
+    if steps.records == 0 or options.order.blocks_at(0, _NONE) is None:
+        return None
+    share = max(1, reader.share) / steps.global_batch
+    spans = cast(Callable[[Step], BlockSpans], reader.blocks if options.batched else reader.blocks_of_elements)
+    feeding = FeedSteps(
+        at=steps.at if options.batched else lambda position: steps.block(position, _ELEMENTS_AHEAD),
+        after=steps.after,
+        spans=spans,
+        records=steps.records,
+        record_nbytes=max(1, reader.records.record_nbytes),
+        share=share,
+        is_ahead=options.prefetch > 0,
+    )
+    holder = reader.records.block_holder(share)
+    if holder is not None:
+        return BlockFeed(holder, feeding)
+    return BlockAnnouncer(reader.records.announce, feeding) if reader.records.reading_cost != "foreign" else None
+
+
+def plan(reader: StepReader, position: int, most: int, feed: Feed | None = None) -> Plan[Any] | None:
     """Return the plan of the next block from a position, of at most ``most`` batches or elements; None at the end."""
     steps = reader.options.steps
     if not reader.options.batched:
-        return _plan_of_elements(reader, position, most)
+        return _plan_of_elements(reader, position, most, feed)
     begin, found, after = position, list[Step](), list[int]()
     while len(found) < most and (step := steps.at(position)) is not None:
         position = steps.after(step)
         found.append(step)
         after.append(position)
-    return Plan(begin, after, lambda out, reading: reader.batches(found, out, reading)) if found else None
+    if not found:
+        return None
+    blocks = None if feed is None else feed.load(found)
+    return Plan(begin, after, lambda out, reading: reader.batches(found, out, reading), blocks)
 
 
-def _plan_of_elements(reader: StepReader, position: int, most: int) -> Plan[Any] | None:
+def _plan_of_elements(reader: StepReader, position: int, most: int, feed: Feed | None) -> Plan[Any] | None:
     steps = reader.options.steps
     block = steps.block(position, most)
     if block is None:
         return None
     stride = steps.shard_count
     after = [*range(block.begin + stride, block.end, stride), steps.after(block)]
-    return Plan(position, after, lambda out, reading: reader.block(block, out, reading))
+    blocks = None if feed is None else feed.load([block])
+    return Plan(position, after, lambda out, reading: reader.block(block, out, reading), blocks)

@@ -64,6 +64,10 @@ class Outcome(Generic[R]):
     def done(self) -> bool:
         return self._result is not None or self._error is not None or self.cancelled()
 
+    def failed(self) -> bool:
+        """Return True if there will be no result."""
+        return self._error is not None or self.cancelled()
+
     def set_result(self, result: R) -> None:
         self._result = (result,)
         self._wake()
@@ -80,13 +84,17 @@ class Outcome(Generic[R]):
             BaseException: what the work raised.
         """
         while not self.done():
-            if self._unfinished.acquire(timeout=_SECONDS):
-                self._wake()
+            self.wait()
         if self._error is not None:
             raise self._error
         if self._result is None:
             raise CancelledError
         return self._result[0]
+
+    def wait(self) -> None:
+        """Wait until the work is done or cancelled, or for a short while."""
+        if self._unfinished.acquire(timeout=_SECONDS):
+            self._wake()
 
     def _wake(self) -> None:
         # RuntimeError: another thread has released it already.

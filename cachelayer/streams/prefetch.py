@@ -34,16 +34,24 @@ class Prefetcher(Generic[T]):
             caller's thread.
         depth: number of blocks ahead; 0 reads in the caller's thread.
         pace: how many items a block has.
+        reached: called with the position that the caller has reached, before anything is planned.
         helps: whether the caller, instead of waiting for a block, reads blocks that the thread has not begun. False if
             the user's functions are called: a slow later block would keep the caller from an earlier one that is ready.
     """
 
     def __init__(
-        self, plan: Callable[[int, int], Plan[T] | None], depth: int, pace: Pace, *, helps: bool = False
+        self,
+        plan: Callable[[int, int], Plan[T] | None],
+        depth: int,
+        pace: Pace,
+        reached: Callable[[int], None] | None = None,
+        *,
+        helps: bool = False,
     ) -> None:
         self._plan = plan
         self._depth = depth
         self._pace = pace
+        self._reached = reached
         self._helps = helps
         # Always replaced as a whole.
         self._ahead: tuple[_Ahead[T], ...] = ()
@@ -58,6 +66,8 @@ class Prefetcher(Generic[T]):
 
     def block(self, position: int) -> Block[T] | None:
         """Return the block at a position; None at the end. It may be empty if another thread called :meth:`forget`."""
+        if self._reached is not None:
+            self._reached(position)
         if self._depth == 0:
             plan = self._plan(position, self._pace.size)
             return None if plan is None else plan.load(None, Exception)

@@ -1,4 +1,4 @@
-"""A background thread that nobody has to wait for."""
+"""Background threads that nobody has to wait for."""
 
 import atexit
 import threading
@@ -14,35 +14,38 @@ _Task = tuple[Outcome[Any], Callable[[Flag], Any]]
 
 
 class Worker:
-    """Runs tasks in a thread, one after another. Its thread holds no reference to the object that submits them.
+    """Runs tasks in a thread, one after another, or in several. They hold no reference to the object that submits them.
 
     After :meth:`close`, and at the end of the program, the running task ends when it next looks at its flag, and the
     others are dropped. The program waits for that: no thread may run while the interpreter shuts down.
 
     Args:
-        name: the name of the thread.
+        name: the name of the threads.
+        threads: the number of tasks that run at once; a thread is started for each of the first tasks.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, threads: int = 1) -> None:
         self._name = name
+        self._most = threads
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._stop = Flag()
-        self._thread: threading.Thread | None = None
+        self._threads: tuple[threading.Thread, ...] = ()
 
     def submit(self, task: Callable[[Flag], R]) -> Outcome[R]:
         """Run a task after those before it; the task gets a flag that tells it to end early."""
         outcome: Outcome[R] = Outcome()
         self._tasks.put((outcome, task))
-        if self._thread is None or not self._thread.is_alive():
+        alive = tuple(thread for thread in self._threads if thread.is_alive())
+        if len(alive) < self._most:
             # An interrupted call may have left a thread behind, which then shares the tasks.
             thread = threading.Thread(target=_work, args=(self._tasks, self._stop), name=self._name, daemon=True)
             _threads[thread] = self.close
             thread.start()
-            self._thread = thread
+            self._threads = (*alive, thread)
         return outcome
 
     def close(self) -> None:
-        """Let the thread end; return at once."""
+        """Let the threads end; return at once."""
         self._stop.set()
         self._tasks.put(None)
 
@@ -55,7 +58,7 @@ def _work(tasks: SimpleQueue[_Task | None], stop: Flag) -> None:
     try:
         while _run_one(tasks.get(), stop):
             pass
-        # Pass the end on to a second thread that shares the tasks.
+        # Pass the end on to the other threads that share the tasks.
         tasks.put(None)
     finally:
         _threads.pop(threading.current_thread(), None)

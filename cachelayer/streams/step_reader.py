@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import RandomAccess, Stacking
+from cachelayer.protocols import RandomAccess, RecordReads, Stacking
+from cachelayer.streams.block_feed import joined
 from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, called
 from cachelayer.streams.order import BlockSpans, shares
@@ -109,6 +110,18 @@ class StepReader:
         epoch, place = divmod(step.begin, self.options.steps.records)
         return self.options.order.blocks_at(epoch, place + self._offsets(step))
 
+    def blocks_of_elements(self, block: Step) -> BlockSpans | None:
+        """Return the blocks of the elements that this shard reads in several steps of one element a shard."""
+        epoch, place = divmod(block.begin, self.options.steps.records)
+        return self.options.order.blocks_at(epoch, place + self._offsets_of_elements(block))
+
+    def _offsets_of_elements(self, block: Step) -> Indices:
+        """Return the offsets of the positions of this shard's elements from the begin of several steps."""
+        epoch, place = divmod(block.begin, self.options.steps.records)
+        stop = place + block.end - block.begin
+        steps = self.options.steps
+        return shares(self.options.order, epoch, place, stop, self.options.shard_index, steps.shard_count)
+
     def batch(self, step: Step) -> Any:
         """Return the batch of a step; with remainder "pad", the batch and its mask."""
         reading = Reading()
@@ -130,18 +143,26 @@ class StepReader:
 
     def _read_at_once(self, steps: Sequence[Step], reading: Reading) -> Iterable[Any]:
         numbers = [self.numbers(step) for step in steps]
+        together = np.concatenate(numbers)
+        source = self._source(steps, together, reading)
         if not self.maps:
-            found: Iterable[Any] = self._timed(self.records.read_batches, numbers, reading)
+            found: Iterable[Any] = self._timed(source.read_batches, numbers, reading)
             return found
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self._positions(step) for step in steps])
-        elements, collate = self._collated(np.concatenate(numbers), positions, reading)
+        elements, collate = self._collated(together, positions, reading, source)
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
         return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
 
     def elements(self, step: Step) -> Sequence[Any]:
         """Return the elements of a step."""
-        return self._mapped(self.numbers(step), self._positions(step), Reading())
+        return self._mapped(self.numbers(step), self._positions(step), Reading(), self.records)
+
+    def _source(self, steps: Sequence[Step], numbers: Indices, reading: Reading) -> RecordReads[Any]:
+        """Return what reads the records of some steps."""
+        if reading.blocks is None:
+            return self.records
+        return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading)
 
     def _positions(self, step: Step) -> Indices:
         """Return the global positions of the rows of a step; padding rows have that of the step's last record."""
@@ -161,16 +182,21 @@ class StepReader:
     def block(self, block: Step, out: list[Any], reading: Reading) -> None:
         """Append the elements of this shard in several steps of one element a shard, read at once if that works."""
         epoch, place = divmod(block.begin, self.options.steps.records)
-        order, stop = self.options.order, place + block.end - block.begin
-        offsets = shares(order, epoch, place, stop, self.options.shard_index, self.options.steps.shard_count)
-        numbers, positions = order.at(epoch, place + offsets), block.begin + offsets
-        found, failure = _tried(lambda: self._mapped(numbers, positions, reading)) if len(numbers) > 1 else (None, None)
+        offsets = self._offsets_of_elements(block)
+        numbers, positions = self.options.order.at(epoch, place + offsets), block.begin + offsets
+
+        def read(rows: slice) -> Sequence[Any]:
+            blocks = reading.blocks
+            source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading)
+            return self._mapped(numbers[rows], positions[rows], reading, source)
+
+        found, failure = _tried(lambda: read(slice(None))) if len(numbers) > 1 else (None, None)
         try:
             if found is not None:
                 out.extend(found)
                 return
             for row in range(len(numbers)):
-                out.extend(self._mapped(numbers[row : row + 1], positions[row : row + 1], reading))
+                out.extend(read(slice(row, row + 1)))
             _raise_unrepeated(failure)
         finally:
             failure = None
@@ -184,9 +210,11 @@ class StepReader:
 
     def _read(self, step: Step, reading: Reading) -> Any:
         """Return the batch of a step, before functions of batches and the mask."""
+        numbers = self.numbers(step)
+        source = self._source([step], numbers, reading)
         if not self.maps:
-            return self._timed(self.records.read, self.numbers(step), reading)
-        found = self._collated(self.numbers(step), self._positions(step), reading)
+            return self._timed(source.read, numbers, reading)
+        found = self._collated(numbers, self._positions(step), reading, source)
         return self._stacked(step, *found, reading)
 
     def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
@@ -195,19 +223,24 @@ class StepReader:
             return collate(elements)
         # An empty batch takes its structure from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
-        one, collate = self._collated(self.options.order(epoch, place, place + 1), np.array([step.begin]), reading)
+        number = self.options.order(epoch, place, place + 1)
+        one, collate = self._collated(number, np.array([step.begin]), reading, self.records)
         return collate(one, 0)
 
-    def _mapped(self, numbers: Indices, positions: Indices, reading: Reading) -> Sequence[Any]:
+    def _mapped(
+        self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
+    ) -> Sequence[Any]:
         """Return the elements of these record numbers, at these global positions, after all functions."""
-        elements: Sequence[Any] = self._timed(self.records.__getitems__, numbers, reading)
+        elements: Sequence[Any] = self._timed(source.__getitems__, numbers, reading)
         for function in self.maps:
             elements = self._called(function, elements, numbers, positions, reading)
         return elements
 
-    def _collated(self, numbers: Indices, positions: Indices, reading: Reading) -> tuple[Sequence[Any], Collate]:
+    def _collated(
+        self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
+    ) -> tuple[Sequence[Any], Collate]:
         """Return the same elements, and the function that stacks them, which depends on the elements as read."""
-        elements: Sequence[Any] = self._timed(self.records.__getitems__, numbers, reading)
+        elements: Sequence[Any] = self._timed(source.__getitems__, numbers, reading)
         collate = self._stacking.collator(elements, self.kinds)
         for function in self.maps:
             elements = self._called(function, elements, numbers, positions, reading)

@@ -1,0 +1,112 @@
+"""Have the system load blocks from a local disk before they are read, unless they are in memory already."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.streams.block_feed import FeedSteps
+from cachelayer.streams.interruptible_future import Flag, Outcome
+from cachelayer.streams.prefetch_worker import Worker
+from cachelayer.streams.steps import Step
+
+Indices = NDArray[np.int64]
+
+AHEAD_NBYTES = 64 << 20
+"""Bytes of records that are looked at ahead of need, to find the blocks that they lie in."""
+# Records of blocks that are announced at once.
+_MOST_RECORDS = 1 << 16
+# If the blocks that came next were in memory, look again after so many calls; twice as many each time, up to this.
+_MOST_PAUSES = 64
+
+
+class BlockAnnouncer:
+    """Announces the blocks that come next in a thread that ends with this object; a :class:`block_feed.Feed`.
+
+    Args:
+        announce: starts to load records; returns whether any was not in memory.
+        steps: the steps that are read.
+    """
+
+    def __init__(self, announce: Callable[[Indices], bool], steps: FeedSteps) -> None:
+        self._announce = announce
+        self._steps = steps
+        self._pid = os.getpid()
+        self._worker: Worker | None = None
+        self._under_way: Outcome[bool] | None = None
+        # Up to which position blocks were announced, and, by the position of their last record, which.
+        self._horizon = 0
+        self._announced: set[int] = set()
+        self._pauses = self._pauses_left = 0
+
+    def reached(self, position: int) -> None:
+        """Forget what was announced for positions before this one."""
+        if self._pid != os.getpid():
+            # The thread of the parent does not exist here.
+            self._worker = self._under_way = None
+            self._pid = os.getpid()
+        if len(self._announced) > _MOST_RECORDS:
+            self._announced = {last for last in self._announced if last >= position}
+
+    def load(self, steps: Sequence[Step]) -> None:
+        """Announce the blocks that come after some steps."""
+        if self._pauses_left:
+            self._pauses_left -= 1
+            return
+        if not self._steps.is_ahead or not self._is_answered():
+            return
+        begin = self._steps.after(steps[-1])
+        nbytes = self._steps.record_nbytes
+        ahead = min(int(AHEAD_NBYTES / nbytes / self._steps.share), self._steps.most_ahead)
+        # While everything is in memory, one step is enough of a sample.
+        end = begin + (1 if self._pauses else ahead)
+        if not begin <= self._horizon <= begin + ahead:
+            self._horizon = begin
+            self._announced = set()
+        numbers = self._numbers(end)
+        if len(numbers):
+            self._under_way = self._submit(numbers)
+
+    def _is_answered(self) -> bool:
+        """Return whether no announcement is under way; if the last one found nothing to load, pause for longer."""
+        outcome = self._under_way
+        if outcome is None:
+            return True
+        if not outcome.done():
+            return False
+        self._under_way = None
+        if outcome.failed() or outcome.result():
+            self._pauses = 0
+            return True
+        self._pauses = self._pauses_left = min(max(1, 2 * self._pauses), _MOST_PAUSES)
+        return False
+
+    def _numbers(self, end: int) -> Indices:
+        """Return the records of blocks that were not announced yet, of the steps up to a position."""
+        found, count = [np.empty(0, np.int64)], 0
+        while self._horizon < end and count < _MOST_RECORDS and (step := self._steps.at(self._horizon)) is not None:
+            spans = self._steps.blocks(step)
+            lasts, firsts = np.unique(spans.last, return_index=True)
+            blocks = zip(lasts.tolist(), spans.begin[firsts].tolist(), spans.end[firsts].tolist(), strict=True)
+            new = [np.arange(begin, stop) for last, begin, stop in blocks if last not in self._announced]
+            found += new
+            count += sum(map(len, new))
+            self._announced.update(lasts.tolist())
+            self._horizon = self._steps.after(step)
+        return np.concatenate(found)
+
+    def _submit(self, numbers: Indices) -> Outcome[bool]:
+        if self._worker is None:
+            worker = Worker("cachelayer-announce")
+            weakref.finalize(self, worker.close)
+            self._worker = worker
+        announce = self._announce
+
+        def work(_stop: Flag) -> bool:
+            return announce(numbers)
+
+        return self._worker.submit(work)

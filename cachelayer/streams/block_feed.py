@@ -1,0 +1,279 @@
+"""Fetch the blocks that the next steps of an iterator need, ahead of need, and hold each until its last record is out.
+
+What the order in blocks says of each record identifies a *use* of a block: the position of the last record that is read
+of it. A block that a later epoch needs again is another use.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.locks import ProcessLock
+from cachelayer.protocols import BlockHolder, HeldBlock, RecordReads
+from cachelayer.streams.block_plan import Reading
+from cachelayer.streams.interruptible_future import Outcome
+from cachelayer.streams.order import BlockSpans
+from cachelayer.streams.prefetch_worker import Worker
+from cachelayer.streams.steps import Step
+
+Indices = NDArray[np.int64]
+
+AHEAD_NBYTES = 64 << 20
+"""Bytes of blocks that are fetched before a step needs them, beside those that replace blocks no longer needed."""
+REQUESTS = 32
+"""Blocks that are fetched at once."""
+# Steps are looked at ahead of need up to so many records of the shard.
+_MOST_AHEAD = 1 << 17
+
+
+class Feed(Protocol):
+    """Loads the blocks that steps need, ahead of need. For one thread at a time.
+
+    If a method is interrupted at any point, the next call makes up for it.
+    """
+
+    def reached(self, position: int) -> None:
+        """Let go of what is needed only before a position: the caller has all records up to there."""
+
+    def load(self, steps: Sequence[Step]) -> Mapping[int, BlockRows] | None:
+        """Load the blocks of some steps, and those that come after them.
+
+        Returns:
+            For the begin of each step, the blocks that its records are read from; None to read them where they lie.
+        """
+
+
+@dataclass(frozen=True)
+class FeedSteps:
+    """The steps of an iterator that reads blocks.
+
+    Args:
+        at: returns the step from a position, or a few at once; None at the end.
+        after: returns the position after a step.
+        spans: returns the block of each row of a step; ``last`` counts from the epoch of the step.
+        records: number of records of an epoch.
+        record_nbytes: approximate bytes of a record.
+        share: the fraction of the records of a step that the iterator reads.
+        is_ahead: whether blocks are loaded before a step needs them.
+    """
+
+    at: Callable[[int], Step | None]
+    after: Callable[[Step], int]
+    spans: Callable[[Step], BlockSpans]
+    records: int
+    record_nbytes: int
+    share: float
+    is_ahead: bool
+
+    @property
+    def most_ahead(self) -> int:
+        """The most positions to look ahead: never more than an epoch."""
+        return min(self.records, int(_MOST_AHEAD / self.share)) if self.is_ahead else 0
+
+    def blocks(self, step: Step) -> BlockSpans:
+        """Return the block of each row of a step; ``last`` is a global position."""
+        spans = self.spans(step)
+        return BlockSpans(spans.begin, spans.end, spans.last + (step.begin - step.begin % self.records))
+
+
+@dataclass(frozen=True, eq=False)
+class _Fetch:
+    """A request of blocks that is under way or has been answered.
+
+    Args:
+        outcome: what a thread makes of it.
+        again: fetches the same blocks.
+    """
+
+    outcome: Outcome[HeldBlock]
+    again: Callable[[], HeldBlock]
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it failed, or brought damaged records."""
+        if not self.outcome.done():
+            return False
+        return self.outcome.failed() or self.outcome.result().damaged
+
+    def block(self, reading: Reading) -> HeldBlock:
+        """Wait for the block, and return it."""
+        while not self.outcome.done():
+            # Nobody may fetch it any more.
+            reading.check()
+            self.outcome.wait()
+        # Another thread that shares the iterator may have gone elsewhere.
+        return self.again() if self.outcome.cancelled() else self.outcome.result()
+
+
+@dataclass(frozen=True, eq=False)
+class _Use:
+    """A block that steps need.
+
+    Args:
+        fetch: the request that brings it.
+        shift: what to add to the number of a record for its row in what comes.
+        nbytes: approximate bytes of the block.
+        first: the position of the first step that needs it.
+    """
+
+    fetch: _Fetch
+    shift: int
+    nbytes: int
+    first: int
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRows:
+    """The rows of some steps, and the blocks in which their records lie.
+
+    Args:
+        holder: what fetched the blocks.
+        fetches: the requests of the blocks.
+        owner: for each row, the request that brings its block.
+        shift: for each row, what to add to the number of its record for its row in there.
+    """
+
+    holder: BlockHolder[Any]
+    fetches: Sequence[_Fetch]
+    owner: Indices
+    shift: Indices
+
+    def __getitem__(self, rows: slice) -> BlockRows:
+        return BlockRows(self.holder, self.fetches, self.owner[rows], self.shift[rows])
+
+    def reads(self, numbers: Indices, reading: Reading) -> RecordReads[Any]:
+        """Wait for the blocks, and return what reads the records of these numbers, one for each row."""
+        used, owner = np.unique(self.owner, return_inverse=True)
+        blocks = [self.fetches[each].block(reading) for each in used.tolist()]
+        return self.holder.reads(blocks, owner, numbers + self.shift)
+
+
+def joined(parts: Sequence[BlockRows]) -> BlockRows:
+    """Return the rows of several steps as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    fetches = [fetch for part in parts for fetch in part.fetches]
+    firsts = np.cumsum([0, *(len(part.fetches) for part in parts)])
+    owner = np.concatenate([part.owner + first for part, first in zip(parts, firsts.tolist(), strict=False)])
+    return BlockRows(parts[0].holder, fetches, owner, np.concatenate([part.shift for part in parts]))
+
+
+class BlockFeed:
+    """Fetches blocks in threads that end with this object; a :class:`Feed`.
+
+    It holds the blocks whose last record has not been handed out (the windows of this shard), and those that come next:
+    together as many bytes as its windows ever held at a time, and :data:`AHEAD_NBYTES` more, and the blocks of a step.
+
+    Args:
+        holder: fetches blocks.
+        steps: the steps that are read.
+    """
+
+    def __init__(self, holder: BlockHolder[Any], steps: FeedSteps) -> None:
+        self._holder = holder
+        self._steps = steps
+        self._worker: Worker | None = None
+        # Several threads may share an iterator.
+        self._lock = ProcessLock()
+        self._pid = os.getpid()
+        self._begin_at(0)
+
+    def _begin_at(self, position: int) -> None:
+        # By the global position of the last record of the block.
+        self._uses: dict[int, _Use] = {}
+        self._spans: dict[tuple[int, int], BlockSpans] = {}
+        self._reached = self._horizon = position
+        self._most_live = 0
+
+    @property
+    def held_nbytes(self) -> int:
+        """Approximate bytes of the blocks that are held or on the way."""
+        return sum(use.nbytes for use in self._uses.values())
+
+    def reached(self, position: int) -> None:
+        """Drop the blocks of which no record from a position on is needed."""
+        with self._lock:
+            if self._pid != os.getpid():
+                # The threads of the parent do not exist here.
+                self._worker = None
+                self._begin_at(position)
+                self._pid = os.getpid()
+            if not self._reached <= position <= self._horizon:
+                self._cancel(list(self._uses))
+                self._begin_at(position)
+            self._reached = position
+            self._cancel([last for last in self._uses if last < position])
+            for key in [key for key in self._spans if key[1] <= position]:
+                del self._spans[key]
+            live = sum(use.nbytes for use in self._uses.values() if use.first < position)
+            self._most_live = max(self._most_live, live)
+
+    def _cancel(self, uses: Sequence[int]) -> None:
+        for last in uses:
+            use = self._uses.pop(last, None)
+            if use is not None:
+                use.fetch.outcome.cancel()
+
+    def load(self, steps: Sequence[Step]) -> Mapping[int, BlockRows]:
+        """Return the blocks of the rows of some steps; fetch those that are not on the way, and the next ones."""
+        with self._lock:
+            rows = {step.begin: self._rows(step) for step in steps}
+            self._fetch_ahead()
+            return rows
+
+    def _rows(self, step: Step) -> BlockRows:
+        """Return the blocks of the rows of a step; fetch those that are not on the way."""
+        spans = self._spans.pop((step.begin, step.end), None) or self._steps.blocks(step)
+        lasts, firsts, owner = np.unique(spans.last, return_index=True, return_inverse=True)
+        self._fetch(step, lasts, spans.begin[firsts], spans.end[firsts])
+        uses = [self._uses[last] for last in lasts.tolist()]
+        shift = np.array([use.shift for use in uses], np.int64)
+        self._horizon = max(self._horizon, self._steps.after(step))
+        return BlockRows(self._holder, [use.fetch for use in uses], owner, shift[owner])
+
+    def _fetch_ahead(self) -> None:
+        """Fetch the blocks that come next, as far as there is room."""
+        room = self._most_live + AHEAD_NBYTES - self.held_nbytes
+        end = self._reached + self._steps.most_ahead
+        while room > 0 and self._horizon < end and (step := self._steps.at(self._horizon)) is not None:
+            spans = self._spans[step.begin, step.end] = self._steps.blocks(step)
+            lasts, firsts = np.unique(spans.last, return_index=True)
+            room -= self._fetch(step, lasts, spans.begin[firsts], spans.end[firsts])
+            self._horizon = self._steps.after(step)
+
+    def _fetch(self, step: Step, lasts: Indices, begins: Indices, ends: Indices) -> int:
+        """Fetch the blocks that are not on the way; return their approximate bytes."""
+        nbytes = 0
+        single: list[tuple[int, int]] = []
+        for last, begin, end in zip(lasts.tolist(), begins.tolist(), ends.tolist(), strict=True):
+            use = self._uses.get(last)
+            if use is not None and not use.fetch.is_lost:
+                continue
+            size = (end - begin) * self._steps.record_nbytes
+            nbytes += size
+            if end - begin == 1:
+                single.append((last, begin))
+                continue
+            fetch = self._submit(np.arange(begin, end))
+            self._uses[last] = _Use(fetch, -begin, size, step.begin)
+        if single:
+            fetch = self._submit(np.array([number for _, number in single], np.int64))
+            for row, (last, number) in enumerate(single):
+                self._uses[last] = _Use(fetch, row - number, self._steps.record_nbytes, step.begin)
+        return nbytes
+
+    def _submit(self, numbers: Indices) -> _Fetch:
+        if self._worker is None:
+            worker = Worker("cachelayer-blocks", REQUESTS)
+            weakref.finalize(self, worker.close)
+            self._worker = worker
+        fetch = partial(self._holder.fetch, numbers)
+        return _Fetch(self._worker.submit(lambda _stop: fetch()), fetch)
