@@ -8,6 +8,7 @@ import queue
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_orders import WindowOrder
 
 import cachelayer
 from cachelayer.streams.interruptible_future import Outcome
+from cachelayer.streams.stream import with_options
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +28,8 @@ pytestmark = pytest.mark.slow
 OURS = {
     str(Path(cachelayer.__file__).parent / "streams" / f"{name}.py")
     for name in (
+        "block_announcer",
+        "block_feed",
         "block_plan",
         "interruptible_future",
         "maps",
@@ -111,6 +116,14 @@ def stored(n: int) -> Any:
     return cachelayer.concat([STORAGE.cache(list(range(n)), f"of-{n}", "v1")])
 
 
+def distant(n: int) -> Any:
+    return DISTANT.cache(list(range(n)), f"of-{n}", "v1")
+
+
+def in_blocks(stream: Any) -> Any:
+    return with_options(stream, order=WindowOrder(12, 2, 3))
+
+
 class WithState:
     """Pairs of a batch and the state after it."""
 
@@ -130,18 +143,23 @@ STREAMS: dict[str, Callable[[int], Any]] = {
     "in threads": lambda ahead: records(6).stream(3, prefetch=ahead).map(negative, threads=2),
     "stored": lambda ahead: stored(12).stream(5, prefetch=ahead),
     "stored elements": lambda ahead: stored(12).stream(prefetch=ahead),
+    "in blocks": lambda ahead: in_blocks(distant(12).stream(5, shuffle=True, seed=1, prefetch=ahead)),
+    "elements in blocks": lambda ahead: in_blocks(distant(12).stream(shuffle=True, seed=1, prefetch=ahead)),
+    "in local blocks": lambda ahead: in_blocks(stored(12).stream(5, shuffle=True, seed=1, prefetch=ahead)),
     "with states": lambda ahead: WithState(records(8).stream(3, prefetch=ahead)),
     "mixed": lambda ahead: mixture().stream(2, shuffle=True, seed=1, prefetch=ahead),
 }
 STORAGE: Any = None
+DISTANT: Any = None
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    global STORAGE
+    global STORAGE, DISTANT
     STORAGE = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
+    DISTANT = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
     yield
-    STORAGE = None
+    STORAGE = DISTANT = None
 
 
 def plain(item: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forks import beside_threads
+from forks import in_a_fork
 
 import cachelayer
 from cachelayer import SourceError
@@ -298,24 +298,6 @@ begun.wait()
 """
     done = run(script)
     assert done.returncode == 0, done.stderr
-
-
-def in_a_fork(work: Any) -> Any:
-    """What ``work`` returns in a child process."""
-    reader, writer = os.pipe()
-    with beside_threads():
-        child = os.fork()
-    if child == 0:
-        try:
-            with os.fdopen(writer, "wb") as file:
-                pickle.dump(work(), file)
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        result = file.read()
-    assert os.waitpid(child, 0)[1] == 0
-    return pickle.loads(result)
 
 
 @DEPTHS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
 # One process of this kind serves all tests, so that all that they need stands here.
@@ -61,3 +63,21 @@ def _main(
     os.environ.update(environment)
     sys.argv[:] = arguments
     program()
+
+
+def in_a_fork(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns in a child process."""
+    reader, writer = os.pipe()
+    with beside_threads():
+        child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(work(), file)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        result = file.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return pickle.loads(result)

@@ -1,0 +1,463 @@
+"""Reading an order in blocks from object stores: few requests, few bytes, bounded memory, and every record right."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from block_orders import WindowOrder
+from faults import FaultProxy, answer, fault_proxy, stall
+from forks import in_a_fork
+from servers import Server, new_bucket
+
+import cachelayer
+from cachelayer import Blocks, CorruptionError, Storage, StorageError, VersionNotFoundError
+from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.streams import block_feed
+from cachelayer.streams.stream import Stream, with_options
+
+RECORDS, BLOCK, WINDOW = 600, 20, 5
+NBYTES = 1000
+# More than are read ahead.
+MANY = 2400
+
+
+def in_blocks(ref: Any, batch: int | None = None, **options: Any) -> Any:
+    """A stream of a dataset in blocks."""
+    return ref.stream(batch, shuffle=Blocks(records=BLOCK, window=8, lanes=4), seed=1, **options)
+
+
+def in_windows(ref: Any, batch: int | None = None, block: int = BLOCK, **options: Any) -> Any:
+    """The same in an order of which each block is known."""
+    stream: Stream[Any] = ref.stream(batch, shuffle=True, seed=1, **options)
+    return with_options(stream, order=WindowOrder(len(ref), block, WINDOW))
+
+
+def uniform(count: int, nbytes: int = NBYTES) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [{"n": number, "x": rng.integers(0, 256, nbytes, np.uint8)} for number in range(count)]
+
+
+def varying(count: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [{"n": number, "x": rng.bytes(int(rng.integers(0, 3000)))} for number in range(count)]
+
+
+def published(records: Sequence[Any], **options: Any) -> Any:
+    """A version in the memory of this process, which is read as from a bucket."""
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    return storage.submit(records, "d", "v1", **{"shard_bytes": 1 << 18, **options})
+
+
+class Requests:
+    """Counts the ranges that are read from stores.
+
+    Attributes:
+        ranges: the ranges of each call.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ranges: list[list[tuple[str, int, int]]] = []
+        self._lock = threading.Lock()
+        read = BucketStore.read_ranges
+
+        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+            with self._lock:
+                self.ranges.append(list(ranges))
+            return read(store, ranges)
+
+        monkeypatch.setattr(BucketStore, "read_ranges", counted)
+
+    def of_records(self) -> list[tuple[str, int, int]]:
+        return [each for ranges in self.ranges for each in ranges if each[0].endswith(".array_record")]
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    return Requests(monkeypatch)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, tuple):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+KINDS = {
+    "uniform": (uniform, None),
+    "varying": (varying, None),
+    "uniform compressed": (uniform, "zstd"),
+    "varying compressed": (varying, "zstd"),
+}
+
+
+@pytest.mark.parametrize("batch", [None, 32, 100])
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_in_blocks_are_those_that_are_read_one_by_one(kind: str, batch: int | None) -> None:
+    make, compression = KINDS[kind]
+    ref = published(make(RECORDS), compression=compression)
+    stream = in_blocks(ref, batch, num_epochs=2)
+    found = list(stream)
+    assert len(found) == len(stream)
+    for step in range(0, len(found), 7):
+        assert_same(found[step], stream[step])
+    numbers = np.concatenate([np.atleast_1d(item["n"]) for item in found])
+    assert sorted(numbers.tolist()) == sorted([*range(RECORDS)] * 2)
+
+
+def views(ref: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    local = published(uniform(90))
+    return {
+        "slice": ref[30:-25],
+        "reversed": ref[::-1],
+        "select": ref.select(rng.permutation(RECORDS)[:300]),
+        "split": ref.split({"a": 0.7, "b": 0.3}, seed=0)["a"],
+        "concat": cachelayer.concat([ref[:100], local, ref[50:]]),
+    }
+
+
+@pytest.mark.parametrize("name", ["slice", "reversed", "select", "split", "concat"])
+def test_views_are_read_in_blocks(name: str) -> None:
+    view = views(published(uniform(RECORDS)))[name]
+    stream = in_blocks(view, 32)
+    for step, batch in enumerate(stream):
+        assert_same(batch, view.read(stream.records(step)))
+
+
+def test_local_and_remote_datasets_are_read_together(tmp_path: Path) -> None:
+    near = Storage(tmp_path).submit(uniform(90), "d", "v1")
+    both = cachelayer.concat([near, published(uniform(RECORDS))])
+    stream = in_blocks(both, 32)
+    for step, batch in enumerate(stream):
+        assert_same(batch, both.read(stream.records(step)))
+
+
+def test_functions_of_elements_and_batches_see_the_same_records() -> None:
+    ref = published(uniform(RECORDS))
+    stream = in_blocks(ref, 25).map(lambda e: {**e, "n": e["n"] * 2}).map_batches(lambda b: {**b, "s": b["n"].sum()})
+    found = list(stream)
+    for step in range(0, len(found), 5):
+        assert_same(found[step], stream[step])
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_shards_and_short_steps_read_their_records(shards: int, remainder: str) -> None:
+    ref = published(uniform(RECORDS + 7))
+    for shard in range(shards):
+        stream = in_blocks(ref, 60, shard=(shard, shards), remainder=remainder, num_epochs=2)
+        for step, batch in enumerate(stream):
+            assert_same(batch, stream[step])
+
+
+def test_a_block_is_one_range_and_is_fetched_once_in_an_epoch(requests: Requests) -> None:
+    ref = published(uniform(RECORDS), shard_bytes=1 << 30)
+    requests.ranges.clear()
+    assert sum(len(batch["n"]) for batch in in_windows(ref, 32)) == RECORDS
+    found = requests.of_records()
+    assert len(found) == len(set(found)) == RECORDS // BLOCK
+    assert len([each for ranges in requests.ranges for each in ranges]) == RECORDS // BLOCK + 1
+
+
+def test_records_that_lie_apart_in_the_base_take_a_range_each_and_neighbours_one(requests: Requests) -> None:
+    ref = published(uniform(RECORDS), shard_bytes=1 << 30)
+    view = ref.select([*range(100, 200), *range(300, 310), *range(400, 410)])
+    requests.ranges.clear()
+    list(in_windows(view, 20, block=20))
+    assert len(requests.of_records()) == 5 + 2
+
+
+def test_index_rows_of_a_block_are_one_range(requests: Requests) -> None:
+    ref = published(varying(RECORDS), shard_bytes=1 << 30)
+    ref._base.shards._ranged._room = 0
+    requests.ranges.clear()
+    list(in_windows(ref, 32))
+    rows = [each for ranges in requests.ranges for each in ranges if not each[0].endswith(".array_record")]
+    headers = [each for each in rows if each[1] == 0]
+    assert len(rows) - len(headers) == len(requests.of_records()) == RECORDS // BLOCK
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_going_on_at_a_position_fetches_what_the_windows_there_need(requests: Requests, prefetch: int) -> None:
+    ref = published(uniform(RECORDS), shard_bytes=1 << 30)
+    start = WINDOW * BLOCK * 2 + 37
+    spans = WindowOrder(RECORDS, BLOCK, WINDOW, 0).blocks(0, start, RECORDS)
+    assert spans is not None
+    list(ref.read([0]))
+    requests.ranges.clear()
+    stream = in_windows(ref, 10, start=start, prefetch=prefetch)
+    assert sum(len(batch["n"]) for batch in stream) == RECORDS - start
+    assert len(requests.of_records()) == len(np.unique(spans.begin))
+
+
+def test_a_step_out_of_the_blue_reads_its_records_alone(requests: Requests) -> None:
+    ref = published(uniform(RECORDS), shard_bytes=1 << 30)
+    stream = in_blocks(ref, 8)
+    requests.ranges.clear()
+    stream[17]
+    assert sum(stop - start for _, start, stop in requests.of_records()) < 8 * (NBYTES + 100)
+
+
+def test_states_go_back_and_forth() -> None:
+    ref = published(uniform(RECORDS))
+    stream = in_blocks(ref, 32, num_epochs=3)
+    iterator = iter(stream)
+    states, found = [iterator.get_state()], []
+    for batch in iterator:
+        found.append(batch["n"])
+        states.append(iterator.get_state())
+    for step in (50, 3, 4, 20, 0, 56):
+        iterator.set_state(states[step])
+        for ahead in range(step, min(step + 3, len(found))):
+            np.testing.assert_array_equal(next(iterator)["n"], found[ahead])
+    again = pickle.loads(pickle.dumps(iterator))
+    assert [batch["n"].tolist() for batch in again] == [batch["n"].tolist() for batch in iterator]
+
+
+def block_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "cachelayer-blocks"]
+
+
+def test_an_abandoned_iterator_ends_its_threads() -> None:
+    ref = published(uniform(RECORDS))
+    stream = in_blocks(ref, 32, num_epochs=None)
+    iterators = [iter(stream), iter(stream)]
+    for iterator in iterators:
+        next(iterator)
+    threads = block_threads()
+    assert threads
+    del iterator, iterators
+    gc.collect()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_forked_child_goes_on_by_itself() -> None:
+    ref = published(uniform(RECORDS))
+    stream = in_blocks(ref, 32)
+    iterator = iter(stream)
+    first = [next(iterator)["n"].tolist() for _ in range(3)]
+    rest = in_a_fork(lambda: [batch["n"].tolist() for batch in iterator])
+    assert first + rest == [batch["n"].tolist() for batch in stream]
+    assert [batch["n"].tolist() for batch in iterator] == rest
+
+
+def object_of(ref: Any, number: int) -> tuple[Any, str]:
+    """The store of a version, and the name of a shard in it."""
+    version = ref._base.version
+    return version.store, f"d/{version.manifest.shards[number].name}"
+
+
+def test_a_damaged_record_is_an_error_that_names_it_at_its_step_and_a_mended_one_is_read() -> None:
+    ref = published(uniform(RECORDS), shard_bytes=1 << 30)
+    store, name = object_of(ref, 0)
+    good = store.read(name)
+    stream = in_blocks(ref, 8)
+    bad = int(stream.records(13)[3])
+    place = good.index(uniform(RECORDS)[bad]["x"][:100].tobytes())
+    store.put(name, good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+    iterator = iter(stream)
+    for step in range(13):
+        np.testing.assert_array_equal(next(iterator)["n"], stream.records(step))
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=f"record {bad} of the shard does not match its checksum"):
+            next(iterator)
+    store.put(name, good)
+    for step in range(13, len(stream)):
+        np.testing.assert_array_equal(next(iterator)["n"], stream.records(step))
+
+
+@pytest.fixture
+def little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are fetched shortly before they are needed."""
+    monkeypatch.setattr(block_feed, "AHEAD_NBYTES", BLOCK * NBYTES)
+
+
+@pytest.mark.usefixtures("little_ahead")
+def test_a_version_that_is_deleted_in_the_midst_is_said_to_be() -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    ref = storage.submit(uniform(MANY), "d", "v1")
+    iterator = iter(in_blocks(ref, 32))
+    next(iterator)
+    storage.delete("d", "v1", grace=0)
+    storage.gc(grace=0)
+    with pytest.raises(VersionNotFoundError, match="d@v1"):
+        list(iterator)
+
+
+@pytest.fixture(scope="module")
+def on_gcs(gcs: Server) -> Any:
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    return storage.submit(uniform(MANY), "d", "v1", shard_bytes=1 << 18)
+
+
+@pytest.fixture
+def proxy(gcs: Server) -> Iterator[FaultProxy]:
+    with fault_proxy(gcs.endpoint) as proxy:
+        yield proxy
+
+
+def through(server: Server, proxy: FaultProxy, ref: Any, **options: Any) -> Any:
+    """The version as a host sees it whose requests are counted."""
+    told = server.storage_options(proxy.endpoint)
+    return cachelayer.open(ref.reference, storage_options=told, **{"local_cache_bytes": 0, **options})
+
+
+@pytest.mark.usefixtures("little_ahead")
+def test_an_error_of_the_store_comes_at_its_step_and_the_next_call_goes_on(
+    gcs: Server, proxy: FaultProxy, on_gcs: Any
+) -> None:
+    ref = through(gcs, proxy, on_gcs)
+    iterator = iter(in_blocks(ref, 32))
+    found = [next(iterator)["n"]]
+    proxy.add(answer(403, containing="shard-", every=3))
+    errors = 0
+    while len(found) < MANY // 32:
+        position = iterator.position
+        assert position == 32 * len(found)
+        try:
+            found.append(next(iterator)["n"])
+        except StorageError:
+            errors += 1
+            proxy.clear()
+            assert iterator.position == position
+    assert errors
+    assert np.concatenate(found).tolist() == np.concatenate([b["n"] for b in in_blocks(on_gcs, 32)]).tolist()
+
+
+def test_copied_shards_are_read_from_their_copies_and_none_is_copied(
+    gcs: Server, proxy: FaultProxy, on_gcs: Any, tmp_path: Path
+) -> None:
+    ref = through(gcs, proxy, on_gcs, local_cache_bytes=None, local_cache=tmp_path)
+    proxy.forget()
+    expected = [batch["n"].tolist() for batch in in_blocks(ref, 32)]
+    wanted = proxy.totals()["GET"].received
+    assert not list(tmp_path.rglob("*.array_record"))
+    assert wanted < 1.05 * ref.nbytes
+    one = through(gcs, proxy, on_gcs, local_cache_bytes=None, local_cache=tmp_path)
+    one[: len(one) // 3].read(range(len(one) // 3))
+    one._base.shards.wait_for_copies()
+    there = one._base.shards.local_shards()
+    assert 0 < there < len(one._base.version.manifest.shards)
+    again = through(gcs, proxy, on_gcs, local_cache_bytes=None, local_cache=tmp_path)
+    proxy.forget()
+    assert [batch["n"].tolist() for batch in in_blocks(again, 32)] == expected
+    assert proxy.totals()["GET"].received < 0.9 * wanted
+    again.mirror()
+    proxy.forget()
+    assert [batch["n"].tolist() for batch in in_blocks(again, 32)] == expected
+    assert proxy.exchanges() == []
+
+
+def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on_any_number_of_hosts(
+    gcs: Server, proxy: FaultProxy
+) -> None:
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    nbytes, block, lanes = 10_000, 104, 8
+    records = 8 * lanes * block
+    rows = np.random.default_rng(0).integers(0, 256, (64, nbytes), np.uint8)
+    ref = storage.submit((rows[number % 64] for number in range(records)), "d", "v1")
+    sizes = Blocks(records=block, window=4 * lanes, lanes=lanes)
+    for host, hosts in ((0, 1), (0, 8), (5, 8)):
+        # Each host knows nothing of what the others have fetched.
+        mine = through(gcs, proxy, ref)
+        proxy.forget()
+        stream = mine.stream(256, shuffle=sizes, seed=3, shard=(host, hosts))
+        assert sum(len(batch) for batch in stream) == records / hosts
+        found = proxy.totals()["GET"]
+        assert records / hosts / found.requests >= 80
+        assert found.received <= 1.05 * records * nbytes / hosts
+
+
+def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = 40 * BLOCK * NBYTES
+    monkeypatch.setattr(block_feed, "AHEAD_NBYTES", ahead)
+    alive, most = [0], [0]
+    hold = RangedShards.hold
+
+    def counted(*arguments: Any) -> Any:
+        held = hold(*arguments)
+        alive[0] += held.nbytes
+        most[0] = max(most[0], alive[0])
+        weakref.finalize(held, lambda nbytes=held.nbytes: alive.__setitem__(0, alive[0] - nbytes))
+        return held
+
+    monkeypatch.setattr(RangedShards, "hold", counted)
+    ref = published(uniform(8000), shard_bytes=1 << 30)
+    window, lanes = 16, 8
+    sizes = Blocks(records=BLOCK, window=window, lanes=lanes)
+    share, prefetch, batch = 1, 1, 256
+    iterator = iter(ref.stream(batch, shuffle=sizes, seed=0, prefetch=prefetch))
+    assert sum(len(found["n"]) for found in iterator) == 8000
+    # A block takes a little more in memory than its records.
+    steps = (prefetch + 2) * batch * NBYTES
+    assert most[0] <= 1.1 * (share * window * BLOCK * NBYTES + ahead + steps)
+    del iterator
+    gc.collect()
+    assert alive[0] == 0
+
+
+def test_two_processes_read_their_shards_of_one_version() -> None:
+    ref = published(uniform(RECORDS))
+    stream = in_blocks(ref, 32)
+    parts = [
+        in_a_fork(lambda shard=shard: [b["n"].tolist() for b in in_blocks(ref, 32, shard=(shard, 2))])
+        for shard in range(2)
+    ]
+    together = [first + second for first, second in zip(*parts, strict=True)]
+    assert together == [batch["n"].tolist() for batch in stream]
+
+
+ENDING = """
+import json, signal, sys
+import cachelayer
+
+def end(*_):
+    sys.exit()
+
+order = json.loads(sys.argv[1])
+ref = cachelayer.open(order["reference"], storage_options=order["options"], local_cache_bytes=0)
+print(len(ref), flush=True)
+sys.stdin.readline()
+signal.signal(signal.SIGALRM, end)
+signal.alarm(1)
+next(iter(ref.stream(8, shuffle=order["shuffle"], seed=1)))
+"""
+
+
+@pytest.mark.parametrize("shuffle", [True, "blocks"])
+def test_a_program_ends_in_silence_while_requests_are_on_their_way(
+    gcs: Server, proxy: FaultProxy, on_gcs: Any, shuffle: Any
+) -> None:
+    options = gcs.storage_options(proxy.endpoint)
+    order = json.dumps({"reference": on_gcs.reference, "options": options, "shuffle": shuffle})
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", ENDING, order], text=True, **pipes) as child:
+        assert child.stdout is not None
+        assert int(child.stdout.readline()) == MANY
+        proxy.add(stall(containing="shard-"))
+        try:
+            out, err = child.communicate("\n", timeout=40)
+        finally:
+            child.kill()
+    assert (child.returncode, out, err) == (0, "", "")
