@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -88,16 +87,21 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> RecordBuffer:
         return held[int(owner[row])].name(int(rows[row]))
 
     places = [(held[source], row) for source, row in zip(owner.tolist(), rows.tolist(), strict=True)]
-    stored = [source.stored(row) for source, row in places]
-    checksums = [source.checksums.item(row) for source, row in places]
     compressed = np.array([source.compressed.item(row) for source, row in places], np.bool_)
     if compressed.any():
-        return _decompressed([record.tobytes() for record in stored], compressed, checksums, name)
-    _check(stored, checksums, name)
-    lengths = np.fromiter(map(len, stored), np.int64, len(stored))
+        stored = [source.stored(row).tobytes() for source, row in places]
+        return _decompressed(stored, compressed, [source.checksums.item(row) for source, row in places], name)
+    lengths = np.array([source.lengths.item(row) for source, row in places], np.int64)
+    splits = splits_of(lengths)
+    out = np.empty(int(splits[-1]), np.uint8)
+    # One after another: a record that was just checked is still near the processor when it is copied.
+    for place, ((source, row), start) in enumerate(zip(places, splits[:-1].tolist(), strict=True)):
+        record = source.stored(row)
+        if google_crc32c.value(record) != source.checksums.item(row):
+            raise _damaged(name(place))
+        out[start : start + len(record)] = record
     uniform = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else None
-    buffer = np.concatenate(stored) if stored else np.empty(0, np.uint8)
-    return RecordBuffer(buffer, splits_of(lengths)[:-1], lengths, uniform)
+    return RecordBuffer(out, splits[:-1], lengths, uniform)
 
 
 def _decompressed(
@@ -112,11 +116,11 @@ def _decompressed(
         for row, record in zip(rows.tolist(), records.to_list(), strict=True):
             mixed[row] = record
         records = RecordBuffer.of(mixed)
-    _check(records.to_list(), checksums, name)
+    for row, (record, checksum) in enumerate(zip(records.to_list(), checksums, strict=True)):
+        if google_crc32c.value(record) != checksum:
+            raise _damaged(name(row))
     return records
 
 
-def _check(records: Sequence[Any], checksums: Sequence[int], name: Callable[[int], str]) -> None:
-    for row, (record, checksum) in enumerate(zip(records, checksums, strict=True)):
-        if google_crc32c.value(record) != checksum:
-            raise CorruptionError(f"{name(row)} does not match its checksum")
+def _damaged(name: str) -> CorruptionError:
+    return CorruptionError(f"{name} does not match its checksum")

@@ -315,7 +315,8 @@ class RangedShards:
             For each record the number of its range, and the ranges: one for each run of consecutive records.
         """
         _, _, begins, ends = _extents(rows)
-        sizes = np.array([self._shards[shard].stats.nbytes for shard in shard_of.tolist()], np.int64)
+        shards, shard_at = np.unique(shard_of, return_inverse=True)
+        sizes = np.array([self._shards[shard].stats.nbytes for shard in shards.tolist()], np.int64)[shard_at]
         # A lost row holds zeros, and position 0 is a block header.
         outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > sizes))
         if len(outside):
