@@ -11,6 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,19 @@ def test_local_and_remote_datasets_are_read_together(tmp_path: Path) -> None:
     stream = in_blocks(both, 32)
     for step, batch in enumerate(stream):
         assert_same(batch, both.read(stream.records(step)))
+
+
+def test_mixtures_are_read_in_blocks(requests: Requests) -> None:
+    parts = published(uniform(RECORDS)), published(uniform(90))
+    stream = cachelayer.mix([(parts[0], 3), (parts[1], 2)]).stream(
+        32, shuffle=Blocks(records=10, window=8, lanes=4), seed=2
+    )
+    requests.ranges.clear()
+    both = cachelayer.concat(parts)
+    for step, batch in enumerate(islice(stream, 40)):
+        assert_same(batch, both.read(stream.records(step)))
+    blocks = [each for each in requests.of_records() if each[2] - each[1] > 5 * NBYTES]
+    assert blocks
 
 
 def test_functions_of_elements_and_batches_see_the_same_records() -> None:

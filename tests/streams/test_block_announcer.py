@@ -1,0 +1,86 @@
+"""Blocks of a local disk are announced before they are read, and cost nothing if they are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from block_orders import WindowOrder
+
+from cachelayer.streams import block_announcer
+from cachelayer.streams.block_announcer import BlockAnnouncer
+from cachelayer.streams.block_feed import FeedSteps
+from cachelayer.streams.order import BlockSpans, Indices
+from cachelayer.streams.steps import Step, Steps
+
+RECORDS, BLOCK, WINDOW, BATCH, NBYTES = 1200, 10, 8, 16, 100
+ORDER = WindowOrder(RECORDS, BLOCK, WINDOW)
+
+
+@pytest.fixture(autouse=True)
+def _little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_announcer, "AHEAD_NBYTES", 10 * BATCH * NBYTES)
+
+
+def spans(step: Step) -> BlockSpans:
+    return ORDER.blocks(0, step.begin, step.end)
+
+
+def walked(announce: Callable[[Indices], bool], is_ahead: bool = True) -> None:
+    """Go through an epoch; each step waits until what was announced is answered."""
+    steps = Steps(RECORDS, BATCH, 1, "keep", 1)
+    feeding = FeedSteps(steps.at, steps.after, spans, RECORDS, NBYTES, 1.0, is_ahead)
+    announcer = BlockAnnouncer(announce, feeding)
+    position = 0
+    while (step := steps.at(position)) is not None:
+        announcer.reached(position)
+        assert announcer.load([step]) is None  # type: ignore[func-returns-value]
+        while announcer._under_way is not None and not announcer._under_way.done():
+            announcer._under_way.wait()
+        position = steps.after(step)
+
+
+def test_on_a_cold_disk_each_block_is_announced_once_before_it_is_read() -> None:
+    announced: list[int] = []
+
+    def announce(numbers: Indices) -> bool:
+        announced.extend(numbers.tolist())
+        return True
+
+    walked(announce)
+    assert len(announced) == len(set(announced))
+    first = ORDER.blocks(0, 0, BATCH)
+    of_first_step = {number for begin in first.begin.tolist() for number in range(begin, begin + BLOCK)}
+    assert set(announced) | of_first_step == set(range(RECORDS))
+
+
+def test_if_blocks_are_in_memory_few_are_looked_at() -> None:
+    asked: list[Any] = []
+
+    def announce(numbers: Indices) -> bool:
+        asked.append(numbers)
+        return False
+
+    walked(announce)
+    assert 0 < len(asked) < 10
+
+
+def test_without_reading_ahead_nothing_is_announced() -> None:
+    asked: list[Any] = []
+    walked(lambda numbers: bool(asked.append(numbers)), is_ahead=False)  # type: ignore[func-returns-value]
+    assert asked == []
+
+
+def test_blocks_are_named_by_their_records() -> None:
+    found: list[Indices] = []
+
+    def announce(numbers: Indices) -> bool:
+        found.append(numbers)
+        return True
+
+    walked(announce)
+    for numbers in found:
+        assert len(numbers) % BLOCK == 0
+        assert (np.diff(numbers.reshape(-1, BLOCK)) == 1).all()
