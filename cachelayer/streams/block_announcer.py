@@ -57,7 +57,7 @@ class BlockAnnouncer:
         if self._pauses_left:
             self._pauses_left -= 1
             return
-        if not self._steps.is_ahead or not self._is_answered():
+        if not self._steps.most_ahead or not self._is_answered():
             return
         begin = self._steps.after(steps[-1])
         nbytes = self._steps.record_nbytes

@@ -30,8 +30,8 @@ AHEAD_NBYTES = 64 << 20
 """Bytes of blocks that are fetched before a step needs them, beside those that replace blocks no longer needed."""
 REQUESTS = 32
 """Blocks that are fetched at once."""
-# Steps are looked at ahead of need up to so many records of the shard.
-_MOST_AHEAD = 1 << 17
+MOST_AHEAD = 1 << 17
+"""Steps are looked at ahead of need up to so many records of the shard."""
 
 
 class Feed(Protocol):
@@ -62,7 +62,7 @@ class FeedSteps:
         records: number of records of an epoch.
         record_nbytes: approximate bytes of a record.
         share: the fraction of the records of a step that the iterator reads.
-        is_ahead: whether blocks are loaded before a step needs them.
+        most_ahead: the most positions to look ahead for blocks; 0 to load only what a step needs.
     """
 
     at: Callable[[int], Step | None]
@@ -71,12 +71,7 @@ class FeedSteps:
     records: int
     record_nbytes: int
     share: float
-    is_ahead: bool
-
-    @property
-    def most_ahead(self) -> int:
-        """The most positions to look ahead: never more than an epoch."""
-        return min(self.records, int(_MOST_AHEAD / self.share)) if self.is_ahead else 0
+    most_ahead: int
 
     def blocks(self, step: Step) -> BlockSpans:
         """Return the block of each row of a step; ``last`` is a global position."""

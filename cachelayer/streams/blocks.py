@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from cachelayer.streams.block_announcer import BlockAnnouncer
-from cachelayer.streams.block_feed import BlockFeed, Feed, FeedSteps
+from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
 from cachelayer.streams.block_plan import Plan
 from cachelayer.streams.order import BlockSpans
 from cachelayer.streams.pace import BLOCK_NBYTES, Pace
@@ -59,7 +59,8 @@ def feed_of(reader: StepReader) -> Feed | None:
         records=steps.records,
         record_nbytes=max(1, reader.records.record_nbytes),
         share=share,
-        is_ahead=options.prefetch > 0,
+        # No record comes twice, as far as possible.
+        most_ahead=min(len(reader.records), int(MOST_AHEAD / share)) if options.prefetch else 0,
     )
     holder = reader.records.block_holder(share)
     if holder is not None:

@@ -31,7 +31,7 @@ def spans(step: Step) -> BlockSpans:
 def walked(announce: Callable[[Indices], bool], is_ahead: bool = True) -> None:
     """Go through an epoch; each step waits until what was announced is answered."""
     steps = Steps(RECORDS, BATCH, 1, "keep", 1)
-    feeding = FeedSteps(steps.at, steps.after, spans, RECORDS, NBYTES, 1.0, is_ahead)
+    feeding = FeedSteps(steps.at, steps.after, spans, RECORDS, NBYTES, 1.0, RECORDS if is_ahead else 0)
     announcer = BlockAnnouncer(announce, feeding)
     position = 0
     while (step := steps.at(position)) is not None:

@@ -47,7 +47,9 @@ class Feed(BlockFeed):
 
         self.asked: list[tuple[int, int]] = []
         self.at = 0
-        super().__init__(Holder(), FeedSteps(steps.at, steps.after, spans, RECORDS, NBYTES, 1.0, is_ahead))
+        super().__init__(
+            Holder(), FeedSteps(steps.at, steps.after, spans, RECORDS, NBYTES, 1.0, RECORDS if is_ahead else 0)
+        )
 
     def _submit(self, numbers: Indices) -> Any:
         self.asked.append((self.at, int(numbers[0])))
