@@ -124,7 +124,7 @@ def test_a_thread_whose_iterator_is_dropped_ends_after_the_call_that_runs() -> N
         iterator._blocks._read_ahead(0, 1)
         assert fn.begun.wait(60)
         worker = iterator._blocks._worker
-        thread = worker._thread
+        thread = worker._threads[0]
         del iterator, worker
         fn.go_on.set()
         thread.join(60)
