@@ -384,23 +384,23 @@ def test_copied_shards_are_read_from_their_copies_and_none_is_copied(
 
 
 def test_an_epoch_takes_a_request_a_block_and_few_bytes_more_than_its_records_on_any_number_of_hosts(
-    gcs: Server, proxy: FaultProxy
+    server: Server,
 ) -> None:
-    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
-    nbytes, block, lanes = 10_000, 104, 8
-    records = 8 * lanes * block
+    nbytes, records = 10_000, 6656
+    told = server.storage_options()
+    storage = Storage(server.url(new_bucket(server), "caches"), storage_options=told, local_cache_bytes=0)
     rows = np.random.default_rng(0).integers(0, 256, (64, nbytes), np.uint8)
     ref = storage.submit((rows[number % 64] for number in range(records)), "d", "v1")
-    sizes = Blocks(records=block, window=4 * lanes, lanes=lanes)
-    for host, hosts in ((0, 1), (0, 8), (5, 8)):
-        # Each host knows nothing of what the others have fetched.
-        mine = through(gcs, proxy, ref)
-        proxy.forget()
-        stream = mine.stream(256, shuffle=sizes, seed=3, shard=(host, hosts))
-        assert sum(len(batch) for batch in stream) == records / hosts
-        found = proxy.totals()["GET"]
-        assert records / hosts / found.requests >= 80
-        assert found.received <= 1.05 * records * nbytes / hosts
+    with fault_proxy(server.endpoint) as proxy:
+        for host, hosts in ((0, 1), (0, 8), (5, 8)):
+            # Each host knows nothing of what the others have fetched.
+            mine = through(server, proxy, ref)
+            proxy.forget()
+            stream = mine.stream(256, shuffle="blocks", seed=3, shard=(host, hosts))
+            assert sum(len(batch) for batch in stream) == records / hosts
+            found = proxy.totals()["GET"]
+            assert records / hosts / found.requests >= 80
+            assert found.received <= 1.05 * records * nbytes / hosts
 
 
 def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
