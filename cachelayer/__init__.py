@@ -3,9 +3,13 @@
 from cachelayer.access.array_record_source import ArrayRecordDataSource
 from cachelayer.access.concat import JoinedRef, concat
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.joined_views import JoinedViews
 from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mix import Mixture, mix
+from cachelayer.access.packs import Packed
+from cachelayer.access.padded import Padded
 from cachelayer.access.stored_view import FieldsRef
+from cachelayer.access.windows import Windows
 from cachelayer.access.wrap import WrappedRef, wrap
 from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.builds.sharded_source import Sharded, sharded
@@ -33,6 +37,7 @@ from cachelayer.errors import (
     UnknownOptionError,
     VersionNotFoundError,
 )
+from cachelayer.records.pieces import DocumentPiece
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
 from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.storage.open import open_reference as open
@@ -61,6 +66,7 @@ __all__ = [
     "DataRef",
     "DatasetNotFoundError",
     "Diff",
+    "DocumentPiece",
     "ElementError",
     "FieldsRef",
     "FormatError",
@@ -69,12 +75,15 @@ __all__ = [
     "InvalidNameError",
     "InvalidTypeError",
     "JoinedRef",
+    "JoinedViews",
     "LogEvent",
     "Mirrored",
     "MissingDependencyError",
     "Mixture",
     "NotFoundError",
     "Nullable",
+    "Packed",
+    "Padded",
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
@@ -94,6 +103,7 @@ __all__ = [
     "VerifyReport",
     "VersionInfo",
     "VersionNotFoundError",
+    "Windows",
     "WrappedRef",
     "concat",
     "mix",

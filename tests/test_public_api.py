@@ -29,6 +29,7 @@ PUBLIC = [
     "DataRef",
     "DatasetNotFoundError",
     "Diff",
+    "DocumentPiece",
     "ElementError",
     "FieldsRef",
     "FormatError",
@@ -37,12 +38,15 @@ PUBLIC = [
     "InvalidNameError",
     "InvalidTypeError",
     "JoinedRef",
+    "JoinedViews",
     "LogEvent",
     "Mirrored",
     "MissingDependencyError",
     "Mixture",
     "NotFoundError",
     "Nullable",
+    "Packed",
+    "Padded",
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
@@ -62,6 +66,7 @@ PUBLIC = [
     "VerifyReport",
     "VersionInfo",
     "VersionNotFoundError",
+    "Windows",
     "WrappedRef",
     "concat",
     "mix",
@@ -76,11 +81,15 @@ ATTRIBUTES = {
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "dataset_id dataset_version diff digest element_spec fields lengths metadata mirror nbytes provenance raw read "
-        "reference select split stored_nbytes stream total"
+        "dataset_id dataset_version diff digest element_spec fields lengths metadata mirror nbytes packed padded "
+        "provenance raw read reference select split stored_nbytes stream total windows"
     ),
-    "FieldsRef": "digest element_spec fields lengths read select split stream total",
-    "JoinedRef": "digest element_spec fields lengths read select split stream total",
+    "FieldsRef": "digest element_spec fields lengths packed padded read select split stream total windows",
+    "JoinedRef": "digest element_spec fields lengths packed padded read select split stream total windows",
+    "Windows": "digest document element_spec read select split stream",
+    "Packed": "digest document element_spec fill read select split stream",
+    "Padded": "digest element_spec read select split stream",
+    "JoinedViews": "digest element_spec read select split stream",
     "WrappedRef": "digest element_spec read select split stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches records with_state",

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.held import Held, joined
+from cachelayer.access.joined_views import joined_views
 from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
-from cachelayer.access.stored_view import FieldsRef, StoredView
+from cachelayer.access.stored_view import StoredView
 from cachelayer.access.view import View
+from cachelayer.access.wrap import WrappedRef
 from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -27,6 +28,7 @@ from cachelayer.records.common_spec import common_spec
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.streams.stream import Stream
+from cachelayer.versions.stored_version import StoredVersion
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +51,7 @@ class Member:
     @property
     def segments(self) -> tuple[int, ...]:
         """The number of records of each segment of the dataset; a single one if the selection mixes the segments."""
-        rows = self.selection.segments(self.base.segments)
-        filled = [segment for segment in rows if len(segment)]
-        in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
-        return tuple(map(len, rows)) if in_order else (len(self),)
+        return self.selection.segment_sizes(self.base.segments)
 
 
 class JoinedBase(RecordBase):
@@ -104,6 +103,11 @@ class JoinedBase(RecordBase):
         if len(digests) == 1:
             return digests[0]
         return hashlib.sha256(b"concat" + b"".join(map(bytes.fromhex, digests))).hexdigest()
+
+    @property
+    def home(self) -> StoredVersion | None:
+        """The version of the first dataset: what is stored about all of them lies beside it."""
+        return self.members[0].base.home
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -177,12 +181,16 @@ class JoinedRef(StoredView[T], Generic[T]):
         return f"JoinedRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
 
-def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
+@overload
+def concat(refs: Iterable[DataRef[T] | JoinedRef[T]]) -> JoinedRef[T]: ...
+@overload
+def concat(refs: Iterable[View[T]]) -> View[T]: ...
+def concat(refs: Iterable[View[T]]) -> View[T]:
     """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
 
     Args:
         refs: DataRefs, views of them, or results of ``concat``. Their element specs may differ only in which leaves may
-            be None.
+            be None. Windows, packs and padded records can be among them: then all element specs must be equal.
 
     Raises:
         InvalidArgumentError: if there are no datasets, or their specs differ; the message names the leaf.
@@ -193,18 +201,20 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
     refs = list(refs)
     if not refs:
         raise InvalidArgumentError("nothing to join: pass one DataRef or more")
-    members = [member for ref in refs for member in _members(ref)]
+    for ref in refs:
+        if not isinstance(ref, View) or isinstance(ref, WrappedRef):
+            raise InvalidTypeError(
+                f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
+            )
+    stored = [ref for ref in refs if isinstance(ref, (DataRef, JoinedRef))]
+    if len(stored) < len(refs):
+        return joined_views(refs)
+    members = [member for ref in stored for member in _members(ref)]
     # A version that was built from an empty source has no element spec, so it fits every other.
     return JoinedRef(JoinedBase([member for member in members if member.base.element_spec is not None] or members[:1]))
 
 
-def _members(ref: View[Any]) -> Sequence[Member]:
-    if isinstance(ref, FieldsRef):
-        raise InvalidArgumentError("fields are chosen after datasets are joined: concat([...]).fields(...)")
-    if not isinstance(ref, (DataRef, JoinedRef)):
-        raise InvalidTypeError(
-            f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
-        )
+def _members(ref: DataRef[Any] | JoinedRef[Any]) -> Sequence[Member]:
     if isinstance(ref, JoinedRef) and ref.digest == ref._base.digest:
         return ref._base.members
     return [Member(ref._base, ref._selection, ref.digest)]

@@ -22,6 +22,7 @@ from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.versions.stored_version import StoredVersion
 
 Read = Callable[[NDArray[np.int64]], Records]
 """Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
@@ -113,6 +114,11 @@ class RecordBase(ABC):
         """Return the same records undecoded: images and audio as the bytes of their files."""
 
     @property
+    def home(self) -> StoredVersion | None:
+        """The version beside which files about the records are stored; None if there is none."""
+        return None
+
+    @property
     def decodes(self) -> bool:
         """Whether images and audio are decoded."""
         return True
@@ -128,11 +134,19 @@ class RecordBase(ABC):
         return VaryingLeaves(self.codec)
 
     def leaf_values(
-        self, leaf: int, numbers: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> NDArray[Any]:
-        """Return consecutive values of a leaf of varying length of some records; see :meth:`VaryingLeaves.values`."""
+        self,
+        leaves: Sequence[int],
+        numbers: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> list[NDArray[Any]]:
+        """Return consecutive values of some leaves of varying length; see :meth:`VaryingLeaves.values`.
+
+        Each record is read once for all leaves.
+        """
         try:
-            return self.varying.values(self.records(numbers, in_part=True), leaf, starts, counts)
+            records = self.records(numbers, in_part=True)
+            return [self.varying.values(records, leaf, starts, counts) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
 

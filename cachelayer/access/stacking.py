@@ -80,10 +80,10 @@ class Stacking:
                 shows it.
         """
         leaves = tree.leaves(self.spec)
-        if all(_is_plain(leaf) for _, leaf in leaves):
+        if all(is_plain(leaf) for _, leaf in leaves):
             return lambda made, rows=None: collate(made, _collected, rows)
         columns = zip(leaves, tree.flatten_rows(self.spec, elements), strict=True)
-        return _Collator([(path, leaf, values) for (path, leaf), values in columns if not _is_plain(leaf)], kinds)
+        return _Collator([(path, leaf, values) for (path, leaf), values in columns if not is_plain(leaf)], kinds)
 
 
 class _Collator:
@@ -167,7 +167,7 @@ def _batch(spec: LeafSpec, values: Sequence[Any], rows: int | None) -> Any:
     return codec.batch(codec.columns(values[:rows]))
 
 
-def _is_plain(leaf: LeafSpec) -> bool:
+def is_plain(leaf: LeafSpec) -> bool:
     """Return whether a batch of the leaf is always a plain array, or a list of strings."""
     if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable:
         return False

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cachelayer.access.held import Held
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
-from cachelayer.access.view import View
+from cachelayer.access.sequence_views import SequenceViews
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.locks import cached_property
 from cachelayer.protocols import T
@@ -25,9 +25,10 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import leaves
 from cachelayer.records.varying_leaves import varying_leaf
+from cachelayer.versions.stored_version import StoredVersion
 
 
-class StoredView(View[T], Generic[T]):
+class StoredView(SequenceViews[T], Generic[T]):
     """A view of records that are stored."""
 
     _base: RecordBase
@@ -140,6 +141,10 @@ class FieldsBase(RecordBase):
         return hashlib.sha256(bytes.fromhex(self.base.digest) + b"fields" + numbers).hexdigest()
 
     @property
+    def home(self) -> StoredVersion | None:
+        return self.base.home
+
+    @property
     def segments(self) -> tuple[int, ...]:
         return self.base.segments
 
@@ -191,9 +196,13 @@ class FieldsBase(RecordBase):
         return self.base.lengths(self.chosen[leaf])
 
     def leaf_values(
-        self, leaf: int, numbers: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> NDArray[Any]:
-        return self.base.leaf_values(self.chosen[leaf], numbers, starts, counts)
+        self,
+        leaves: Sequence[int],
+        numbers: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> list[NDArray[Any]]:
+        return self.base.leaf_values([self.chosen[leaf] for leaf in leaves], numbers, starts, counts)
 
 
 class FieldsRef(StoredView[T], Generic[T]):

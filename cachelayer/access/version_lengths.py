@@ -81,7 +81,7 @@ class VersionLengths:
         if isinstance(self._version.store, LocalStore):
             pages = BufferPages(self._file, self._opened, place, checked=self._verify == "always")
         else:
-            pages = RangedPages(self._file, self._read_ranges, place)
+            pages = RangedPages(self._file, self._read_ranges, place, len(self._shards))
         return StoredColumn(self._shards.records, np.array(totals, np.int64), pages)
 
     def _name(self, shard: int) -> str:

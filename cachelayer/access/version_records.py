@@ -74,6 +74,10 @@ class VersionRecords(RecordBase):
         return codec_named(self.version.manifest.codec, self.version.manifest.element_spec)
 
     @property
+    def home(self) -> StoredVersion:
+        return self.version
+
+    @property
     def records_per_read(self) -> int:
         shards = self.shards
         return _LOCAL_RECORDS if isinstance(shards, LocalShards) or shards.all_local() else _REMOTE_RECORDS

@@ -285,7 +285,7 @@ class ViewRecords:
 
     def read_batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
         selection = self.view._selection
-        return self.view._base.batches([selection.take(indices) for indices in batches])
+        return self.view._base.batches([selection.numbers_of(indices) for indices in batches])
 
     def block_holder(self, share: float) -> ViewBlocks | None:
         base = self.view._base

@@ -173,13 +173,14 @@ class StoredColumn(LengthColumn):
         if len(inside) == 0:
             return prefixes
         shard_of, (page_of, place) = shard_of[inside], np.divmod(within[inside], PAGE)
-        found = np.empty(len(inside), np.int64)
-        for table, rows in self._by_shard(shard_of):
-            found[rows] = table.sums[page_of[rows]]
+        found = np.zeros(len(inside), np.int64)
         cut = np.flatnonzero(place)
+        # Pages first: with them, the tables are read that are not here yet.
         for piece in _pieces_of(cut):
             ends = self._pages.ends(shard_of[piece], page_of[piece])
-            found[piece] += ends[np.arange(len(piece)), place[piece] - 1]
+            found[piece] = ends[np.arange(len(piece)), place[piece] - 1]
+        for table, rows in self._by_shard(shard_of):
+            found[rows] += table.sums[page_of[rows]]
         prefixes[inside] += found
         return prefixes
 
@@ -196,15 +197,25 @@ class StoredColumn(LengthColumn):
                     sums = sums + np.minimum(np.arange(len(sums)) * PAGE, self._count(shard_of[rows[0]])) * extra
                 page_of[rows] = sums.searchsorted(rest[rows], side="right") - 1
                 rest[rows] -= sums[page_of[rows]]
-            ends = self._pages.ends(shard_of, page_of)
-            if extra:
-                ends += extra * np.arange(1, PAGE + 1)
-            # The sum of a page is what its table says, so one of its ends lies past each offset in it.
-            row = (ends > rest[:, None]).argmax(axis=1)
-            before = ends[np.arange(len(row)), np.maximum(row - 1, 0)]
-            places[piece] = rest - np.where(row > 0, before, 0)
+            row, places[piece] = self._searched(shard_of, page_of, rest, extra)
             numbers[piece] = self._records[shard_of] + page_of * PAGE + row
         return numbers, places
+
+    def _searched(self, shard_of: Ints, page_of: Ints, offsets: Ints, extra: int) -> tuple[Ints, Ints]:
+        """Return the record of its page in which each offset of the page lies, and its place in that record."""
+        # Read each page once, and search in all of them at once, as if they followed one another.
+        keys = shard_of * (int(page_of.max(initial=0)) + 1) + page_of
+        _, first, page = np.unique(keys, return_index=True, return_inverse=True)
+        ends = self._pages.ends(shard_of[first], page_of[first])
+        if extra:
+            ends += extra * np.arange(1, PAGE + 1)
+        starts = splits_of(ends[:, -1])
+        ends += starts[:-1, None]
+        found = ends.reshape(-1).searchsorted(offsets + starts[page], side="right")
+        # The sum of a page is what its table says, so one of its ends lies past each offset in it.
+        row = found - page * PAGE
+        before = np.where(row > 0, ends.reshape(-1)[np.maximum(found - 1, 0)], starts[page])
+        return row, offsets + starts[page] - before
 
     def _count(self, shard: int) -> int:
         return int(self._records[shard + 1] - self._records[shard])

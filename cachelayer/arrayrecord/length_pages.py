@@ -21,7 +21,7 @@ from cachelayer.arrayrecord.lengths import (
     decode_head,
     decode_table,
 )
-from cachelayer.arrayrecord.ranged import ReadRanges
+from cachelayer.arrayrecord.ranged import Range, ReadRanges
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock
@@ -30,6 +30,8 @@ from cachelayer.records.memory import Bytes, Ints
 # A request costs about as much as these bytes.
 _PAGES_TOGETHER = 16
 _FILES_KEPT = 4096
+_FEW_SHARDS = 256
+_FEW_NBYTES = 1 << 20
 _TABLES_KEPT_NBYTES = 1 << 26
 _CHUNKS_KEPT_NBYTES = 1 << 26
 
@@ -93,7 +95,7 @@ class LengthsFile:
         if checked:
             check_pages(raw[begin:end].tobytes(), table.checksums.tolist(), self.name)
         lengths.setflags(write=False)
-        return OpenColumn(table, lengths)
+        return OpenColumn(table, lengths, self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +105,12 @@ class OpenColumn:
     Args:
         table: what is known of its pages.
         lengths: the length of each record, read-only.
+        name: the file, for errors.
     """
 
     table: Table
     lengths: NDArray[np.uint32]
+    name: str
 
     def pages(self, numbers: Ints) -> NDArray[np.uint32]:
         """Return uint32 ``[k, PAGE]``: the lengths in each page, with zeros after the last record."""
@@ -202,7 +206,7 @@ class BufferPages:
         for shard, rows in zip(shards, rows_of, strict=True):
             column = self._column(shard)
             ends = np.cumsum(column.pages(page_of[rows]), axis=1, dtype=np.int64)
-            check_sums(ends[:, -1], column.table, page_of[rows], self._file(shard).name)
+            check_sums(ends[:, -1], column.table, page_of[rows], column.name)
             if len(shards) == 1:
                 return ends
             out[rows] = ends
@@ -230,29 +234,39 @@ class RangedPages:
         file: returns what the manifest says of the file of a shard.
         read_ranges: reads ranges of files.
         leaf: the place of the leaf among those that have lengths.
+        shards: the number of shards: if all tables are small, they are read together with the first.
     """
 
-    def __init__(self, file: Callable[[int], LengthsFile], read_ranges: ReadRanges, leaf: int) -> None:
+    def __init__(self, file: Callable[[int], LengthsFile], read_ranges: ReadRanges, leaf: int, shards: int = 0) -> None:
         self._file = file
         self._read_ranges = read_ranges
         self._leaf = leaf
+        # The shards whose tables are read with the next that is missing.
+        self._soon: Sequence[int] = range(shards) if shards <= _FEW_SHARDS else ()
+        if sum(file(shard).layout.table_nbytes for shard in self._soon) > _FEW_NBYTES:
+            self._soon = ()
         self._tables: _Kept[Table] = _Kept(_TABLES_KEPT_NBYTES)
         self._chunks: _Kept[NDArray[np.uint32]] = _Kept(_CHUNKS_KEPT_NBYTES)
 
     def tables(self, shards: Sequence[int]) -> list[Table]:
         """See :class:`LengthPages`."""
-        found = [self._tables.get((shard,)) for shard in shards]
-        missing = [shard for shard, table in zip(shards, found, strict=True) if table is None]
-        if not missing:
-            return [table for table in found if table is not None]
+        return self._tables_and(shards, [])[0]
+
+    def _tables_and(self, shards: Sequence[int], ranges: Sequence[Range]) -> tuple[list[Table], Sequence[bytes]]:
+        """Return the tables of these shards, and the bytes of some more ranges: all that is missing is read at once."""
+        known = {shard: table for shard in shards if (table := self._tables.get((shard,))) is not None}
+        missing = [shard for shard in shards if shard not in known]
+        if missing:
+            missing += [shard for shard in self._soon if shard not in missing]
+            self._soon = ()
         files = [self._file(shard) for shard in missing]
         heads = [(file.name, 0, file.layout.head_nbytes) for file in files]
-        bodies = self._read_ranges([*heads, *((file.name, *file.layout.table(self._leaf)) for file in files)])
-        made = {}
+        wanted = [*heads, *((file.name, *file.layout.table(self._leaf)) for file in files), *ranges]
+        bodies = self._read_ranges(wanted) if wanted else []
         for shard, file, head, raw in zip(missing, files, bodies, bodies[len(files) :], strict=False):
-            made[shard] = file.table(head, np.frombuffer(raw, np.uint8), self._leaf)
-            self._tables.put((shard,), made[shard], len(raw))
-        return [made[shard] if table is None else table for shard, table in zip(shards, found, strict=True)]
+            known[shard] = file.table(head, np.frombuffer(raw, np.uint8), self._leaf)
+            self._tables.put((shard,), known[shard], len(raw))
+        return [known[shard] for shard in shards], bodies[2 * len(files) :]
 
     def take(self, shard_of: Ints, within: Ints) -> Ints:
         """See :class:`LengthPages`."""
@@ -296,15 +310,16 @@ class RangedPages:
 
     def _fetched(self, wanted: Sequence[tuple[int, int]]) -> list[NDArray[np.uint32]]:
         shards = sorted({shard for shard, _ in wanted})
-        tables = dict(zip(shards, self.tables(shards), strict=True))
         files = {shard: self._file(shard) for shard in shards}
         firsts = [chunk * _PAGES_TOGETHER for _, chunk in wanted]
         ranges = [
             (files[shard].name, *files[shard].layout.page_range(self._leaf, first, first + _PAGES_TOGETHER))
             for (shard, _), first in zip(wanted, firsts, strict=True)
         ]
+        found, bodies = self._tables_and(shards, ranges)
+        tables = dict(zip(shards, found, strict=True))
         chunks = []
-        for (shard, chunk), first, raw in zip(wanted, firsts, self._read_ranges(ranges), strict=True):
+        for (shard, chunk), first, raw in zip(wanted, firsts, bodies, strict=True):
             table, name = tables[shard], files[shard].name
             numbers = np.arange(first, min(first + _PAGES_TOGETHER, len(table.checksums)))
             check_pages(raw, table.checksums[numbers].tolist(), name, first)

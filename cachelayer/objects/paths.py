@@ -9,6 +9,7 @@
     <root>/<dataset id>/_unfinished/<version>/<attempt>/  what this attempt has finished so far of the version
     <root>/<dataset id>/_builds/<attempt>/manifest.json
     <root>/<dataset id>/_builds/<attempt>/shard-00000.array_record, shard-00000.index, shard-00000.lengths
+    <root>/<dataset id>/_builds/<attempt>/<digest>.packs  which pieces of documents share a row of a packed view
     <root>/<dataset id>/_builds/<attempt>/kept.i64        which records of its shards a version keeps
 
 Names begin with the dataset's id here and use ``/``; a manifest holds names relative to the dataset.
@@ -25,6 +26,7 @@ _MADE_UP = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{12}([.][0-9a-f]{12})?", re.AS
 _RESERVED_PREFIX = "sha256"
 LATEST = "latest"
 BUILDS = "_builds"
+_PLAN = ".packs"
 _FILE = re.compile(rf"{BUILDS}/({_NAME.pattern})/(?:{_NAME.pattern})", re.ASCII)
 
 
@@ -125,6 +127,16 @@ def index_of(shard_name: str) -> str:
 def lengths_of(shard_name: str) -> str:
     """Return the file of lengths of a shard."""
     return shard_name.removesuffix(".array_record") + ".lengths"
+
+
+def plan(attempt: str, digest: str) -> str:
+    """Return the plan of packs with this digest, beside the manifest of an attempt, relative to the dataset."""
+    return f"{BUILDS}/{attempt}/{digest[:32]}{_PLAN}"
+
+
+def is_plan(name: str) -> bool:
+    """Return whether a file beside a manifest is a plan of packs."""
+    return name.endswith(_PLAN) and _NAME.fullmatch(name) is not None
 
 
 def is_dataset_id(name: str) -> bool:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-# From this size on, assigning slice by slice is as quick as a vectorised move, and needs no temporary copy.
-_LONG = 1 << 14
+# From this size on, assigning slice by slice is quicker than a vectorised move, which copies twice.
+_LONG = 1 << 10
+# A vectorised move of fewer ranges takes longer than as many slices.
+_FEW = 1 << 10
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
@@ -63,33 +65,41 @@ def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:
         windows(buffer, nbytes)[starts] = np.ascontiguousarray(rows).view(f"V{nbytes}")[:, 0]
 
 
+def _memory(buffer: Any) -> memoryview:
+    # numpy's stubs do not say that an array is a buffer.
+    return memoryview(buffer)
+
+
 def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
     """Copy range i of ``lengths[i]`` bytes from one buffer to the other.
 
     A range of w to 2w bytes is moved as two ranges of w bytes, one from each end, which may overlap. So ranges of any
     lengths need only two gathers and two scatters for each power of two.
     """
-    if len(lengths) == 0:
+    short = np.flatnonzero(lengths < _LONG)
+    if len(short) < _FEW:
+        _move_each(target, target_starts, source, source_starts, lengths)
         return
+    if len(short) < len(lengths):
+        long = np.flatnonzero(lengths >= _LONG)
+        _move_each(target, target_starts[long], source, source_starts[long], lengths[long])
+        target_starts, source_starts, lengths = target_starts[short], source_starts[short], lengths[short]
     exponents = np.frexp(np.asarray(lengths, np.float64))[1] - 1
     for exponent in np.unique(exponents[lengths > 0]):
         chosen = np.flatnonzero((exponents == exponent) & (lengths > 0))
         width = 1 << int(exponent)
-        if width >= _LONG:
-            _move_each(target, target_starts, source, source_starts, lengths, chosen)
-            continue
         into, out_of = windows(target, width), windows(source, width)
         to, start, spare = target_starts[chosen], source_starts[chosen], lengths[chosen] - width
         into[to] = out_of[start]
         into[to + spare] = out_of[start + spare]
 
 
-def _move_each(
-    target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints, chosen: Ints
-) -> None:
-    ranges = zip(target_starts[chosen].tolist(), source_starts[chosen].tolist(), lengths[chosen].tolist(), strict=True)
-    for to, start, length in ranges:
-        target[to : to + length] = source[start : start + length]
+def _move_each(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
+    # Slices of memoryviews take half as long to make as those of arrays.
+    into, out_of = _memory(target), _memory(source)
+    bounds = (target_starts, target_starts + lengths, source_starts, source_starts + lengths)
+    for to, to_end, start, end in zip(*(bound.tolist() for bound in bounds), strict=True):
+        into[to:to_end] = out_of[start:end]
 
 
 def rows_together(nbytes: int) -> int:

@@ -141,6 +141,13 @@ class Selection:
         segment_of = np.searchsorted(ends, np.concatenate(list(self.pieces())), side="right")
         return [np.flatnonzero(segment_of == segment) for segment in range(len(sizes))]
 
+    def segment_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return how many rows lie in each segment of the base; their sum alone if the rows mix the segments."""
+        rows = self.segments(sizes)
+        filled = [segment for segment in rows if len(segment)]
+        in_order = all(before[-1] < after[0] for before, after in pairwise(filled))
+        return tuple(map(len, rows)) if in_order else (len(self),)
+
     def _runs(self, ends: Sequence[int]) -> list[range | Numbers]:
         """Return the rows that lie in each segment, for numbers that only grow or only fall.
 
@@ -162,6 +169,10 @@ class Selection:
         """
         wanted = record_numbers(indices, len(self))
         return wanted if self._is_whole or len(wanted) == 0 else _taken(self.numbers, wanted)
+
+    def numbers_of(self, rows: Numbers) -> Numbers:
+        """Return the base's record numbers of these rows, each in [0, len)."""
+        return rows if self._is_whole else _taken(self.numbers, rows)
 
     def number(self, index: Any) -> int:
         """Return the base's record number of one index.

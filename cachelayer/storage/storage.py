@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.sequence_views import PackArguments, checked_pack_arguments
 from cachelayer.arguments import integer, required
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions, SubmitOptions
@@ -95,6 +96,7 @@ class Storage(RewritingCatalog):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
+        pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[T]: ...
 
@@ -108,6 +110,7 @@ class Storage(RewritingCatalog):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
+        pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]: ...
 
@@ -120,6 +123,7 @@ class Storage(RewritingCatalog):
         hosts: tuple[int, int] | None = None,
         on_change: OnChange = "warn",
         record: Iterable[str] = (),
+        pack: PackArguments | None = None,
         **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """Return a version; build it if it does not exist. Of all threads and processes that call this, one builds.
@@ -135,6 +139,8 @@ class Storage(RewritingCatalog):
                 ``"warn"`` uses the version and warns once what differs; ``"error"`` raises; ``"ignore"`` compares
                 nothing.
             record: as in :meth:`submit`.
+            pack: the arguments of :meth:`DataRef.packed`, as a dict such as ``{"leaves": "tokens", "length": 2048}``:
+                the plan of these packs is made right away if there is none, so that no training has to wait for it.
             options: as in :meth:`submit`, but ``resume`` is True by default. They are checked on each call.
 
         Raises:
@@ -147,22 +153,23 @@ class Storage(RewritingCatalog):
         Warns:
             StaleVersionWarning: if the version was built from something else, with ``on_change="warn"``.
         """
-        checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record")
+        checked = BuildOptions.of({"resume": True, **options}, "version", "hosts", "on_change", "record", "pack")
+        packing = None if pack is None else checked_pack_arguments(pack)
         dataset_id, name = new_name(dataset_id, version)
         reaction = checked_on_change(on_change)
 
         splits = sources_by_split(source)
         check_splits(dataset_id, splits or ())
+
+        def of(obj: Any, split_id: str) -> DataRef[Any]:
+            ref = self._cache(obj, split_id, name, origin_of(obj, record), checked, reaction, hosts)
+            if packing is not None:
+                ref.packed(**packing)
+            return ref
+
         if splits is None:
-            return self._cache(source, dataset_id, name, origin_of(source, record), checked, reaction, hosts)
-        return of_splits(
-            {
-                split: self._cache(
-                    each, f"{dataset_id}.{split}", name, origin_of(each, record), checked, reaction, hosts
-                )
-                for split, each in splits.items()
-            }
-        )
+            return of(source, dataset_id)
+        return of_splits({split: of(each, f"{dataset_id}.{split}") for split, each in splits.items()})
 
     def _cache(
         self,

@@ -35,6 +35,7 @@ from cachelayer.records.selection import Selection
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.plans import copy_plans
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -230,6 +231,7 @@ class VersionCopy:
                     self._to.drop_unfinished(paths.build(self._dataset_id, attempt))
             # Another copy may have added files while this one waited for its turn.
             self._copy_files(names, there | self._files_in(missing), progress)
+            copy_plans(self._source, self._to, self._dataset_id, names.manifest_attempt)
             return self._publish(names)
 
     def _files_in(self, attempts: set[str]) -> set[str]:

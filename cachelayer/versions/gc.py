@@ -24,6 +24,7 @@ from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts, attempts_of
 from cachelayer.versions.commit import attempts_named_by, named_attempts
 from cachelayer.versions.log import Log, has_log
+from cachelayer.versions.plans import plans_of
 from cachelayer.versions.snapshot import Deletion, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.temporary_folder import remove_left_over
@@ -108,7 +109,9 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
     needed = {*running, *set(found).difference(old)}
     idle = [name for name in old if name not in running and adopted.get(name, name) not in needed]
     deleted = _delete_unnamed(store, dataset_id, set(idle).difference(of_deleted), adopted)
-    _delete_unnamed_files(store, dataset_id, set(old).difference(running, deleted), clock, grace)
+    kept = set(old).difference(running, deleted)
+    _delete_unnamed_files(store, dataset_id, kept, clock, grace)
+    _delete_plans(store, dataset_id, kept)
     return sorted({*of_deleted, *deleted})
 
 
@@ -202,6 +205,16 @@ def _delete_unnamed_files(
                 store.delete(whole)
 
 
+def _delete_plans(store: ObjectStore, dataset_id: str, attempts: Collection[str]) -> None:
+    """Delete the plans of deleted versions whose attempts stay, because others have shards there."""
+    head = Log(store, dataset_id).head()
+    for attempt in attempts:
+        if not head.has_published(attempt):
+            folder = paths.build(dataset_id, attempt)
+            for name in filter(paths.is_plan, store.names(folder)):
+                store.delete(f"{folder}/{name}")
+
+
 def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: Collection[str]) -> Iterator[str]:
     """Yield the files of a version that these attempts wrote."""
     manifest = StoredVersion(store, dataset_id, info).manifest
@@ -212,6 +225,8 @@ def _files_of(store: ObjectStore, dataset_id: str, info: VersionInfo, attempts: 
         yield f"{dataset_id}/{name}"
     for name in (name for shard in shards for name in shard.files):
         yield f"{dataset_id}/{name}"
+    if paths.attempt_of(info.manifest) in attempts:
+        yield from plans_of(store, dataset_id, info)
 
 
 def _forget_unfinished(store: ObjectStore, dataset_id: str, attempts: Iterable[str]) -> None:

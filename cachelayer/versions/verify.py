@@ -26,6 +26,7 @@ from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.versions.manifest import Manifest
+from cachelayer.versions.plans import plan_problems
 from cachelayer.versions.stored_version import StoredVersion
 
 _BATCH_NBYTES = 4 << 20
@@ -88,6 +89,7 @@ def check(version: StoredVersion, *, progress: bool | None = None) -> VerifyRepo
                     shown.update(batch, nbytes)
             except (CacheLayerError, OSError) as error:
                 problems.append(str(error))
+    problems += plan_problems(version)
     return VerifyReport(reference, len(shards), records, tuple(problems))
 
 

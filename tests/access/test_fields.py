@@ -166,9 +166,12 @@ def test_elements_that_are_no_dicts_have_no_fields(tmp_path: Path) -> None:
                 ref.fields(name)
 
 
-def test_fields_are_concatenated_before_they_are_chosen(ref: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"concat\(\[\.\.\.\]\)\.fields"):
-        cachelayer.concat([ref.fields("n"), ref.fields("n")])
+def test_fields_are_concatenated_after_they_are_chosen_or_before(ref: Any) -> None:
+    after = cachelayer.concat([ref.fields("n"), ref[3:9].fields("n")])
+    before = cachelayer.concat([ref, ref[3:9]]).fields("n")
+    assert len(after) == len(before)
+    assert [after[row] for row in (0, -1)] == [before[row] for row in (0, -1)]
+    assert after.read([2, -2])["n"].tolist() == before.read([2, -2])["n"].tolist()
 
 
 def test_a_view_of_fields_is_cached_as_a_dataset_of_these_fields(ref: Any, tmp_path: Path) -> None:

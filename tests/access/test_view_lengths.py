@@ -271,10 +271,10 @@ def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
     foreign = lie(tmp_path, ref, lengths)
     assert foreign.lengths("tokens").tolist() == lengths[:, 0].tolist()
     base, ones = foreign._base, np.ones(1, np.int64)
-    assert base.leaf_values(1, 6 * ones, 0 * ones, lengths[6, :1]).tolist() == ROWS[6]["tokens"].tolist()
+    assert base.leaf_values([1], 6 * ones, 0 * ones, lengths[6, :1])[0].tolist() == ROWS[6]["tokens"].tolist()
     for record in (5, 9):
         with pytest.raises(CorruptionError, match="its length is not the one that is stored"):
-            base.leaf_values(1, record * ones, 0 * ones, lengths[record, :1])
+            base.leaf_values([1], record * ones, 0 * ones, lengths[record, :1])
     report = Storage(tmp_path).verify("d", "v1", progress=False)
     assert "the lengths of record 5 of the shard are not those of its leaves" in report.problems[0]
 
@@ -297,7 +297,7 @@ def test_ranges_of_values_are_slices_of_the_leaf(ref: Any, numbers: list[int], d
             starts.append(start)
             counts.append(count)
         asked = [np.array(each, np.int64) for each in (numbers, starts, counts)]
-        assert ref._base.leaf_values(number, *asked).tolist() == expected
+        assert ref._base.leaf_values([number], *asked)[0].tolist() == expected
 
 
 def test_far_lengths_are_those_of_near_ones_in_few_round_trips(gcs: Server, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Views whose elements are made of the records of others: what windows, packs and padded records share."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.record_base import chosen_leaves
+from cachelayer.protocols import ReadingCost
+from cachelayer.records.memory import rows_apart, splits_of
+from cachelayer.records.tree import Tree
+from cachelayer.versions.manifest import canonical_json
+
+
+def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
+    """Return the digest of what is made of records.
+
+    It is SHA-256 over the name, the digest of the records (32 bytes), and the canonical JSON of the parameters.
+    """
+    return hashlib.sha256(name.encode() + bytes.fromhex(digest) + canonical_json(parameters)).hexdigest()
+
+
+class ArraysBase(ABC):
+    """A base of views whose elements are dicts of arrays of fixed shape; see :class:`cachelayer.access.view.Base`."""
+
+    reading_cost: ReadingCost = "stored"
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """The digest of the elements, in hexadecimal."""
+
+    @property
+    @abstractmethod
+    def element_spec(self) -> Tree:
+        """The spec of the elements."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def record_nbytes(self) -> int:
+        """Approximate bytes of an element."""
+
+    @property
+    @abstractmethod
+    def records_per_read(self) -> int:
+        """Number of elements that a stream with smaller batches should read at once."""
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The number of elements of each segment: a single one, unless a subclass knows better."""
+        return (len(self),)
+
+    @abstractmethod
+    def arrays(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return the elements of these numbers, stacked on a leading axis."""
+
+    def element(self, number: int) -> Any:
+        return {name: values[0] for name, values in self.arrays(np.array([number])).items()}
+
+    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+        columns = {name: rows_apart(values) for name, values in self.arrays(numbers).items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+        if names is not None:
+            chosen_leaves(self.element_spec, names)
+        return {name: values for name, values in self.arrays(numbers).items() if names is None or name in names}
+
+    def batches(self, batches: Sequence[NDArray[np.int64]]) -> list[Any]:
+        splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
+        arrays = self.arrays(np.concatenate([*batches, np.empty(0, np.int64)]))
+        return [{name: values[start:stop] for name, values in arrays.items()} for start, stop in pairwise(splits)]

@@ -1,0 +1,146 @@
+"""Packs: whole documents in rows of fixed length, with segment ids and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.access.derived import ArraysBase, derived_digest
+from cachelayer.access.documents import Documents, check_keys
+from cachelayer.access.pack_plans import plan_of
+from cachelayer.access.packing import PLAN_VERSION, Packing
+from cachelayer.access.view import View
+from cachelayer.arrayrecord.pack_plan import PackPlan
+from cachelayer.locks import cached_property
+from cachelayer.records.pieces import DocumentPiece, Pieces
+from cachelayer.records.selection import Selection
+from cachelayer.records.spec import ArraySpec
+from cachelayer.records.tree import Tree
+
+
+@dataclass(frozen=True, eq=False)
+class PacksBase(ArraysBase):
+    """The packs of all documents of a view.
+
+    Args:
+        documents: the documents.
+        packing: how they are packed.
+    """
+
+    documents: Documents
+    packing: Packing
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    @cached_property
+    def digest(self) -> str:
+        parameters = {
+            "leaves": list(self.documents.names),
+            "length": self.packing.length,
+            "long": self.packing.long,
+            "seed": self.packing.seed,
+            "plan": PLAN_VERSION,
+        }
+        return derived_digest(self.documents.view.digest, "packed", parameters)
+
+    @property
+    def element_spec(self) -> Tree:
+        length = self.packing.length
+        keys, dtypes = self.documents.keys, self.documents.dtypes
+        spec = {key: ArraySpec(dtype, (length,)) for key, dtype in zip(keys, dtypes, strict=True)}
+        return {**spec, **{name: ArraySpec(np.dtype(np.int32), (length,)) for name in added_keys(keys)}}
+
+    @cached_property
+    def plan(self) -> PackPlan:
+        """The plan of the packs."""
+        return plan_of(self.documents, self.packing, self.digest)
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    @property
+    def record_nbytes(self) -> int:
+        return self.packing.length * (8 + sum(dtype.itemsize for dtype in self.documents.dtypes))
+
+    @property
+    def records_per_read(self) -> int:
+        return self.documents.view._base.records_per_read
+
+    def arrays(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        documents, length = self.documents, self.packing.length
+        pieces = self.plan.pieces(numbers)
+        values = documents.read(pieces, len(numbers), length)
+        segments, positions = _ids(pieces, len(numbers), length)
+        added = dict(zip(added_keys(documents.keys), (segments, positions), strict=True))
+        return {**dict(zip(documents.keys, values, strict=True)), **added}
+
+
+def _ids(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the segment id of each cell, from 1 in each row, and its position in its segment; 0 for padding."""
+    begins = np.flatnonzero(np.concatenate([[True], pieces.row[1:] != pieces.row[:-1]])[: len(pieces.row)])
+    first = np.zeros(rows, np.int64)
+    first[pieces.row[begins]] = begins
+    number = np.arange(len(pieces.row)) - first[pieces.row] + 1
+    held = int(pieces.count.sum())
+    within = np.arange(held, dtype=np.int32)
+    within -= np.repeat((np.cumsum(pieces.count) - pieces.count).astype(np.int32), pieces.count)
+    placed = [np.repeat(number.astype(np.int32), pieces.count), within]
+    segments, positions = (pieces.placed(values, rows, length, 0) for values in placed)
+    return segments, positions
+
+
+def added_keys(keys: Sequence[str]) -> tuple[str, str]:
+    """Return the keys of segment ids and positions."""
+    return f"{keys[0]}_segment_ids", f"{keys[0]}_positions"
+
+
+class Packed(View[dict[str, Any]]):
+    """Documents packed into rows of fixed length; :meth:`cachelayer.DataRef.packed` returns it."""
+
+    _base: PacksBase
+
+    def _with_selection(self, selection: Selection) -> Self:
+        return type(self)(self._base, selection)
+
+    @property
+    def fill(self) -> float:
+        """The share of the cells of all packs, also of those that a slice leaves out, that are not padding."""
+        return self._base.plan.fill
+
+    def document(self, index: int) -> list[DocumentPiece]:
+        """Return the pieces of documents in a pack, in order.
+
+        Args:
+            index: the number of the pack in this view; negative ones count from the end.
+
+        Returns:
+            For each piece ``(record, begin, end, offset)``: the number of its record in the dataset that was packed,
+            which values of the document it has, and where they begin in the pack.
+
+        Raises:
+            RecordIndexError: if there is no such pack.
+        """
+        return self._base.plan.pieces(np.array([self._selection.number(index)])).listed()
+
+    def __repr__(self) -> str:
+        base = self._base
+        names = ", ".join(map(repr, base.documents.names))
+        return (
+            f"Packed({base.documents.view._base.name!r}, {names}, length={base.packing.length}, records={len(self)}, "
+            f"digest='sha256:{self.digest}')"
+        )
+
+
+def packed_of(documents: Documents, packing: Packing) -> Packed:
+    """Return the packs of all documents.
+
+    Raises:
+        InvalidArgumentError: if two keys of an element would be the same, or leaves of a record differ in length.
+    """
+    check_keys(documents, added_keys(documents.keys))
+    return Packed(PacksBase(documents, packing))

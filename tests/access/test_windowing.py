@@ -1,0 +1,108 @@
+"""Windows: arithmetic compared with cutting the concatenation of all documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from cachelayer.access.windowing import Windowing
+from cachelayer.arrayrecord.length_column import LengthColumn
+from cachelayer.records.memory import Ints
+from cachelayer.records.pieces import Pieces
+
+LENGTHS = st.lists(st.integers(0, 12), max_size=30)
+WAYS = st.builds(Windowing, st.integers(1, 9), st.integers(1, 12), st.integers(0, 1), st.sampled_from(["drop", "pad"]))
+SEPARATOR, PAD = -1, -2
+
+
+class ListedColumn(LengthColumn):
+    """Lengths in memory."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self._lengths = np.array(lengths, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def total(self) -> int:
+        return int(self._lengths.sum())
+
+    def _values(self, start: int, stop: int) -> Iterator[NDArray[np.uint32]]:
+        yield self._lengths[start:stop].astype(np.uint32)
+
+    def _take(self, numbers: Ints) -> Ints:
+        return self._lengths[numbers]
+
+    def _prefixes(self, numbers: Ints) -> Ints:
+        return np.concatenate([[0], np.cumsum(self._lengths)])[numbers]
+
+    def _locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
+        ends = np.cumsum(self._lengths + extra)
+        numbers = ends.searchsorted(offsets, side="right")
+        return numbers, offsets - (ends - self._lengths - extra)[numbers]
+
+
+def documents(lengths: list[int]) -> list[list[int]]:
+    return [[100 * record + place for place in range(length)] for record, length in enumerate(lengths)]
+
+
+def windows(lengths: list[int], how: Windowing) -> list[list[int]]:
+    """The windows, made naively."""
+    flat: list[int] = []
+    for document in documents(lengths):
+        flat += document + [SEPARATOR] * how.extra
+    cut = []
+    for start in range(0, len(flat), how.stride):
+        window = flat[start : start + how.length]
+        if how.remainder == "pad" or len(window) == how.length:
+            cut.append(window + [PAD] * (how.length - len(window)))
+        if start + how.length >= len(flat):
+            break
+    return cut
+
+
+def rows_of(pieces: Pieces, lengths: list[int], shape: tuple[int, int]) -> Any:
+    """Rows that hold pieces, one value at a time."""
+    rows = np.full(shape, PAD)
+    held = documents(lengths)
+    for row, piece in zip(pieces.row.tolist(), pieces.listed(), strict=True):
+        values = held[piece.record][piece.begin : piece.end]
+        rows[row, piece.offset : piece.offset + len(values)] = values
+    return rows
+
+
+@given(LENGTHS, WAYS, st.data())
+@settings(deadline=None)
+def test_windows_are_cut_from_the_concatenation(lengths: list[int], how: Windowing, data: st.DataObject) -> None:
+    expected = windows(lengths, how)
+    column = ListedColumn(lengths)
+    assert how.count(column.plus(how.extra).total) == len(expected)
+    if not expected:
+        return
+    numbers = data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1, max_size=8))
+    pieces, separators, filled = how.pieces(column, np.array(numbers))
+    assert (pieces.count > 0).all()
+    rows = rows_of(pieces, lengths, (len(numbers), how.length))
+    rows.reshape(-1)[separators] = SEPARATOR
+    assert rows.tolist() == [expected[number] for number in numbers]
+    assert filled.tolist() == [sum(value != PAD for value in expected[number]) for number in numbers]
+
+
+@given(LENGTHS, WAYS)
+@settings(deadline=None)
+def test_pieces_are_placed_at_once_where_they_are_placed_one_by_one(lengths: list[int], how: Windowing) -> None:
+    column = ListedColumn(lengths)
+    numbers = np.arange(how.count(column.plus(how.extra).total))
+    if not len(numbers):
+        return
+    pieces = how.pieces(column, numbers)[0]
+    held = documents(lengths)
+    values = [value for piece in pieces.listed() for value in held[piece.record][piece.begin : piece.end]]
+    placed = pieces.placed(np.array(values, np.int64), len(numbers), how.length, PAD)
+    assert placed.tolist() == rows_of(pieces, lengths, placed.shape).tolist()

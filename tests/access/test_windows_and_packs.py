@@ -1,0 +1,432 @@
+"""Windows, packs and padded records: compared with naive models, on any view, elastic, resumable, for ever the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer import ArraySpec, ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError, Storage
+from cachelayer.access import sequence_views
+
+SPEC = {
+    "id": ArraySpec("int64"),
+    "tokens": ArraySpec("int32", (None,)),
+    "meta": {"weights": ArraySpec("float32", (None,)), "text": ArraySpec(str)},
+    "maybe": ArraySpec("uint16", (None,), nullable=True),
+}
+BUILDS = {
+    "one": {},
+    "many": {"shard_bytes": 1500},
+    "zstd": {"shard_bytes": 4000, "compression": "zstd"},
+}
+Ref = Any
+
+
+def element(number: int) -> dict[str, Any]:
+    rng = np.random.default_rng(number)
+    length = int(rng.integers(0, 30)) if number % 5 else 0
+    tokens = rng.integers(1, 1000, length).astype(np.int32)
+    maybe = None if number % 3 == 0 else rng.integers(1, 99, number % 7).astype(np.uint16)
+    text = "".join(rng.choice(list("aé雪"), number % 9))
+    weights = (tokens / 2).astype(np.float32)
+    return {"id": number, "tokens": tokens, "meta": {"weights": weights, "text": text}, "maybe": maybe}
+
+
+ELEMENTS = [element(number) for number in range(90)]
+
+
+@pytest.fixture(scope="module")
+def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ref, list[dict[str, Any]]]]:
+    """Every kind of view, and the elements that it has."""
+    storage = Storage(tmp_path_factory.mktemp("storage"))
+    built = {
+        name: storage.cache(ELEMENTS, "docs", name, element_spec=SPEC, **options) for name, options in BUILDS.items()
+    }
+    many = built["many"]
+    found = {name: (ref, ELEMENTS) for name, ref in built.items()}
+    found["slice"] = many[7:81], ELEMENTS[7:81]
+    found["backwards"] = many[::-2], ELEMENTS[::-2]
+    chosen = [5, 88, 3, 3, 40, 0, 41]
+    found["chosen"] = many.select(chosen), [ELEMENTS[number] for number in chosen]
+    found["fields"] = many.fields("meta", "tokens", "maybe"), ELEMENTS
+    found["joined"] = cachelayer.concat([built["zstd"], many[10:20]])[2:95], (ELEMENTS + ELEMENTS[10:20])[2:95]
+    return found
+
+
+KINDS = ["one", "many", "zstd", "slice", "backwards", "chosen", "fields", "joined"]
+LEAVES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "tokens": ("tokens", lambda each: each["tokens"]),
+    "meta/weights": ("weights", lambda each: each["meta"]["weights"]),
+    "meta/text": ("text", lambda each: np.frombuffer(each["meta"]["text"].encode(), np.uint8)),
+    "maybe": ("maybe", lambda each: np.empty(0, np.uint16) if each["maybe"] is None else each["maybe"]),
+}
+leaf_names = st.sampled_from(list(LEAVES))
+kinds = st.sampled_from(KINDS)
+
+
+def documents(elements: list[dict[str, Any]], leaf: str) -> list[Any]:
+    return [LEAVES[leaf][1](each) for each in elements]
+
+
+def same(found: Any, expected: Any) -> None:
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        assert found[key].dtype == values.dtype, key
+        assert np.array_equal(found[key], values), key
+
+
+@given(kinds, leaf_names, st.integers(1, 40), st.none() | st.integers(1, 50), st.none() | st.integers(0, 200))
+@settings(deadline=None, max_examples=40)
+def test_windows_are_cut_from_the_concatenation(
+    refs: Any, kind: str, leaf: str, length: int, stride: int | None, separator: int | None
+) -> None:
+    ref, elements = refs[kind]
+    docs, key = documents(elements, leaf), LEAVES[leaf][0]
+    if separator is not None:
+        docs = [np.append(each, each.dtype.type(separator)) for each in docs]
+    flat, step = np.concatenate(docs), stride or length
+    expected = [flat[at : at + length] for at in range(0, len(flat) - length + 1, step)]
+    view = ref.windows(leaf, length, stride=stride, separator=separator)
+    assert len(view) == len(expected)
+    assert view.element_spec == {key: ArraySpec(flat.dtype, (length,))}
+    batch = view.read(range(len(view)))
+    same(batch, {key: np.stack(expected) if expected else np.empty((0, length), flat.dtype)})
+    whole = documents(elements, leaf)
+    for number in range(0, len(view), 7):
+        same(view[number], {key: expected[number]})
+        row = np.full(length, separator or 0, flat.dtype)
+        for record, begin, end, offset in view.document(number):
+            row[offset : offset + end - begin] = whole[record][begin:end]
+        assert np.array_equal(row, expected[number])
+
+
+@given(kinds, leaf_names, st.integers(1, 400))
+@settings(deadline=None, max_examples=15)
+def test_a_padded_last_window_holds_the_rest(refs: Any, kind: str, leaf: str, length: int) -> None:
+    ref, elements = refs[kind]
+    flat, key = np.concatenate(documents(elements, leaf)), LEAVES[leaf][0]
+    view = ref.windows(leaf, length, remainder="pad")
+    batch = view.read(range(len(view)))
+    assert np.array_equal(batch[key][batch[f"{key}_mask"]], flat)
+    assert (batch[key][~batch[f"{key}_mask"]] == 0).all()
+    assert np.array_equal(batch[f"{key}_mask"].sum(axis=1), batch[f"{key}_length"])
+    assert len(view) == -(-len(flat) // length)
+    assert (batch[f"{key}_length"][:-1] == length).all()
+
+
+@given(
+    kinds, leaf_names, st.integers(1, 60), st.sampled_from(["split", "truncate", "drop"]), st.none() | st.integers(0, 9)
+)
+@settings(deadline=None, max_examples=30)
+def test_packs_hold_each_document_once(
+    refs: Any, kind: str, leaf: str, length: int, long: Any, seed: int | None
+) -> None:
+    ref, elements = refs[kind]
+    docs, key = documents(elements, leaf), LEAVES[leaf][0]
+    view = ref.packed(leaf, length, long=long, seed=seed)
+    batch = view.read(range(len(view)))
+    tokens, ids, positions = batch[key], batch[f"{key}_segment_ids"], batch[f"{key}_positions"]
+    assert tokens.dtype == docs[0].dtype
+    assert ids.dtype == positions.dtype == np.int32
+    expected = {
+        "split": [doc[at : at + length] for doc in docs for at in range(0, len(doc), length)],
+        "truncate": [doc[:length] for doc in docs if len(doc)],
+        "drop": [doc for doc in docs if 0 < len(doc) <= length],
+    }[long]
+    found = []
+    for row in range(len(view)):
+        count = int(ids[row].max())
+        assert ids[row].tolist() == sorted(ids[row].tolist(), key=lambda number: number or count + 1)
+        assert (tokens[row][ids[row] == 0] == 0).all()
+        assert (positions[row][ids[row] == 0] == 0).all()
+        pieces = [tokens[row][ids[row] == number] for number in range(1, count + 1)]
+        for number, piece in enumerate(pieces, 1):
+            assert positions[row][ids[row] == number].tolist() == list(range(len(piece)))
+        told = view.document(row)
+        assert [record for record, *_ in told] == sorted(record for record, *_ in told)
+        for (record, begin, end, offset), piece in zip(told, pieces, strict=True):
+            assert np.array_equal(docs[record][begin:end], piece)
+            assert np.array_equal(tokens[row][offset : offset + len(piece)], piece)
+        found += pieces
+    assert sorted(piece.tobytes() for piece in found) == sorted(piece.tobytes() for piece in expected)
+    cells = len(view) * length
+    assert view.fill == (sum(map(len, expected)) / cells if cells else 1)
+
+
+def test_leaves_of_one_length_are_packed_side_by_side(refs: Any) -> None:
+    ref, _ = refs["many"]
+    batch = ref.packed(("tokens", "meta/weights"), 25).read(slice(None))
+    assert list(batch) == ["tokens", "weights", "tokens_segment_ids", "tokens_positions"]
+    assert np.array_equal(batch["weights"], (batch["tokens"] / 2).astype(np.float32))
+    alone = ref.packed("tokens", 25).read(slice(None))
+    assert all(np.array_equal(batch[key], alone[key]) for key in alone)
+
+
+@given(kinds, st.integers(1, 40), st.integers(1, 8), st.sampled_from([0, 7, 999]))
+@settings(deadline=None, max_examples=20)
+def test_padded_records_hold_their_values_and_the_rest_of_the_element(
+    refs: Any, kind: str, length: int, other: int, value: int
+) -> None:
+    ref, elements = refs[kind]
+    view = ref.padded({"tokens": length, "maybe": other}, value={"tokens": value, "maybe": 3})
+    assert len(view) == len(ref)
+    batch = view.read(slice(None))
+    found = view.__getitems__(range(len(view)))
+    for row, each in enumerate(elements):
+        for leaf, size, fill in (("tokens", length, value), ("maybe", other, 3)):
+            kept = documents([each], leaf)[0][:size]
+            padded = np.concatenate([kept, np.full(size - len(kept), fill, kept.dtype)])
+            for one in (found[row], {key: batch[key][row] for key in (leaf, f"{leaf}_length", f"{leaf}_mask")}):
+                assert np.array_equal(one[leaf], padded)
+                assert one[leaf].dtype == padded.dtype
+                assert one[f"{leaf}_length"] == len(kept)
+                assert np.array_equal(one[f"{leaf}_mask"], np.arange(size) < len(kept))
+        assert found[row]["meta"]["text"] == each["meta"]["text"] == batch["meta"]["text"][row]
+    assert view[1].keys() == view.element_spec.keys() == batch.keys()
+    same(view.read([0, -1], ["tokens_mask"]), {"tokens_mask": batch["tokens_mask"][[0, -1]]})
+
+
+def test_a_nested_leaf_is_padded_where_it_is(refs: Any) -> None:
+    ref, elements = refs["many"]
+    view = ref.padded({"meta/weights": 4})
+    assert list(view.element_spec["meta"]) == ["weights", "weights_length", "weights_mask", "text"]
+    assert view[1]["meta"]["weights"].tolist() == elements[1]["meta"]["weights"][:4].tolist()
+    assert view.read([1])["meta"]["weights_length"].tolist() == [4]
+
+
+def test_records_that_are_too_long_can_be_refused_by_number(refs: Any) -> None:
+    ref, elements = refs["slice"]
+    view = ref.padded({"tokens": 20}, long="refuse")
+    long = next(number for number, each in enumerate(elements) if len(each["tokens"]) > 20)
+    for read in (lambda: view[long], lambda: view.read(slice(None)), lambda: view.__getitems__(range(len(view)))):
+        with pytest.raises(ElementError, match="at most 20 values in 'tokens'") as caught:
+            read()
+        assert caught.value.record == long
+    assert view.read([long - 1])["tokens"].shape == (1, 20)
+
+
+def views_of(ref: Ref) -> dict[str, Any]:
+    return {
+        "windows": ref.windows("tokens", 8, stride=5, separator=0),
+        "pad": ref.windows("tokens", 9, remainder="pad"),
+        "packed": ref.packed(("tokens", "meta/weights"), 40, seed=1),
+        "padded": ref.padded({"tokens": 12}),
+        "joined": cachelayer.concat([ref.windows("tokens", 8), ref[:30].windows("tokens", 8)[::-1]]),
+        "joined padded": cachelayer.concat([ref.padded({"tokens": 12}), ref[:9].padded({"tokens": 12})]),
+    }
+
+
+NAMES = ["windows", "pad", "packed", "padded", "joined", "joined padded"]
+
+
+def flat_of(batch: Any) -> Any:
+    return batch["tokens"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(refs: Any, name: str) -> None:
+    view = views_of(refs["many"][0])[name]
+    options = {"shuffle": True, "seed": 3, "num_epochs": 2, "remainder": "drop"}
+    whole = [flat_of(batch) for batch in view.stream(24, **options)]
+    assert len(whole) >= 2
+    state: Any = None
+    for step, count in enumerate([1, 2, 3, 4, 8, 3, 1][: len(whole)]):
+        iterators = [iter(view.stream(24, shard=(index, count), **options)) for index in range(count)]
+        for iterator in iterators:
+            if state is not None:
+                iterator.set_state(state)
+        parts = [flat_of(next(iterator)) for iterator in iterators]
+        assert np.array_equal(np.concatenate(parts), whole[step])
+        states = [iterator.get_state() for iterator in iterators]
+        assert all(each == states[0] for each in states)
+        state = json.loads(json.dumps(states[0]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_is_a_view(refs: Any, name: str) -> None:
+    view = views_of(refs["many"][0])[name]
+    whole = view.read(slice(None))["tokens"]
+    assert np.array_equal(np.stack([each["tokens"] for each in view]), whole)
+    assert np.array_equal(view[2:9:3].read(slice(None))["tokens"], whole[2:9:3])
+    assert np.array_equal(view.select([4, 1, 4]).read([0, 1, 2])["tokens"], whole[[4, 1, 4]])
+    assert np.array_equal(view[-1]["tokens"], whole[-1])
+    assert np.array_equal(view.read([0, 1], ["tokens"])["tokens"], whole[:2])
+    assert view.read([])["tokens"].shape == (0, whole.shape[1])
+    parts = view.split({"a": 0.5, "b": 0.5}, seed=1)
+    assert sum(map(len, parts.values())) == len(view)
+    again = pickle.loads(pickle.dumps(view))
+    assert again.digest == view.digest
+    assert len(pickle.dumps(view)) < 10_000
+    assert np.array_equal(again[3]["tokens"], whole[3])
+    assert view[1:].digest != view.digest
+    with pytest.raises(RecordIndexError):
+        view[len(view)]
+    first = view[0]
+    first["tokens"][:] = 1
+    assert np.array_equal(view[0]["tokens"], whole[0])
+    assert repr(view).count("digest='sha256:")
+
+
+def test_mixtures_take_windows_and_packs_of_one_spec(refs: Any) -> None:
+    (many, _), (other, _) = refs["many"], refs["zstd"]
+    mixture = cachelayer.mix([(many.packed("tokens", 40), 3), (other[30:].packed("tokens", 40), 1)])
+    it = iter(mixture.stream(8, shuffle=True, seed=0))
+    batches = [next(it) for _ in range(6)]
+    state = it.get_state()
+    expected = next(it)
+    again = iter(mixture.stream(8, shuffle=True, seed=0))
+    again.set_state(state)
+    same(next(again), expected)
+    assert all(batch["tokens"].shape == (8, 40) for batch in batches)
+    with pytest.raises(InvalidArgumentError, match=r"int32, \(40,\).*int32, \(41,\)"):
+        cachelayer.concat([many.packed("tokens", 40), many.packed("tokens", 41)])
+
+
+def test_a_split_of_windows_stays_when_records_are_appended(tmp_path: Any) -> None:
+    storage = Storage(tmp_path)
+    spec = {"tokens": ArraySpec("int32", (None,))}
+    docs = [{"tokens": each["tokens"]} for each in ELEMENTS]
+    before = storage.cache(docs[:50], "d", "v1", element_spec=spec).windows("tokens", 16)
+    after = storage.append("d", "v1", "v2", docs[50:]).windows("tokens", 16)
+    assert len(after) > len(before)
+    for name, part in before.split({"a": 0.7, "b": 0.3}, seed=5).items():
+        longer = after.split({"a": 0.7, "b": 0.3}, seed=5)[name]
+        assert np.array_equal(longer[: len(part)].read(slice(None))["tokens"], part.read(slice(None))["tokens"])
+
+
+def test_versions_without_values_have_no_windows_and_no_packs(tmp_path: Any) -> None:
+    storage = Storage(tmp_path)
+    spec = {"tokens": ArraySpec("int32", (None,))}
+    empty = storage.cache([], "d", "empty", element_spec=spec, allow_empty=True)
+    hollow = storage.cache([{"tokens": np.empty(0, np.int32)}] * 5, "d", "hollow", element_spec=spec)
+    for ref in (empty, hollow, hollow[:0]):
+        for view in (ref.windows("tokens", 3), ref.windows("tokens", 3, remainder="pad"), ref.packed("tokens", 3)):
+            assert len(view) == 0
+            assert view.read([])["tokens"].shape == (0, 3)
+            assert list(view) == []
+        assert ref.packed("tokens", 3).fill == 1
+        assert len(ref.padded({"tokens": 3})) == len(ref)
+    assert hollow.windows("tokens", 2, separator=9).read([0, 1])["tokens"].tolist() == [[9, 9], [9, 9]]
+    assert hollow.padded({"tokens": 2}, value=4).read([0])["tokens"].tolist() == [[4, 4]]
+
+
+def test_records_that_are_one_leaf_have_windows_too(tmp_path: Any) -> None:
+    storage = Storage(tmp_path)
+    arrays = storage.cache(
+        [np.arange(n, dtype=np.int64) for n in (3, 4)], "d", "a", element_spec=ArraySpec("int64", (None,))
+    )
+    assert arrays.windows("", 3).read([0, 1])["values"].tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert arrays.padded({"": 2})[1]["values_length"] == 2
+    blobs = storage.cache([b"abc", b"", b"defg"], "d", "b")
+    assert blobs.windows("", 3, separator=0).read([0, 1])["values"].tobytes() == b"abc\0\0d"[:6]
+    assert blobs.packed("", 8).read([0])["values"].tobytes() == b"abcdefg\0"
+
+
+def test_digests_tell_everything_that_decides_the_elements(refs: Any) -> None:
+    ref = refs["many"][0]
+    views = [
+        ref,
+        ref.windows("tokens", 8),
+        ref.windows("tokens", 9),
+        ref.windows("tokens", 8, stride=4),
+        ref.windows("tokens", 8, separator=0),
+        ref.windows("tokens", 8, separator=1),
+        ref.windows("tokens", 8, remainder="pad"),
+        ref.windows("maybe", 8),
+        ref[1:].windows("tokens", 8),
+        ref.packed("tokens", 8),
+        ref.packed("tokens", 9),
+        ref.packed("tokens", 8, long="drop"),
+        ref.packed("tokens", 8, seed=0),
+        ref.packed("tokens", 8, seed=1),
+        ref.packed(("tokens", "meta/weights"), 8),
+        ref.padded({"tokens": 8}),
+        ref.padded({"tokens": 9}),
+        ref.padded({"tokens": 8}, value=1),
+        ref.padded({"tokens": 8}, long="refuse"),
+        ref.padded({"maybe": 8}),
+    ]
+    assert len({view.digest for view in views}) == len(views)
+    assert ref.windows("tokens", 8, stride=8).digest == ref.windows("tokens", 8).digest
+    assert ref.padded({"tokens": 8, "maybe": 2}).digest == ref.padded({"maybe": 2, "tokens": 8}).digest
+
+
+def test_digests_are_as_specified(refs: Any) -> None:
+    ref = refs["many"][0][5:]
+
+    def digest(name: str, **parameters: Any) -> str:
+        text = json.dumps(parameters, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(name.encode() + bytes.fromhex(ref.digest) + text.encode()).hexdigest()
+
+    windows = {"leaf": "tokens", "length": 8, "stride": 3, "remainder": "drop"}
+    assert ref.windows("tokens", 8, stride=3).digest == digest("windows", separator=None, **windows)
+    assert ref.windows("tokens", 8, stride=3, separator=258).digest == digest(
+        "windows", separator="02010000", **windows
+    )
+    leaves = ["tokens", "meta/weights"]
+    packed = ref.packed(leaves, 40, long="drop", seed=7)
+    assert packed.digest == digest("packed", leaves=leaves, length=40, long="drop", seed=7, plan=1)
+    padded = ref.padded({"maybe": 3, "tokens": 9}, value=1, long="refuse")
+    assert padded.digest == digest(
+        "padded", leaves=[["tokens", 9, "01000000", "refuse"], ["maybe", 3, "0100", "refuse"]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda r: r.windows("token", 8), InvalidArgumentError, "the leaves are 'id', 'tokens'"),
+        (lambda r: r.windows("id", 8), InvalidArgumentError, "'id' is int64: documents are arrays of shape"),
+        (lambda r: r.windows("meta", 8), InvalidArgumentError, "'meta' is not a leaf"),
+        (lambda r: r.windows(("tokens",), 8), InvalidTypeError, "pass the name of a leaf"),
+        (lambda r: r.windows("tokens", 0), InvalidArgumentError, "length 0: it must be at least 1"),
+        (lambda r: r.windows("tokens", -1), InvalidArgumentError, "length -1: it must be at least 1"),
+        (lambda r: r.windows("tokens", True), InvalidTypeError, "length True"),
+        (lambda r: r.windows("tokens", 8.0), InvalidTypeError, "length 8.0"),
+        (lambda r: r.windows("tokens", 2**31), InvalidArgumentError, "at most 2147483647"),
+        (lambda r: r.windows("tokens", 8, stride=0), InvalidArgumentError, "stride 0"),
+        (lambda r: r.windows("tokens", 8, stride="1"), InvalidTypeError, "stride '1'"),
+        (lambda r: r.windows("tokens", 8, separator=2**31), InvalidArgumentError, "not a value of dtype int32"),
+        (lambda r: r.windows("tokens", 8, separator=0.5), InvalidTypeError, "separator 0.5"),
+        (lambda r: r.windows("maybe", 8, separator=-1), InvalidArgumentError, "separator -1.*uint16"),
+        (lambda r: r.windows("meta/text", 8, separator=256), InvalidArgumentError, "separator 256.*uint8"),
+        (lambda r: r.windows("meta/weights", 8, separator=1e300), InvalidArgumentError, "separator 1e"),
+        (lambda r: r.windows("tokens", 8, remainder="keep"), InvalidArgumentError, "all windows have one length"),
+        (lambda r: r.packed("tokens", 0), InvalidArgumentError, "length 0"),
+        (lambda r: r.packed([], 8), InvalidArgumentError, "no leaf is named"),
+        (lambda r: r.packed([3], 8), InvalidTypeError, "pass the name of a leaf"),
+        (lambda r: r.packed("tokens", 8, long="keep"), InvalidArgumentError, "'split', 'truncate' or 'drop'"),
+        (lambda r: r.packed("tokens", 8, seed=-1), InvalidArgumentError, "seed"),
+        (lambda r: r.packed("tokens", 8, seed=True), InvalidTypeError, "seed"),
+        (lambda r: r.packed(("tokens", "tokens"), 8), InvalidArgumentError, "'tokens' twice"),
+        (lambda r: r.packed(("tokens", "maybe"), 8), InvalidArgumentError, "record 1 has .* in 'tokens' and"),
+        (lambda r: r.padded({}), InvalidArgumentError, "no leaf is named"),
+        (lambda r: r.padded("tokens"), InvalidTypeError, "pass a dict"),
+        (lambda r: r.padded({"tokens": 0}), InvalidArgumentError, "length 0"),
+        (lambda r: r.padded({"meta/text": 8}), InvalidArgumentError, "only arrays of shape"),
+        (lambda r: r.padded({"id": 8}), InvalidArgumentError, "only arrays of shape"),
+        (lambda r: r.padded({"tokens": 8}, value="a"), InvalidTypeError, "value 'a'"),
+        (lambda r: r.padded({"tokens": 8}, value={"maybe": 1}), InvalidArgumentError, "none for 'tokens'"),
+        (lambda r: r.padded({"tokens": 8}, long="drop"), InvalidArgumentError, "'truncate' or 'refuse'"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_at_once(refs: Any, call: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        call(refs["many"][0])
+
+
+def test_views_that_are_not_stored_are_refused(refs: Any) -> None:
+    assert not hasattr(cachelayer.wrap([1], identity="x"), "windows")
+    assert not hasattr(refs["many"][0].windows("tokens", 8), "windows")
+    with pytest.raises(InvalidTypeError, match="WrappedRef has no stored records"):
+        cachelayer.concat([cachelayer.wrap([1], identity="x"), refs["many"][0].windows("tokens", 8)])
+    assert sequence_views._LONGEST == 2**31 - 1
