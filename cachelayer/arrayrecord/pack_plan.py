@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, FormatError
-from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.records.memory import Bytes, Ints, gather_ranges, splits_of
 from cachelayer.records.pieces import Pieces
 
 HEADER_NBYTES = 128
@@ -196,11 +196,7 @@ class BytesInMemory:
         return len(self.buffer)
 
     def read(self, starts: Ints, stops: Ints) -> Bytes:
-        lengths = stops - starts
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        move_ranges(out, splits[:-1], self.buffer, starts, lengths)
-        return out
+        return gather_ranges(self.buffer, starts, stops - starts)
 
 
 class PackPlan:

@@ -13,7 +13,7 @@ from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.records.memory import Bytes, Ints, gather_ranges, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
 
@@ -84,13 +84,10 @@ class Places:
 
     def _copied(self, rows: Ints) -> Bytes:
         """Return a copy of some of the ranges, one after another."""
-        lengths = self.lengths[rows]
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        owner, within, position, length = pieces(self.logical[rows], lengths)
+        # The pieces follow one another, as the ranges do.
+        owner, _, position, length = pieces(self.logical[rows], self.lengths[rows])
         base = self.base if isinstance(self.base, int) else self.base[rows][owner]
-        move_ranges(out, splits[owner] + within, self.space.memory, position + base, length)
-        return out
+        return gather_ranges(self.space.memory, position + base, length)
 
 
 @dataclass(frozen=True, eq=False)

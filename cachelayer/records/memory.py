@@ -70,6 +70,19 @@ def _memory(buffer: Any) -> memoryview:
     return memoryview(buffer)
 
 
+def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
+    """Return a copy of ranges of any lengths, one after another."""
+    if int((lengths < _LONG).sum()) >= _FEW:
+        splits = splits_of(lengths)
+        out = np.empty(int(splits[-1]), np.uint8)
+        move_ranges(out, splits[:-1], buffer, starts, lengths)
+        return out
+    # A bytearray, because arrays of immutable bytes cannot be changed.
+    memory = _memory(buffer)
+    ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return np.frombuffer(bytearray().join([memory[start:stop] for start, stop in ranges]), np.uint8)
+
+
 def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts: Ints, lengths: Ints) -> None:
     """Copy range i of ``lengths[i]`` bytes from one buffer to the other.
 

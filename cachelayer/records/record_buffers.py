@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachelayer.records.memory import Bytes, Ints, gather_rows, move_ranges, scatter_rows, splits_of
+from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, scatter_rows, splits_of
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""
@@ -148,10 +148,7 @@ class RecordBuffer:
         return [gather_rows(self.buffer, starts[row : row + rows], nbytes) for row in range(0, len(starts), rows)]
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
-        splits = splits_of(lengths)
-        out = np.empty(int(splits[-1]), np.uint8)
-        move_ranges(out, splits[:-1], self.buffer, self.starts + starts, lengths)
-        return out
+        return gather_ranges(self.buffer, self.starts + starts, lengths)
 
     def to_list(self) -> list[bytes]:
         """Return the records."""

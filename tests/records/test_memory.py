@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cachelayer.records.memory import gather_rows, move_ranges, scatter_rows, splits_of
+from cachelayer.records.memory import gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
 
 LENGTHS = st.one_of(
     st.integers(0, 40),
@@ -40,6 +40,25 @@ def test_move_ranges_copies_each_range_and_nothing_else(lengths: list[int], seed
             expected[place + done : place + stop] = source[start + done : start + stop]
     move_ranges(target, places[order], source, starts[order], sizes[order])
     np.testing.assert_array_equal(target, expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 3000), st.sampled_from([1, 40, 900, 3000]), st.integers(0, 2**32))
+@example(1023, 1, 0)
+@example(1024, 1, 0)
+def test_few_ranges_and_many_are_copied_alike(count: int, most: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, most + 1, count)
+    source = noise(seed, 5000)
+    starts = rng.integers(0, len(source) - lengths + 1)
+    expected = b"".join(bytes(source[start : start + size]) for start, size in zip(starts, lengths, strict=True))
+    gathered = gather_ranges(source, starts, lengths)
+    assert gathered.tobytes() == expected
+    assert gathered.flags.writeable
+    target = np.zeros(len(expected), np.uint8)
+    order = rng.permutation(count)
+    move_ranges(target, splits_of(lengths)[:-1][order], source, starts[order], lengths[order])
+    assert target.tobytes() == expected
 
 
 @settings(max_examples=120, deadline=None)
