@@ -3,7 +3,6 @@
 from cachelayer.access.array_record_source import ArrayRecordDataSource
 from cachelayer.access.concat import JoinedRef, concat
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.joined_views import JoinedViews
 from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mix import Mixture, mix
 from cachelayer.access.packs import Packed
@@ -75,7 +74,6 @@ __all__ = [
     "InvalidNameError",
     "InvalidTypeError",
     "JoinedRef",
-    "JoinedViews",
     "LogEvent",
     "Mirrored",
     "MissingDependencyError",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, overload
+from typing import Any, Generic, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.held import Held, joined
-from cachelayer.access.joined_views import joined_views
+from cachelayer.access.joined_views import JoinedViewsBase
 from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
@@ -181,11 +181,22 @@ class JoinedRef(StoredView[T], Generic[T]):
         return f"JoinedRef({self._base.name!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
 
-@overload
-def concat(refs: Iterable[DataRef[T] | JoinedRef[T]]) -> JoinedRef[T]: ...
-@overload
-def concat(refs: Iterable[View[T]]) -> View[T]: ...
-def concat(refs: Iterable[View[T]]) -> View[T]:
+class JoinedViews(JoinedRef[T], Generic[T]):
+    """Several views as one, some of which are not of stored records."""
+
+    _base: JoinedViewsBase  # type: ignore[assignment]
+
+    def __init__(self, base: JoinedViewsBase, selection: Selection | None = None) -> None:
+        super().__init__(base, selection)
+
+    def _stored(self) -> None:  # type: ignore[override]
+        return None
+
+    def __repr__(self) -> str:
+        return f"JoinedRef({list(self._base.members)!r}, records={len(self)}, digest='sha256:{self.digest}')"
+
+
+def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
     """Concatenate datasets: the records of the first, then those of the second, and so on. This copies nothing.
 
     Args:
@@ -206,12 +217,18 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
             raise InvalidTypeError(
                 f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
             )
-    stored = [ref for ref in refs if isinstance(ref, (DataRef, JoinedRef))]
+    stored = [ref for ref in refs if isinstance(ref, (DataRef, JoinedRef)) and not isinstance(ref, JoinedViews)]
     if len(stored) < len(refs):
-        return joined_views(refs)
+        return JoinedViews(JoinedViewsBase([member for ref in refs for member in _views_in(ref)]))
     members = [member for ref in stored for member in _members(ref)]
     # A version that was built from an empty source has no element spec, so it fits every other.
     return JoinedRef(JoinedBase([member for member in members if member.base.element_spec is not None] or members[:1]))
+
+
+def _views_in(ref: View[Any]) -> Sequence[View[Any]]:
+    if isinstance(ref, JoinedViews) and ref.digest == ref._base.digest:
+        return ref._base.members
+    return [ref]
 
 
 def _members(ref: DataRef[Any] | JoinedRef[Any]) -> Sequence[Member]:

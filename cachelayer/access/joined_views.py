@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Generic, Self
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from cachelayer.access.record_base import chosen_leaves
 from cachelayer.access.stacking import is_plain
 from cachelayer.access.view import View
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import ReadingCost, T
+from cachelayer.protocols import ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.common_spec import common_spec
 from cachelayer.records.memory import splits_of
-from cachelayer.records.selection import Selection
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
 
@@ -46,6 +45,18 @@ class JoinedViewsBase:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JoinedViewsBase, (self.members,)
+
+    @property
+    def codec(self) -> NoReturn:
+        """Raise: these elements are not records of one codec.
+
+        Raises:
+            InvalidTypeError: in any case.
+        """
+        raise InvalidTypeError(
+            "joined windows, packs, padded records and fields have no leaves of stored records: call lengths(), "
+            "total(), fields(), windows() and packed() of the datasets before you join them"
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -145,29 +156,3 @@ def _stacked_leaf(leaf: LeafSpec, columns: Sequence[tuple[NDArray[np.int64], Any
         for row, value in zip(mine.tolist(), codec.elements(codec.batch_columns(values), len(mine)), strict=True):
             listed[row] = value
     return codec.batch(codec.columns(listed))
-
-
-class JoinedViews(View[T], Generic[T]):
-    """Several views as one; :func:`cachelayer.concat` returns it if one of them is not of stored records."""
-
-    _base: JoinedViewsBase
-
-    def _with_selection(self, selection: Selection) -> Self:
-        return type(self)(self._base, selection)
-
-    def __repr__(self) -> str:
-        return f"JoinedViews({list(self._base.members)!r}, records={len(self)}, digest='sha256:{self.digest}')"
-
-
-def joined_views(views: Sequence[View[T]]) -> JoinedViews[T]:
-    """Return several views as one, those that are such themselves as their members.
-
-    Raises:
-        InvalidArgumentError: if their element specs differ; the message names the leaf.
-    """
-    members: list[View[Any]] = []
-    for view in views:
-        base = view._base
-        is_whole = isinstance(base, JoinedViewsBase) and view.digest == base.digest
-        members += base.members if isinstance(base, JoinedViewsBase) and is_whole else [view]
-    return JoinedViews(JoinedViewsBase(members))

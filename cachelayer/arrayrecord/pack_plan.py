@@ -20,6 +20,7 @@ All little-endian::
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import CorruptionError, FormatError
+from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, splits_of
 from cachelayer.records.pieces import Pieces
 
@@ -157,13 +158,21 @@ def check_plan(path: Path) -> PlanHeader:
     """Return the header of a whole file, all of whose bytes match their checksum.
 
     Raises:
-        FormatError, CorruptionError: if it is not such a plan.
+        FormatError, CorruptionError: if it is not such a plan, or is missing.
+        StorageError: if it cannot be read.
     """
-    with path.open("rb") as file:
-        header = PlanHeader.decode(file.read(HEADER_NBYTES), path.stat().st_size, str(path))
-        checksum = 0
-        while chunk := file.read(_CHUNK):
-            checksum = google_crc32c.extend(checksum, chunk)
+    try:
+        with path.open("rb") as file:
+            header = PlanHeader.decode(file.read(HEADER_NBYTES), os.fstat(file.fileno()).st_size, str(path))
+            checksum = 0
+            while chunk := file.read(_CHUNK):
+                checksum = google_crc32c.extend(checksum, chunk)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{path}: the file is missing") from error
+    except CacheLayerError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
     if checksum != header.checksum:
         raise CorruptionError(f"{path}: the plan of packs does not match its checksum")
     return header

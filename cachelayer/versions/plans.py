@@ -29,7 +29,7 @@ def plan_problems(version: StoredVersion) -> Iterator[str]:
         try:
             with _checked(version.store, name):
                 pass
-        except (CacheLayerError, OSError) as error:
+        except CacheLayerError as error:
             yield f"{error}; it is made again if you delete it"
 
 

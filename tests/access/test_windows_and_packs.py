@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import cachelayer
 from cachelayer import ArraySpec, ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError, Storage
-from cachelayer.access import sequence_views
 
 SPEC = {
     "id": ArraySpec("int64"),
@@ -276,6 +275,15 @@ def test_a_view_is_a_view(refs: Any, name: str) -> None:
     assert repr(view).count("digest='sha256:")
 
 
+def test_what_was_joined_is_joined_again(refs: Any) -> None:
+    windows = refs["many"][0].windows("tokens", 8)
+    twice = cachelayer.concat([windows, windows[:3]])
+    thrice = cachelayer.concat([twice, windows[1:]])
+    assert thrice.digest == cachelayer.concat([windows, windows[:3], windows[1:]]).digest
+    assert len(cachelayer.concat([twice])) == len(twice)
+    assert np.array_equal(cachelayer.concat([twice[2:], twice]).read([0])["tokens"][0], twice[2]["tokens"])
+
+
 def test_mixtures_take_windows_and_packs_of_one_spec(refs: Any) -> None:
     (many, _), (other, _) = refs["many"], refs["zstd"]
     mixture = cachelayer.mix([(many.packed("tokens", 40), 3), (other[30:].packed("tokens", 40), 1)])
@@ -429,4 +437,7 @@ def test_views_that_are_not_stored_are_refused(refs: Any) -> None:
     assert not hasattr(refs["many"][0].windows("tokens", 8), "windows")
     with pytest.raises(InvalidTypeError, match="WrappedRef has no stored records"):
         cachelayer.concat([cachelayer.wrap([1], identity="x"), refs["many"][0].windows("tokens", 8)])
-    assert sequence_views._LONGEST == 2**31 - 1
+    joined = cachelayer.concat([refs["many"][0].windows("tokens", 8)] * 2)
+    for call in (lambda: joined.windows("tokens", 4), lambda: joined.total("tokens"), lambda: joined.fields("tokens")):
+        with pytest.raises(InvalidTypeError, match="before you join them"):
+            call()
