@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, scatter_rows, splits_of
+from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
 
 PREFIX = 8
 """The bytes of the length before each record in :class:`Frames`."""
