@@ -232,9 +232,13 @@ def flat_of(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(refs: Any, name: str) -> None:
+@pytest.mark.parametrize("shuffle", [True, cachelayer.Blocks(records=4, window=8, lanes=2)], ids=["exact", "blocks"])
+@pytest.mark.filterwarnings("ignore:.*shards? share")
+def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(
+    refs: Any, name: str, shuffle: Any
+) -> None:
     view = views_of(refs["many"][0])[name]
-    options = {"shuffle": True, "seed": 3, "num_epochs": 2, "remainder": "drop"}
+    options = {"shuffle": shuffle, "seed": 3, "num_epochs": 2, "remainder": "drop"}
     whole = [flat_of(batch) for batch in view.stream(24, **options)]
     assert len(whole) >= 2
     state: Any = None
