@@ -25,7 +25,7 @@ from cachelayer.records.tree import Tree
 
 
 class JoinedViewsBase:
-    """The elements of several views, one after another; see :class:`cachelayer.access.view.Base`.
+    """The elements of several views, one after another; see :class:`cachelayer.access.view.ViewBase`.
 
     Args:
         members: one or more views.

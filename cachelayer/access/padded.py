@@ -91,7 +91,7 @@ class Padding:
 
 @dataclass(frozen=True, eq=False)
 class PaddedBase:
-    """The padded records of a view; see :class:`cachelayer.access.view.Base`.
+    """The padded records of a view; see :class:`cachelayer.access.view.ViewBase`.
 
     Args:
         view: the view.
