@@ -27,7 +27,7 @@ def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
 
 
 class ArraysBase(ABC):
-    """A base of views whose elements are dicts of arrays of fixed shape; see :class:`cachelayer.access.view.ViewBase`."""
+    """A :class:`cachelayer.access.view.ViewBase` whose elements are dicts of arrays of fixed shape."""
 
     reading_cost: ReadingCost = "stored"
 
