@@ -79,7 +79,7 @@ def show_fixed(fixed: FixedCosts) -> str:
         ("note of a finished part of one shard", f"{fixed.note_nbytes} B"),
         ("requests that write, a shard of one piece", f"{fixed.writes_a_shard:.1f}"),
         ("memory a shard that was read by ranges, beside the manifest", size(fixed.memory_a_shard)),
-        ("a local copy, for each file that is there already", f"{fixed.copy_s_a_file * 1e6:.0f} us"),
+        *((f"a local copy beside {files:,} others", f"{s * 1e6:.0f} us") for files, s in fixed.copy_s.items()),
         *(
             (f"order of {batch:,} of {count(RECORDS)} records", f"{s * 1e3:.2f} ms")
             for batch, s in fixed.order_s.items()
@@ -174,9 +174,9 @@ def main() -> None:
     for name, kind in kinds.items():
         print(table(f"An epoch of records of {name}, shards of 1 GB", head, epochs(kind, fixed, 10**9)), end="\n\n")
     steps, shards = RECORDS // (BATCH_A_HOST * HOSTS), shards_of(10**9)
-    hours = fixed.copy_s_a_file * shards**2 / 2 / 3600
+    copying = max(fixed.copy_s.values()) * shards
     print(f"{steps:,} steps an epoch; a host's part of the order of one: {fixed.order_s[BATCH_A_HOST] * 1e3:.2f} ms.")
-    print(f"Before {shards:,} indices are copied, the files in the folder are counted for {hours:.0f} h.")
+    print(f"To copy {shards:,} indices takes {copying:.0f} s of processor time beside what their bytes take.")
 
 
 if __name__ == "__main__":
