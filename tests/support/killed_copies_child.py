@@ -135,6 +135,6 @@ def kills(root: Path, change: Callable[[CopyGroup], None]) -> list[tuple[int | N
 
 if __name__ == "__main__":
     # What is killed here loses nothing that only a disk would keep.
-    os.fsync = lambda file: None
+    os.fsync = lambda fd: None
     found = {name: kills(Path(sys.argv[1]) / name, change) for name, change in CHANGES.items()}
     sys.stdout.write(json.dumps(found))
