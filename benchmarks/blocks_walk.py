@@ -18,6 +18,7 @@ from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.streams.block_feed import BlockFeed, FeedSteps
 from cachelayer.streams.block_order import BlockOrder
+from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.interruptible_future import Flag, Outcome
 from cachelayer.streams.steps import Step, Steps
 
@@ -82,6 +83,7 @@ class Epoch:
 
     Args:
         requests: number of requests.
+        index_requests: those of them for indices.
         amplification: bytes that come for each byte that is wanted.
         held: the most bytes of blocks that one host held or had on the way.
         indices: bytes of the rows of indices that come to a host.
@@ -89,6 +91,7 @@ class Epoch:
     """
 
     requests: float
+    index_requests: float
     amplification: float
     held: int
     indices: float
@@ -111,15 +114,21 @@ class _AtOnce:
         return outcome
 
 
-class _Counter:
-    """Fetches nothing, and counts what a feed asks for; the holder of its blocks, and each of them."""
+@dataclass(frozen=True)
+class _Fetched:
+    """Records that a host has asked for; none came."""
 
+    numbers: Indices
     damaged = False
+
+
+class _Counter:
+    """Fetches nothing, and counts what a feed asks for; the holder of its blocks."""
 
     def __init__(self, dataset: Dataset, share: float, traffic: Traffic) -> None:
         self._dataset, self._share, self._traffic = dataset, share, traffic
 
-    def fetch(self, numbers: Indices) -> _Counter:
+    def fetch(self, numbers: Indices) -> _Fetched:
         """Count the requests of a fetch: for each run of consecutive records of a shard, and for their rows."""
         shards = numbers // self._dataset.shard_records
         cuts = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(shards) != 0)) + 1
@@ -130,7 +139,7 @@ class _Counter:
             if not self._has_index(int(shards[begin]), end - begin):
                 self._traffic.rows += 1
                 self._traffic.row_nbytes += (end - begin) * ROW.itemsize
-        return self
+        return _Fetched(numbers)
 
     def _has_index(self, shard: int, count: int) -> bool:
         """Return whether the host has the whole index: it is worth it, and it came while there was room."""
@@ -139,8 +148,13 @@ class _Counter:
         is_worth_it = dataset.index_nbytes <= requests * ranged._PAGE_NBYTES
         return is_worth_it and shard * 0.6180339887 % 1 < dataset.kept_indices
 
-    def reads(self, blocks: Sequence[Any], owner: Indices, rows: Indices) -> None:
-        """Read nothing."""
+    def reads(self, blocks: Sequence[_Fetched], owner: Indices, rows: Indices) -> Indices:
+        """Return the numbers of the records that would be read."""
+        found = np.empty(len(rows), np.int64)
+        for number, block in enumerate(blocks):
+            mine = owner == number
+            found[mine] = block.numbers[rows[mine]]
+        return found
 
 
 def rows_of(order: BlockOrder, step: Step, host: int, hosts: int) -> Indices:
@@ -180,6 +194,7 @@ def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, wal
     came = total.fetched * scale * dataset.record_nbytes + indices
     return Epoch(
         requests=(total.blocks + total.rows) * scale + whole,
+        index_requests=total.rows * scale + whole,
         amplification=came / (order.records * dataset.record_nbytes),
         held=total.held,
         indices=indices / hosts,
@@ -209,7 +224,10 @@ def _walk_of_host(
         feed.reached(position)
         step = steps.at(position)
         assert step is not None
-        feed.load([step])
+        places = rows_of(order, step, host, steps.shard_count)
+        numbers = order.at(0, places)
+        if not np.array_equal(feed.load([step])[step.begin].reads(numbers, Reading()), numbers):
+            raise RuntimeError(f"host {host} did not fetch all records of the step at {step.begin}")
         traffic.held = max(traffic.held, feed.held_nbytes)
         traffic.wanted += (step.end - step.begin) // steps.shard_count
         position = steps.after(step)
