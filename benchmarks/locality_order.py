@@ -153,7 +153,7 @@ def mixing_table(records: int = 200_000, batch: int = 256, classes: int = 10) ->
     return table(f"Labels of batches of {batch}, {records:,} records sorted by {classes} classes", head, rows)
 
 
-def time_table(batch: int = 256, places: int = 1 << 20) -> str:
+def time_table(batch: int = 256, places: int = 1 << 21) -> str:
     """Processor time a record of both orders, in batches from the midst of an epoch."""
     rows = []
     for records in (10**6, 10**9):

@@ -1,6 +1,6 @@
 """A build and an epoch of 10^10 records, 100 TB, on 1,000 hosts, by arithmetic from costs that are measured here.
 
-Run: ``python benchmarks/scale.py``; it takes some minutes. `scale_costs.py` measures; this page multiplies. Only epochs in
+Run: ``python benchmarks/scale.py``; it takes some minutes. `scale_costs.py` measures; this page multiplies. Epochs in
 blocks are not multiplied: `blocks_walk.py` walks parts of them, for some of the hosts.
 """
 
@@ -18,8 +18,16 @@ BATCH_A_HOST = 256
 NBYTES = RECORDS * RECORD_NBYTES
 SHARD_NBYTES = {"1 GB": 10**9, "256 MiB, the default": 1 << 28}
 DISK_NBYTES = 2 * 10**12
-# Numbers of hosts, and of lanes if not the default.
-WALKS = ((1, None), (8, None), (64, None), (1_000, None), (1_000, 8_192), (1_024, None))
+# Numbers of hosts, and the sizes of their blocks.
+WALKS = (
+    (1, Blocks()),
+    (8, Blocks()),
+    (64, Blocks()),
+    (1_000, Blocks()),
+    (1_000, Blocks(lanes=8_192)),
+    (1_000, Blocks(records=1_000, lanes=8_192)),
+    (1_024, Blocks()),
+)
 WALKED_HOSTS = 16
 # List prices of both GCS (class B, class A) and S3 (GET, PUT) in their standard classes, in dollars a request.
 READ_PRICE, WRITE_PRICE = 0.4e-6, 5e-6
@@ -166,14 +174,15 @@ def epochs(kind: KindCost, fixed: FixedCosts, shard_nbytes: int) -> list[tuple[s
 def blocks_epochs() -> list[tuple[str, ...]]:
     """The walked epochs in blocks of records of one size, in shards of 1 GB."""
     dataset, rows = Dataset(RECORDS, RECORD_NBYTES, 10**9), []
-    for hosts, lanes in WALKS:
-        grid = Blocks(lanes=lanes).grid(RECORDS, RECORD_NBYTES)
+    for hosts, sizes in WALKS:
+        grid = sizes.grid(RECORDS, RECORD_NBYTES)
         epoch = walk(BlockOrder(grid, 1), dataset, hosts, BATCH_A_HOST, WALKED_HOSTS)
         blocks = epoch.requests - epoch.index_requests
         rows.append(
             (
                 f"{hosts:,}",
                 f"{grid.lanes:,}",
+                size(grid.block * RECORD_NBYTES),
                 f"{count(epoch.requests)} ({epoch.requests * READ_PRICE:,.0f} $)",
                 f"{count(blocks)} ({blocks * READ_PRICE:,.0f} $)",
                 f"{count(epoch.requests / 86_400)}/s",
@@ -188,6 +197,7 @@ def blocks_epochs() -> list[tuple[str, ...]]:
 BLOCKS_HEAD = (
     "hosts",
     "lanes",
+    "a block",
     "requests, price",
     "of those for records, price",
     "if it takes a day",
@@ -215,6 +225,10 @@ def main() -> None:
     for name, kind in kinds.items():
         print(table(f"An epoch of records of {name}, shards of 1 GB", head, epochs(kind, fixed, 10**9)), end="\n\n")
     print(table("An epoch in blocks of records of one size, shards of 1 GB", BLOCKS_HEAD, blocks_epochs()), end="\n\n")
+    one = kinds["one size"].epochs
+    cpu = {way: one[way][1] * RECORDS / HOSTS / 60 for way in ("ranges", "ranges, in blocks", "copies on disk")}
+    shown = ", ".join(f"{way} {minutes:,.0f}" for way, minutes in cpu.items())
+    print(f"Minutes of processor time of each of {HOSTS:,} hosts for an epoch: {shown}.")
     steps, shards = RECORDS // (BATCH_A_HOST * HOSTS), shards_of(10**9)
     copying = max(fixed.copy_s.values()) * shards
     print(f"{steps:,} steps an epoch; a host's part of the order of one: {fixed.order_s[BATCH_A_HOST] * 1e3:.2f} ms.")

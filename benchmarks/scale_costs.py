@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -253,6 +253,7 @@ def kind_cost(kind: str) -> KindCost:
         near.submit(_records(kind, _SPARSE_RECORDS, 64), "sparse", "v1", shard_bytes=_SPARSE_RECORDS * 64)
         epochs = {
             "ranges": _epoch(server, proxy, url, 0),
+            "ranges, in blocks": _epoch(server, proxy, url, 0, shuffle="blocks"),
             "copies on disk": _epoch(server, proxy, url, 10 * ref.nbytes, mirror=True),
             "copies of a quarter": _epoch(server, proxy, url, ref.nbytes // 4, mirror=True),
         }
@@ -270,7 +271,13 @@ def kind_cost(kind: str) -> KindCost:
 
 
 def _epoch(
-    server: Server, proxy: FaultProxy, url: str, copies_nbytes: int, *, mirror: bool = False
+    server: Server,
+    proxy: FaultProxy,
+    url: str,
+    copies_nbytes: int,
+    *,
+    mirror: bool = False,
+    shuffle: bool | Literal["blocks"] = True,
 ) -> tuple[Traffic, float]:
     """One shuffled epoch, and the processor seconds of a record."""
     with tempfile.TemporaryDirectory() as local:
@@ -279,7 +286,7 @@ def _epoch(
         started = time.process_time()
         if mirror:
             ref.mirror()
-        read = sum(len(batch) for batch in ref.stream(64, shuffle=True, seed=1))
+        read = sum(len(batch) for batch in ref.stream(64, shuffle=shuffle, seed=1))
         return _traffic(proxy), (time.process_time() - started) / read
 
 
