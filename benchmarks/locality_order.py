@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scale_costs import Traffic, _storage, _traffic, cloud
 
 import cachelayer
-from cachelayer.streams.block_order import BlockOrder, Blocks
+from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
 from cachelayer.streams.order import Order
 from cachelayer.streams.steps import Step
 
@@ -63,7 +63,7 @@ def compare(order: BlockOrder, hosts: int, batch_a_host: int, places: int = 50) 
 
 def simulated(hosts: int, lanes: int | None = None) -> tuple[BlockOrder, Epoch]:
     """An epoch of 10^9 records of 10 kB on some hosts."""
-    order = BlockOrder(Blocks(lanes=lanes).grid(DATASET.records, DATASET.record_nbytes), SEED)
+    order = BlockOrder(grid_of(Blocks(lanes=lanes), DATASET.records, DATASET.record_nbytes), SEED)
     compare(order, hosts, 256)
     return order, walk(order, DATASET, hosts, 256, walked=100)
 
@@ -142,7 +142,7 @@ def mixing_table(records: int = 200_000, batch: int = 256, classes: int = 10) ->
     exact = statistics.mean(mean(Order(records, seed=seed, shuffle=True), records)[0] for seed in SEEDS)
     rows = []
     for lanes, depth in ((64, 8), (64, 16), (256, 1), (256, 4), (1024, 1)):
-        grid = Blocks(records=16, window=lanes * depth, lanes=lanes).grid(records, 10_000)
+        grid = grid_of(Blocks(records=16, window=lanes * depth, lanes=lanes), records, 10_000)
         found = [mean(BlockOrder(grid, seed), grid.dealt) for seed in SEEDS]
         shown = []
         for each in zip(*found, strict=True):
@@ -159,7 +159,7 @@ def time_table(batch: int = 256, places: int = 1 << 21) -> str:
     for records in (10**6, 10**9):
         orders = {
             "exact": Order(records, seed=SEED, shuffle=True),
-            "blocks": BlockOrder(Blocks().grid(records, 10_000), SEED),
+            "blocks": BlockOrder(grid_of(Blocks(), records, 10_000), SEED),
         }
         found: dict[str, list[float]] = {name: [] for name in orders}
         count = min(places, records // 2)
@@ -226,7 +226,7 @@ def loss_table(copies: int = 30, batch: int = 64) -> str:
     held_out = jnp.asarray(digits[test] / 16, jnp.float32), jnp.asarray(classes[test])
     records, lanes = len(train), 128
     steps = records // batch
-    grid = Blocks(records=8, window=2 * lanes, lanes=lanes).grid(records, 256)
+    grid = grid_of(Blocks(records=8, window=2 * lanes, lanes=lanes), records, 256)
     window = grid.depth * grid.lanes * grid.block
     ways: dict[str, Callable[[int], Indices]] = {
         "exact": lambda seed: Order(records, seed=seed, shuffle=True)(0, 0, records),
