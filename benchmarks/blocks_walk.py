@@ -24,7 +24,7 @@ from cachelayer.streams.steps import Step, Steps
 
 Indices = NDArray[np.int64]
 # A host walks so many windows before the counting begins, and while it counts; and so many blocks at least.
-_BEFORE, _COUNTED = (2, 16), (4, 128)
+_BEFORE, _COUNTED = (2, 16), (4, 64)
 
 
 @dataclass(frozen=True)

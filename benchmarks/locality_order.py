@@ -220,6 +220,7 @@ def loss_table(copies: int = 30, batch: int = 64) -> str:
     rng = np.random.default_rng(0)
     chosen = rng.permutation(len(digits))
     train, test = np.repeat(chosen[:1500], copies), chosen[1500:]
+    train = rng.permutation(train)
     train = train[np.argsort(classes[train], kind="stable")]
     noisy = digits[train] / 16 + rng.normal(0, 0.3, (len(train), 64))
     images, labels = jnp.asarray(noisy, jnp.float32), jnp.asarray(classes[train])
@@ -244,7 +245,9 @@ def loss_table(copies: int = 30, batch: int = 64) -> str:
                 for seed in SEEDS
             ]
         )
-        cells = [f"{mean:.3f} ± {spread:.3f}" for mean, spread in zip(found.mean(0), found.std(0, ddof=1), strict=True)]
+        cells = [
+            f"{each.mean():.3f} ± {each.std(ddof=1):.3f} ({each.min():.3f} to {each.max():.3f})" for each in found.T
+        ]
         rows.append((way, *cells))
     head = ("order", "loss over all records", "loss over records held out")
     title = f"Loss after an epoch over {records:,} digits sorted by class, batches of {batch}, {len(SEEDS)} seeds"
