@@ -66,8 +66,7 @@ def staging(
             _remove(folder, files)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-        if group is not None:
-            group.note_removals()
+        group.note_removals()
         raise
 
 
