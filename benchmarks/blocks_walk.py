@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
+from cachelayer.objects.transfer import PIECE
 from cachelayer.streams.block_feed import BlockFeed, FeedSteps
 from cachelayer.streams.block_order import BlockOrder
 from cachelayer.streams.block_plan import Reading
@@ -134,7 +135,7 @@ class _Counter:
         cuts = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(shards) != 0)) + 1
         edges = [0, *cuts.tolist(), len(numbers)]
         for begin, end in pairwise(edges):
-            self._traffic.blocks += 1
+            self._traffic.blocks += -(-(end - begin) * self._dataset.record_nbytes // PIECE)
             self._traffic.fetched += end - begin
             if not self._has_index(int(shards[begin]), end - begin):
                 self._traffic.rows += 1

@@ -25,7 +25,7 @@ WALKS = (
     (64, Blocks()),
     (1_000, Blocks()),
     (1_000, Blocks(lanes=8_192)),
-    (1_000, Blocks(records=1_000, lanes=8_192)),
+    (1_000, Blocks(records=800, lanes=8_192)),
     (1_024, Blocks()),
 )
 WALKED_HOSTS = 16

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +25,9 @@ from dataclasses import dataclass, field, replace
 _SECONDS_A_FILE = 1e-5
 _ROOMY, _FULL = 100, 10
 _LONGEST_SECONDS = 600.0
+_MOST = 1 << 63
+GROUP = re.compile("[0-9a-f]{32}")
+"""The names of groups; any other folder belongs to the user."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Count:
             count = cls(nbytes, int(found["files"]), float(found["listed"]))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
-        return count if count.files >= 0 and all(size >= 0 for size in nbytes.values()) else None
+        numbers = (count.files, *nbytes.values())
+        return count if all(map(GROUP.fullmatch, nbytes)) and all(0 <= each < _MOST for each in numbers) else None
 
 
 class CountFile:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import time
 import weakref
@@ -31,14 +30,13 @@ from typing import BinaryIO
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.copies_count import Count, CountFile
+from cachelayer.objects.copies_count import GROUP, Count, CountFile
 from cachelayer.objects.local import absolute, storage_error
 from cachelayer.objects.private_files import FILE_MODE, is_at, locked, make_private, nbytes_of, private_nbytes
 
 _SHARE_OF_FREE = 0.8
 _PART = ".part"
 _IN_USE = "in-use"
-_GROUP = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class CacheFolder:
 
     def sizes(self) -> dict[Path, dict[str, int]]:
         """Return the sizes of the files of each group. Anything else in the folder belongs to the user."""
-        groups = (group for group in self.path.iterdir() if _GROUP.fullmatch(group.name) and not group.is_symlink())
+        groups = (group for group in self.path.iterdir() if GROUP.fullmatch(group.name) and not group.is_symlink())
         return {group: found for group in groups if _IN_USE in (found := _sizes(group))}
 
     def _list_copies(self) -> Count:
@@ -325,6 +323,9 @@ def _remove_abandoned(part: Path) -> bool:
 def _remove_unused(group: Path, nbytes: int) -> int:
     """Remove so many bytes of copies of a group, or all, if nobody uses it; return how many were removed."""
     removed = 0
+    if not (group / _IN_USE).is_file():
+        # A user has deleted the group.
+        return removed
     how = fcntl.LOCK_EX | fcntl.LOCK_NB
     with suppress(OSError), locked(group / _IN_USE, how) as unused, os.scandir(group) as entries:
         # There may be very many copies: only so many are looked at as are removed.
