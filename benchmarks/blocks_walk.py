@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -160,8 +161,20 @@ class _Counter:
 
 def rows_of(order: BlockOrder, step: Step, host: int, hosts: int) -> Indices:
     """Return the places of the rows of a host in a step."""
-    share = (step.end - step.begin) // hosts
-    return step.begin + order.arranged(0, step.begin, step.end)[host * share : (host + 1) * share]
+    lanes, share = order.grid.lanes, (step.end - step.begin) // hosts
+    # The places of a lane come together, those of the lane whose bits in reverse are the least before the others.
+    firsts = (_lanes_by_reversed_bits(lanes) - step.begin) % lanes
+    ends = np.cumsum(np.maximum(0, -(-(step.end - step.begin - firsts) // lanes)))
+    rows = np.arange(host * share, (host + 1) * share)
+    lane = np.searchsorted(ends, rows, side="right")
+    return step.begin + firsts[lane] + (rows - np.append(0, ends)[lane]) * lanes
+
+
+@lru_cache
+def _lanes_by_reversed_bits(lanes: int) -> Indices:
+    lane = np.arange(lanes)
+    reverse = sum((lane >> bit & 1) * (lanes >> bit + 1) for bit in range(lanes.bit_length() - 1)) + 0 * lane
+    return np.argsort(reverse)
 
 
 def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, walked: int | None = None) -> Epoch:
