@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cachelayer.arrayrecord import ranged
 from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
 from cachelayer.objects.transfer import PIECE
-from cachelayer.streams.block_feed import BlockFeed, FeedSteps
+from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
 from cachelayer.streams.block_order import BlockOrder
 from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.interruptible_future import Flag, Outcome
@@ -227,7 +227,7 @@ def _walk_of_host(
         records=order.records,
         record_nbytes=dataset.record_nbytes,
         share=1 / steps.shard_count,
-        is_ahead=True,
+        most_ahead=min(order.records, MOST_AHEAD * steps.shard_count),
     )
     feed = BlockFeed(_Counter(dataset, feeding.share, traffic), feeding)
     feed._worker = _AtOnce()  # type: ignore[assignment]
