@@ -1,12 +1,16 @@
 """A build and an epoch of 10^10 records, 100 TB, on 1,000 hosts, by arithmetic from costs that are measured here.
 
-Run: ``python benchmarks/scale.py``; it takes about a minute. `scale_costs.py` measures; this page multiplies.
+Run: ``python benchmarks/scale.py``; it takes some minutes. `scale_costs.py` measures; this page multiplies. Epochs in
+blocks are not multiplied: `blocks_walk.py` walks parts of them, for some of the hosts.
 """
 
 from __future__ import annotations
 
+from blocks_walk import Dataset, walk
 from harness import machine, table
 from scale_costs import KINDS, RECORD_NBYTES, FixedCosts, KindCost, ManifestCost, fixed_costs, kind_cost, manifest_costs
+
+from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
 
 RECORDS = 10**10
 HOSTS = 1_000
@@ -14,6 +18,17 @@ BATCH_A_HOST = 256
 NBYTES = RECORDS * RECORD_NBYTES
 SHARD_NBYTES = {"1 GB": 10**9, "256 MiB, the default": 1 << 28}
 DISK_NBYTES = 2 * 10**12
+# Numbers of hosts, and the sizes of their blocks.
+WALKS = (
+    (1, Blocks()),
+    (8, Blocks()),
+    (64, Blocks()),
+    (1_000, Blocks()),
+    (1_000, Blocks(lanes=8_192)),
+    (1_000, Blocks(records=800, lanes=8_192)),
+    (1_024, Blocks()),
+)
+WALKED_HOSTS = 16
 # List prices of both GCS (class B, class A) and S3 (GET, PUT) in their standard classes, in dollars a request.
 READ_PRICE, WRITE_PRICE = 0.4e-6, 5e-6
 
@@ -79,7 +94,7 @@ def show_fixed(fixed: FixedCosts) -> str:
         ("note of a finished part of one shard", f"{fixed.note_nbytes} B"),
         ("requests that write, a shard of one piece", f"{fixed.writes_a_shard:.1f}"),
         ("memory a shard that was read by ranges, beside the manifest", size(fixed.memory_a_shard)),
-        ("a local copy, for each file that is there already", f"{fixed.copy_s_a_file * 1e6:.0f} us"),
+        *((f"a local copy beside {files:,} others", f"{s * 1e6:.0f} us") for files, s in fixed.copy_s.items()),
         *(
             (f"order of {batch:,} of {count(RECORDS)} records", f"{s * 1e3:.2f} ms")
             for batch, s in fixed.order_s.items()
@@ -156,6 +171,42 @@ def epochs(kind: KindCost, fixed: FixedCosts, shard_nbytes: int) -> list[tuple[s
     ]
 
 
+def blocks_epochs() -> list[tuple[str, ...]]:
+    """The walked epochs in blocks of records of one size, in shards of 1 GB."""
+    dataset, rows = Dataset(RECORDS, RECORD_NBYTES, 10**9), []
+    for hosts, sizes in WALKS:
+        grid = grid_of(sizes, RECORDS, RECORD_NBYTES)
+        epoch = walk(BlockOrder(grid, 1), dataset, hosts, BATCH_A_HOST, WALKED_HOSTS)
+        blocks = epoch.requests - epoch.index_requests
+        rows.append(
+            (
+                f"{hosts:,}",
+                f"{grid.lanes:,}",
+                size(grid.block * RECORD_NBYTES),
+                f"{count(epoch.requests)} ({epoch.requests * READ_PRICE:,.0f} $)",
+                f"{count(blocks)} ({blocks * READ_PRICE:,.0f} $)",
+                f"{count(epoch.requests / 86_400)}/s",
+                f"{epoch.amplification:.2f}",
+                size(epoch.indices),
+                size(epoch.held),
+            )
+        )
+    return rows
+
+
+BLOCKS_HEAD = (
+    "hosts",
+    "lanes",
+    "a block",
+    "requests, price",
+    "of those for records, price",
+    "if it takes a day",
+    "bytes read / wanted",
+    "indices that come to a host",
+    "memory of a host",
+)
+
+
 def main() -> None:
     """Print the tables."""
     costs = manifests()
@@ -173,10 +224,15 @@ def main() -> None:
     head = ("read by", "requests", "price", "if it takes a day", "bytes to a host", "disk of a host")
     for name, kind in kinds.items():
         print(table(f"An epoch of records of {name}, shards of 1 GB", head, epochs(kind, fixed, 10**9)), end="\n\n")
+    print(table("An epoch in blocks of records of one size, shards of 1 GB", BLOCKS_HEAD, blocks_epochs()), end="\n\n")
+    one = kinds["one size"].epochs
+    cpu = {way: one[way][1] * RECORDS / HOSTS / 60 for way in ("ranges", "ranges, in blocks", "copies on disk")}
+    shown = ", ".join(f"{way} {minutes:,.0f}" for way, minutes in cpu.items())
+    print(f"Minutes of processor time of each of {HOSTS:,} hosts for an epoch: {shown}.")
     steps, shards = RECORDS // (BATCH_A_HOST * HOSTS), shards_of(10**9)
-    hours = fixed.copy_s_a_file * shards**2 / 2 / 3600
+    copying = max(fixed.copy_s.values()) * shards
     print(f"{steps:,} steps an epoch; a host's part of the order of one: {fixed.order_s[BATCH_A_HOST] * 1e3:.2f} ms.")
-    print(f"Before {shards:,} indices are copied, the files in the folder are counted for {hours:.0f} h.")
+    print(f"To copy {shards:,} indices takes {copying:.0f} s of processor time beside what their bytes take.")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import numpy as np
 from faults import FaultProxy, fault_proxy
@@ -87,7 +87,7 @@ class KindCost:
 
 @dataclass(frozen=True)
 class FixedCosts:
-    """Of state, order, log, a note of a part, a shard that is built, one in memory, and each file beside a new copy."""
+    """Of state, order, log, a note of a part, a shard that is built, one in memory, and a local copy beside others."""
 
     state_nbytes: int
     order_s: dict[int, float]
@@ -96,7 +96,7 @@ class FixedCosts:
     writes_a_shard: float
     piece_nbytes: int
     memory_a_shard: float
-    copy_s_a_file: float
+    copy_s: dict[int, float]
 
 
 def seconds(work: Callable[[], Any], rounds: int) -> float:
@@ -145,7 +145,7 @@ def fixed_costs(batches: tuple[int, ...]) -> FixedCosts:
         writes_a_shard=_writes_a_shard(),
         piece_nbytes=PIECE,
         memory_a_shard=_memory_a_shard(20_000),
-        copy_s_a_file=_copy_s_a_file(10_000),
+        copy_s={files: _copy_s(files) for files in (10, 10_000)},
     )
 
 
@@ -176,13 +176,19 @@ def _memory_a_shard(shards: int) -> float:
     return _memory(touched)[0] / shards
 
 
-def _copy_s_a_file(files: int) -> float:
-    """What a copy takes for each file that is there already: all of them are counted."""
+def _copy_s(files: int, copies: int = 100) -> float:
+    """What a copy takes, beside its bytes, if there are so many files already."""
     with tempfile.TemporaryDirectory() as folder:
         group = CacheFolder(Path(folder), 1 << 30).group("copies")
         for number in range(files):
             group.path(f"{number}").touch()
-        return seconds(lambda: group.make(f"{time.time_ns()}", 8, lambda _: None), 3) / files
+        group.make("first", 8, lambda _: None)
+
+        def work() -> None:
+            for number in range(copies):
+                group.make(f"{time.time_ns()}-{number}", 8, lambda _: None)
+
+        return seconds(work, 3) / copies
 
 
 @contextmanager
@@ -247,6 +253,7 @@ def kind_cost(kind: str) -> KindCost:
         near.submit(_records(kind, _SPARSE_RECORDS, 64), "sparse", "v1", shard_bytes=_SPARSE_RECORDS * 64)
         epochs = {
             "ranges": _epoch(server, proxy, url, 0),
+            "ranges, in blocks": _epoch(server, proxy, url, 0, shuffle="blocks"),
             "copies on disk": _epoch(server, proxy, url, 10 * ref.nbytes, mirror=True),
             "copies of a quarter": _epoch(server, proxy, url, ref.nbytes // 4, mirror=True),
         }
@@ -264,7 +271,13 @@ def kind_cost(kind: str) -> KindCost:
 
 
 def _epoch(
-    server: Server, proxy: FaultProxy, url: str, copies_nbytes: int, *, mirror: bool = False
+    server: Server,
+    proxy: FaultProxy,
+    url: str,
+    copies_nbytes: int,
+    *,
+    mirror: bool = False,
+    shuffle: bool | Literal["blocks"] = True,
 ) -> tuple[Traffic, float]:
     """One shuffled epoch, and the processor seconds of a record."""
     with tempfile.TemporaryDirectory() as local:
@@ -273,7 +286,7 @@ def _epoch(
         started = time.process_time()
         if mirror:
             ref.mirror()
-        read = sum(len(batch) for batch in ref.stream(64, shuffle=True, seed=1))
+        read = sum(len(batch) for batch in ref.stream(64, shuffle=shuffle, seed=1))
         return _traffic(proxy), (time.process_time() - started) / read
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,6 +66,7 @@ def staging(
             _remove(folder, files)
         else:
             shutil.rmtree(folder, ignore_errors=True)
+        group.note_removals()
         raise
 
 
@@ -83,20 +83,17 @@ class _Uploader:
         self._store = store
         self._folder = folder
         self._group = group
-        # Two shards that are uploaded at once must not delete copies to make room for each other.
-        self._one_by_one = threading.Lock()
 
     def upload(self, shard: Path) -> None:
         beside = (Path(paths.index_of(str(shard))), Path(paths.lengths_of(str(shard))))
         files = (shard, *(path for path in beside if path.exists()))
         for path in files:
-            if self._group is not None:
-                self._group.keep(path)
             self._store.upload(path, f"{self._folder}/{path.name}")
-        with self._one_by_one:
-            if self._group is None or not self._group.fits():
-                for path in files:
-                    path.unlink()
+        if self._group is not None:
+            self._group.adopt(files)
+            return
+        for path in files:
+            path.unlink()
 
 
 def _group(copies: CacheFolder, store: ObjectStore, dataset_id: str, attempt: str) -> CopyGroup | None:

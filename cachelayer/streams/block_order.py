@@ -18,7 +18,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.block_chunks import numbers_at, numbers_in, spans_at
 from cachelayer.streams.block_grid import MOST_LANES, Grid, power_of_two, reversed_bits
 from cachelayer.streams.block_windows import Deal, deal
-from cachelayer.streams.order import BlockSpans, arrangement
+from cachelayer.streams.order import BlockSpans
 
 BLOCK_ORDER_VERSION = 2
 MOST_BLOCKS = 1 << 20
@@ -27,7 +27,7 @@ _WINDOW_NBYTES = 1 << 30
 # Many lanes are worth more than many blocks in each, up to this number of lanes.
 _FEW_LANES, _BLOCKS_OF_FEW = 64, 2
 _MANY_LANES, _BLOCKS_OF_MANY = 1024, 64
-# Steps of up to so many rows are arranged once.
+# How steps of up to so many rows are arranged is kept for many of them, and else for a few.
 _KEPT_ROWS = 1 << 13
 
 Indices = NDArray[np.int64]
@@ -155,12 +155,10 @@ class BlockOrder:
         """Return what :meth:`ranks` returns, at any places."""
         return reversed_bits(places & (self.grid.lanes - 1))
 
-    def arranged(self, epoch: int, start: int, stop: int) -> Indices:
+    def arranged(self, epoch: int, start: int, stop: int) -> Indices:  # noqa: ARG002
         """Return the rows of a step: for each row the offset of its place from ``start``."""
-        size = stop - start
-        if size > _KEPT_ROWS:
-            return arrangement(self.ranks(epoch, start, stop))
-        return _arranged(self.grid.lanes, start & (self.grid.lanes - 1), size)
+        size, first = stop - start, start & (self.grid.lanes - 1)
+        return (_kept if size <= _KEPT_ROWS else _kept_large)(self.grid.lanes, first, size)
 
     def blocks(self, epoch: int, start: int, stop: int) -> BlockSpans:
         """Return the block of the record at each place."""
@@ -171,9 +169,22 @@ class BlockOrder:
         return spans_at(self._deal(epoch), places)
 
 
-@lru_cache(maxsize=256)
 def _arranged(lanes: int, first: int, size: int) -> Indices:
     """Return how a step is arranged whose first place belongs to a lane."""
-    found = arrangement(reversed_bits(np.arange(first, first + size) & (lanes - 1)))
+    # The places of a lane come together, in their order: a row of this table. Nothing is sorted.
+    offsets = (_lanes_in_order(lanes) - first) % lanes
+    table = offsets[:, None] + np.arange(0, size, lanes)
+    found: Indices = table[table < size]
     found.setflags(write=False)
     return found
+
+
+# Steps of one size begin in few lanes, and each is asked for several times.
+_kept = lru_cache(maxsize=256)(_arranged)
+_kept_large = lru_cache(maxsize=4)(_arranged)
+
+
+@lru_cache(maxsize=8)
+def _lanes_in_order(lanes: int) -> Indices:
+    """Return the lanes in the order of their bits in reverse."""
+    return np.argsort(reversed_bits(np.arange(lanes)))

@@ -21,9 +21,9 @@ def say(text: str) -> None:
 
 
 def total(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Bytes of all files of all groups of a folder."""
     sizes = []
-    for path in folder.rglob("*"):
+    for path in folder.glob("*/*"):
         try:
             sizes.append(path.stat().st_size if path.is_file() else 0)
         except FileNotFoundError:

@@ -1,0 +1,248 @@
+"""What the hosts of an epoch in blocks fetch: the order and what plans the fetching are real, the records are not.
+
+Hosts walk through some windows in the midst of an epoch, and each request is counted. What they hold or have on the
+way when the counting begins is not counted; what they have when it ends is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelayer.arrayrecord import ranged
+from cachelayer.arrayrecord.index import HEADER_NBYTES, ROW
+from cachelayer.objects.transfer import PIECE
+from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, FeedSteps
+from cachelayer.streams.block_order import BlockOrder
+from cachelayer.streams.block_plan import Reading
+from cachelayer.streams.interruptible_future import Flag, Outcome
+from cachelayer.streams.steps import Step, Steps
+
+Indices = NDArray[np.int64]
+# A host walks so many windows before the counting begins, and while it counts; and so many blocks at least.
+_BEFORE, _COUNTED = (2, 16), (4, 64)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Records of one size in shards of one size."""
+
+    records: int
+    record_nbytes: int
+    shard_nbytes: int = 1 << 28
+
+    @property
+    def shard_records(self) -> int:
+        """Number of records of a shard: each counts 64 bytes more than it has."""
+        return self.shard_nbytes // (self.record_nbytes + 64)
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return -(-self.records // self.shard_records)
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of the index of a shard."""
+        return HEADER_NBYTES + ROW.itemsize * self.shard_records
+
+    @property
+    def kept_indices(self) -> float:
+        """The fraction of all indices that a host keeps in memory at most."""
+        return min(1.0, ranged._KEPT_NBYTES / (self.shards * self.index_nbytes))
+
+
+@dataclass
+class Traffic:
+    """What hosts fetch.
+
+    Args:
+        wanted: number of records that they hand out.
+        fetched: number of records that come.
+        blocks: requests for records.
+        rows: requests for rows of indices.
+        row_nbytes: bytes of these rows.
+        held: the most bytes of blocks that one host held or had on the way.
+    """
+
+    wanted: int = 0
+    fetched: int = 0
+    blocks: int = 0
+    rows: int = 0
+    row_nbytes: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A whole epoch over all hosts, after some hosts have walked a part of it.
+
+    Args:
+        requests: number of requests.
+        index_requests: those of them for indices.
+        amplification: bytes that come for each byte that is wanted.
+        held: the most bytes of blocks that one host held or had on the way.
+        indices: bytes of the rows of indices that come to a host.
+        records: number of records.
+    """
+
+    requests: float
+    index_requests: float
+    amplification: float
+    held: int
+    indices: float
+    records: int
+
+    @property
+    def records_a_request(self) -> float:
+        """Records for each request."""
+        return self.records / self.requests
+
+
+class _AtOnce:
+    """A worker without threads: what is submitted is done."""
+
+    def submit(self, work: Callable[[Flag], Any]) -> Outcome[Any]:
+        """Do some work."""
+        outcome = Outcome[Any]()
+        outcome.begin()
+        outcome.set_result(work(Flag()))
+        return outcome
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """Records that a host has asked for; none came."""
+
+    numbers: Indices
+    damaged = False
+
+
+class _Counter:
+    """Fetches nothing, and counts what a feed asks for; the holder of its blocks."""
+
+    def __init__(self, dataset: Dataset, share: float, traffic: Traffic) -> None:
+        self._dataset, self._share, self._traffic = dataset, share, traffic
+
+    def fetch(self, numbers: Indices) -> _Fetched:
+        """Count the requests of a fetch: for each run of consecutive records of a shard, and for their rows."""
+        shards = numbers // self._dataset.shard_records
+        cuts = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(shards) != 0)) + 1
+        edges = [0, *cuts.tolist(), len(numbers)]
+        for begin, end in pairwise(edges):
+            self._traffic.blocks += -(-(end - begin) * self._dataset.record_nbytes // PIECE)
+            self._traffic.fetched += end - begin
+            if not self._has_index(int(shards[begin]), end - begin):
+                self._traffic.rows += 1
+                self._traffic.row_nbytes += (end - begin) * ROW.itemsize
+        return _Fetched(numbers)
+
+    def _has_index(self, shard: int, count: int) -> bool:
+        """Return whether the host has the whole index: it is worth it, and it came while there was room."""
+        dataset = self._dataset
+        requests = max(1.0, self._share * dataset.shard_records / count)
+        is_worth_it = dataset.index_nbytes <= requests * ranged._PAGE_NBYTES
+        return is_worth_it and shard * 0.6180339887 % 1 < dataset.kept_indices
+
+    def reads(self, blocks: Sequence[_Fetched], owner: Indices, rows: Indices) -> Indices:
+        """Return the numbers of the records that would be read."""
+        found = np.empty(len(rows), np.int64)
+        for number, block in enumerate(blocks):
+            mine = owner == number
+            found[mine] = block.numbers[rows[mine]]
+        return found
+
+
+def rows_of(order: BlockOrder, step: Step, host: int, hosts: int) -> Indices:
+    """Return the places of the rows of a host in a step."""
+    lanes, share = order.grid.lanes, (step.end - step.begin) // hosts
+    # The places of a lane come together, those of the lane whose bits in reverse are the least before the others.
+    firsts = (_lanes_by_reversed_bits(lanes) - step.begin) % lanes
+    ends = np.cumsum(np.maximum(0, -(-(step.end - step.begin - firsts) // lanes)))
+    rows = np.arange(host * share, (host + 1) * share)
+    lane = np.searchsorted(ends, rows, side="right")
+    return step.begin + firsts[lane] + (rows - np.append(0, ends)[lane]) * lanes
+
+
+@lru_cache
+def _lanes_by_reversed_bits(lanes: int) -> Indices:
+    lane = np.arange(lanes)
+    reverse = sum((lane >> bit & 1) * (lanes >> bit + 1) for bit in range(lanes.bit_length() - 1)) + 0 * lane
+    return np.argsort(reverse)
+
+
+def walk(order: BlockOrder, dataset: Dataset, hosts: int, batch_a_host: int, walked: int | None = None) -> Epoch:
+    """Count what hosts fetch in some windows, and return what that makes in an epoch.
+
+    Args:
+        order: the order of the records.
+        dataset: the records.
+        hosts: number of hosts.
+        batch_a_host: records of a batch that one host reads.
+        walked: how many of the hosts walk; None for all.
+    """
+    steps = Steps(order.records, batch_a_host * hosts, hosts, "drop", 1)
+    grid = order.grid
+    first = order.records // 2 // steps.global_batch * steps.global_batch
+    before, counted = (
+        1 + max(windows * grid.window * grid.lanes // steps.global_batch, blocks * grid.block // batch_a_host)
+        for windows, blocks in (_BEFORE, _COUNTED)
+    )
+    total, whole = Traffic(), 0.0
+    chosen = np.linspace(0, hosts - 1, min(walked or hosts, hosts)).astype(int).tolist()
+    for host in chosen:
+        found = _walk_of_host(order, dataset, steps, host, first, (before, counted))
+        for name, value in vars(found).items():
+            setattr(total, name, max(total.held, value) if name == "held" else getattr(total, name) + value)
+    counter = _Counter(dataset, 1 / hosts, Traffic())
+    if any(counter._has_index(shard, order.grid.block) for shard in range(min(1000, dataset.shards))):
+        whole = dataset.kept_indices * dataset.shards * hosts
+    scale = order.records / total.wanted
+    indices = total.row_nbytes * scale + whole * dataset.index_nbytes
+    came = total.fetched * scale * dataset.record_nbytes + indices
+    return Epoch(
+        requests=(total.blocks + total.rows) * scale + whole,
+        index_requests=total.rows * scale + whole,
+        amplification=came / (order.records * dataset.record_nbytes),
+        held=total.held,
+        indices=indices / hosts,
+        records=order.records,
+    )
+
+
+def _walk_of_host(
+    order: BlockOrder, dataset: Dataset, steps: Steps, host: int, first: int, counts: tuple[int, int]
+) -> Traffic:
+    traffic = Traffic()
+    feeding = FeedSteps(
+        at=steps.at,
+        after=steps.after,
+        spans=lambda step: order.blocks_at(0, rows_of(order, step, host, steps.shard_count)),
+        records=order.records,
+        record_nbytes=dataset.record_nbytes,
+        share=1 / steps.shard_count,
+        most_ahead=min(order.records, MOST_AHEAD * steps.shard_count),
+    )
+    feed = BlockFeed(_Counter(dataset, feeding.share, traffic), feeding)
+    feed._worker = _AtOnce()  # type: ignore[assignment]
+    position = first
+    for number in range(sum(counts)):
+        if number == counts[0]:
+            vars(traffic).update(vars(Traffic()))
+        feed.reached(position)
+        step = steps.at(position)
+        assert step is not None
+        places = rows_of(order, step, host, steps.shard_count)
+        numbers = order.at(0, places)
+        if not np.array_equal(feed.load([step])[step.begin].reads(numbers, Reading()), numbers):
+            raise RuntimeError(f"host {host} did not fetch all records of the step at {step.begin}")
+        traffic.held = max(traffic.held, feed.held_nbytes)
+        traffic.wanted += (step.end - step.begin) // steps.shard_count
+        position = steps.after(step)
+    return traffic
