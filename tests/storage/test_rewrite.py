@@ -131,7 +131,9 @@ class Backwards:
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"workers": 2}, {"engine": Backwards()}, {"hosts": (1, 2)}, {"resume": False}], ids=str
+    "how",
+    [{}, {"workers": 2}, {"engine": Backwards()}, {"hosts": (1, 2)}, {"resume": False}],
+    ids=["alone", "workers", "backwards", "hosts", "anew"],
 )
 @pytest.mark.parametrize("by_runs", [False, True])
 def test_the_digest_is_the_same_however_it_is_built(
