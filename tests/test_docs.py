@@ -6,20 +6,20 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import forks
-import page_child
 import pytest
 from page_child import FENCE, GIVEN
-from repository import ROOT
+from repository import ROOT, SUPPORT
 from servers import connect, gcs_server
 
 import cachelayer
 from cachelayer import errors
 
+CHILD = SUPPORT / "page_child.py"
 # Pages whose code other tests run, beside what they test.
 ELSEWHERE = {
     "cli": "test_cli_page.py",
@@ -48,13 +48,7 @@ def environment() -> Iterator[dict[str, str]]:
         connection.request("POST", "/storage/v1/b?project=p", '{"name": "bucket"}', headers)
         assert connection.getresponse().status == 200
         options = {f"FSSPEC_GS_{name.upper()}": value for name, value in server.storage_options().items()}
-        quiet = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in quiet.items():
-                patch.setenv(name, value)
-            # A process takes seven seconds to import TensorFlow, and each page is a process.
-            with forks.importing("gcsfs", "jax", "cachelayer.adapters.tensorflow"):
-                yield os.environ | options
+        yield os.environ | options | {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def free_port() -> str:
@@ -67,7 +61,8 @@ def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.Com
     # An unbuffered program writes a line and its end apart, so that lines of programs side by side run into each other.
     buffered = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
     settings = buffered | {"CACHELAYER_LOCAL_CACHE": str(folder / "copies"), "PORT": free_port()}
-    return forks.run(page_child.main, ["page_child", str(page)], folder, settings)
+    command = [sys.executable, str(CHILD), str(page)]
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)

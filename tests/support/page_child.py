@@ -1,4 +1,4 @@
-"""Run what a page of the documentation shows: `page_child PAGE`, in the folder that it may fill.
+"""Run what a page of the documentation shows: `page_child.py PAGE`, in the folder that it may fill.
 
 Python blocks run one after the other, as one program, and must print what the ```text block below them shows. A block
 with a title is written to a file of that name instead, and commands of ```console blocks run if they start such a file.
@@ -45,9 +45,7 @@ def run_commands(text: str, files: set[str]) -> Iterator[tuple[str, str]]:
         yield expected, done.stdout if done.stdout == expected else done.stdout + done.stderr
 
 
-def main() -> None:
-    page = Path(sys.argv[1])
-    sys.path.insert(0, "")
+def main(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace('"/data', f'"{Path.cwd()}/data')
     names: dict[str, Any] = {"__name__": "__main__"}
     files: set[str] = set()
@@ -70,3 +68,8 @@ def main() -> None:
         ]
     if wrong:
         raise SystemExit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, "")
+    main(Path(sys.argv[1]))
