@@ -37,12 +37,7 @@ def rows_of(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class TestElements(ValuesAcross):
-    row = Row(
-        "tensorflow",
-        out=lambda ref: to_tf(ref.stream()),
-        read=lambda dataset: map(leaf_of, dataset),
-        takes_wrapped=True,
-    )
+    row = Row("tensorflow", out=lambda ref: to_tf(ref.stream()), read=lambda dataset: map(leaf_of, dataset))
 
 
 class TestBatches(ValuesAcross):
@@ -51,7 +46,6 @@ class TestBatches(ValuesAcross):
         out=lambda ref: to_tf(ref.stream(BATCH)),
         read=rows_of,
         options=lambda _: {"unbatch": True},
-        takes_wrapped=True,
     )
 
 
@@ -60,5 +54,4 @@ class TestKeras(ValuesAcross):
         "keras",
         out=lambda ref: to_keras(ref.stream(BATCH)),
         read=lambda dataset: rows_of(dataset[number] for number in range(len(dataset))),
-        takes_wrapped=True,
     )

@@ -46,7 +46,7 @@ def spec(ref: DataRef[Any]) -> dict[str, Any]:
 
 
 class TestTorch(ValuesAcross):
-    row = Row("torch", out=to_torch, read=read, options=spec, takes_wrapped=True)
+    row = Row("torch", out=to_torch, read=read, options=spec)
 
 
 class Each(data.Dataset[Any]):  # type: ignore[misc]
