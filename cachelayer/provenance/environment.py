@@ -69,7 +69,9 @@ def _frameworks() -> tuple[str, ...]:
     return tuple(sorted({"jax", *(entry.name for entry in entries if entry.group == ENTRY_POINTS)}))
 
 
+@cache
 def _version(library: str) -> str:
+    """Return the version of a library that is loaded: it stays the same, whatever is installed meanwhile."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

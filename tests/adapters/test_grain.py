@@ -10,14 +10,18 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grain
 import numpy as np
 import pytest
 from absl import flags
+from forks import FORKS, importing
+from grain._src.python.dataset.transformations import process_prefetch
 from grain_steps import Noisy, doubled, noisy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +45,14 @@ same_after_restore = grain.experimental.assert_equal_output_after_checkpoint
 @pytest.fixture(autouse=True, scope="module")
 def parsed_flags() -> None:
     flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks() -> Iterator[None]:
+    """Worker processes are forked off one that has imported Grain; the program of the page starts them afresh."""
+    with importing("grain", "cachelayer.adapters.grain"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_prefetch, "mp", SimpleNamespace(get_context=lambda _: FORKS))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from forks import importing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import run_page
@@ -211,6 +212,12 @@ class TestTensorDataset(OfTorch):
         return np.arange(3) + 3 * number, np.asarray(number, ml_dtypes.bfloat16)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forks() -> Iterator[None]:
+    with importing("torch.utils.data", "cachelayer.adapters.torch"):
+        yield
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     return Storage(tmp_path)
@@ -308,7 +315,7 @@ def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: st
 def test_other_items_than_the_length_says_are_refused(storage: Storage) -> None:
     with pytest.raises(cachelayer.SourceError, match=r"__getitems__ of the TooFew returned \d+ items for \d+"):
         storage.cache(TooFew(40), "d", "v1")
-    with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, and its length is 40"):
+    with pytest.raises(cachelayer.SourceError, match="ended after 30 elements, but its length is 40"):
         storage.cache(SaidStream(), "d", "v1")
     # PyTorch takes the length of a loader of an IterableDataset for a hint.
     assert len(storage.cache(data.DataLoader(SaidStream(), batch_size=None), "d", "v1")) == 30
@@ -552,13 +559,13 @@ def test_a_loader_of_torch_collates_elements(ref: Any) -> None:
     assert batches[0]["image"].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "forkserver")])
 def test_a_loader_of_torch_reads_whole_batches_in_our_order(ref: Any, workers: int, context: str | None) -> None:
     sampler = BatchSampler(ref, 16, seed=3)
     batches = data.DataLoader(
         to_torch(ref), batch_size=None, sampler=sampler, num_workers=workers, multiprocessing_context=context
     )
-    for epoch in range(1 if context == "spawn" else 2):
+    for epoch in range(1 if context == "forkserver" else 2):
         sampler.set_epoch(epoch)
         expected = ref.stream(16, shuffle=True, seed=3, num_epochs=2, start=epoch * RECORDS)
         assert plain(list(batches)) == plain(list(itertools.islice(expected, len(sampler))))
@@ -806,7 +813,8 @@ def test_a_stateful_data_loader_goes_on_with_the_batch_after_what_it_handed_out(
 
 
 def test_rank_and_world_are_those_of_torch_distributed(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(write_indices, (str(tmp_path), str(tmp_path / "store")), nprocs=2)
+    arguments = (str(tmp_path), str(tmp_path / "store"))
+    torch.multiprocessing.start_processes(write_indices, arguments, nprocs=2, start_method="forkserver")
     found = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     assert [number for pair in zip(*found, strict=True) for number in pair] == order(10, 6, 0)
 

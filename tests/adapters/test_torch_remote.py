@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch.utils.data
+from forks import importing
 from servers import Server, new_bucket
 
 import cachelayer
 from cachelayer.adapters.torch import to_torch
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.fixture(autouse=True, scope="module")
+def _forks() -> Iterator[None]:
+    with importing("torch.utils.data", "cachelayer.adapters.torch", "gcsfs"):
+        yield
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 @pytest.mark.parametrize("limit", [None, 0])
 def test_workers_read_every_record_from_a_bucket(gcs: Server, tmp_path: Path, context: str, limit: int | None) -> None:
     options = gcs.storage_options()

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job
+from forks import FORKS, importing
+from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job, run_child
 from reference import Case
-from repository import SUPPORT
 
 import cachelayer
 
 pytestmark = pytest.mark.needs("jax", "orbax", "optax")
-CHILD = SUPPORT.joinpath("train_child.py")
 CASE = Case(RECORDS, BATCH, EPOCHS, remainder="drop", seed=SEED)
 DEVICES = {"train": 1, "meshes": 2}
 Lines = list[dict[str, Any]]
@@ -48,36 +46,40 @@ def run(folder: Path, processes: int, *, task: str = "train", private: bool = Fa
         )
         for process in range(processes)
     ]
-    with (folder / f"{name}.err").open("w+") as errors:
-        children = [start(job, errors) for job in jobs]
-        try:
-            said = [first_line(child) for child in children]
-            codes = [child.wait() for child in children if "stop" not in options]
-        finally:
-            for child in children:
-                child.kill()
-                child.communicate()
-        errors.seek(0)
-        assert said == ["stopped\n" if "stop" in options else ""] * processes, errors.read()
-        assert not any(codes), errors.read()
+    errors = folder / f"{name}.err"
+    children = [start(job, errors) for job in jobs]
+    try:
+        said = [first_word(talk) for _, talk in children]
+        for child, _ in children:
+            if "stop" not in options:
+                child.join()
+        codes = [child.exitcode for child, _ in children]
+    finally:
+        for child, _ in children:
+            child.kill()
+            child.join()
+    assert said == ["stopped" if "stop" in options else ""] * processes, errors.read_text()
+    assert not any(codes), errors.read_text()
     return [[json.loads(line) for line in Path(job.log).read_text().splitlines()] for job in jobs]
 
 
-def start(job: Job, errors: IO[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, str(CHILD), json.dumps(asdict(job))]
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES[job.task]}",
-    }
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-    )
+def start(job: Job, errors: Path) -> tuple[ForkServerProcess, Connection]:
+    """Start a child; return it, and what it talks through."""
+    environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES[job.task]}"}
+    heard, talk = FORKS.Pipe(duplex=False)
+    with talk:
+        child = FORKS.Process(target=run_child, args=(job, environment, str(errors), talk))
+        child.start()
+    return child, heard
 
 
-def first_line(child: subprocess.Popen[str]) -> str:
-    """What the child itself says first: Gloo writes to the same pipe."""
-    assert child.stdout is not None
-    return next((line for line in child.stdout if not line.startswith("[Gloo]")), "")
+def first_word(talk: Connection) -> str:
+    """Return what a child says; nothing if it ends without a word."""
+    with talk:
+        try:
+            return str(talk.recv())
+        except EOFError:
+            return ""
 
 
 def whole(runs: list[Lines], steps: range) -> Lines:
@@ -99,6 +101,15 @@ def assert_same(found: Lines, expected: Lines) -> None:
         (line["step"], line["rows"], line["state"]) for line in expected
     ]
     np.testing.assert_allclose([line["loss"] for line in found], [line["loss"] for line in expected], rtol=1e-5)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks() -> Iterator[None]:
+    """Processes are forked off one that has imported JAX, but not started it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        with importing("jax", "optax", "orbax.checkpoint", "cachelayer.adapters.jax", "cachelayer.adapters.orbax"):
+            yield
 
 
 @pytest.fixture(scope="module")

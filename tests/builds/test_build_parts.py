@@ -8,12 +8,9 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,10 @@ from typing import Any
 import numpy as np
 import parts_child
 import pytest
+from engine_conformance import wait_until
+from forks import Fork, is_stopped
 from parts_child import LEASE_SECONDS, PARTS, RECORDS, SHARD_BYTES, Rows, row, rows
+from rows_for_workers import Listed, dies, uniform
 from servers import Server, new_bucket
 
 import cachelayer
@@ -105,25 +105,6 @@ def test_none_in_one_part_marks_the_leaf_in_all(storage: Storage) -> None:
 def test_empty_parts_are_none(storage: Storage) -> None:
     assert len(storage.cache(sharded(lambda index, count: [], 3), "d", "v1", allow_empty=True)) == 0
     assert list(storage.cache(sharded(lambda index, count: [7] * (index == 2), 3), "d", "v2")) == [7]
-
-
-def uniform(number: int) -> dict[str, Any]:
-    return {"x": np.full(100, number, np.int32), "y": number if number % 7 else None}
-
-
-class Listed(Sequence[Any]):
-    """Elements of one size; a part of them is not known to be."""
-
-    def __init__(self, records: int = 1000, make: Callable[[int], Any] = uniform) -> None:
-        self.records, self.make = records, make
-
-    def __len__(self) -> int:
-        return self.records
-
-    def __getitem__(self, number: Any) -> Any:
-        if not 0 <= number < self.records:
-            raise IndexError(number)
-        return self.make(number)
 
 
 @pytest.mark.parametrize(("records", "compression"), [(1000, "zstd"), (1007, None)])
@@ -217,12 +198,6 @@ def test_a_worker_that_is_killed_ends_the_build_and_says_so(storage: Storage, tm
     with pytest.raises(cachelayer.SourceError, match=r"killed by SIGKILL.* while it ran part 3 of 8"):
         storage.submit(sharded(Rows(tmp_path), PARTS), "d", "v1", workers=2)
     assert storage._store.names("d/_builds") == []
-
-
-def dies(number: int) -> np.ndarray[Any, Any]:
-    if number == 700:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return np.full(100, number)
 
 
 def test_a_worker_that_is_killed_names_its_records(storage: Storage) -> None:
@@ -413,30 +388,25 @@ def test_what_is_left_out_is_counted_over_all_parts(storage: Storage) -> None:
 
 def begin(
     url: str, folder: Path, index: int, count: int, options: dict[str, Any] | None = None, workers: int = 1
-) -> subprocess.Popen[str]:
+) -> Fork:
     arguments = [url, json.dumps(options), str(folder), str(index), str(count), str(workers)]
-    return subprocess.Popen(
-        [sys.executable, parts_child.__file__, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Fork(parts_child.main, ["parts_child", *arguments], folder, os.environ)
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def ended(hosts: list[Fork]) -> list[tuple[int, str, str]]:
     """Status, output and errors of processes when they have ended, in the order of the first."""
-    found = [(process.communicate(timeout=120), process.returncode) for process in processes]
-    return sorted((status, out, err) for (out, err), status in found)
+    found = [host.ended() for host in hosts]
+    return sorted((done.returncode, done.stdout, done.stderr) for done in found)
 
 
-def digests(processes: list[subprocess.Popen[str]]) -> list[str]:
-    found = ended(processes)
+def digests(hosts: list[Fork]) -> list[str]:
+    found = ended(hosts)
     assert [(status, err) for status, _, err in found if status] == []
     return [out for _, out, _ in found]
 
 
-def statuses(processes: list[subprocess.Popen[str]]) -> list[int]:
-    found = ended(processes)
+def statuses(hosts: list[Fork]) -> list[int]:
+    found = ended(hosts)
     assert [err for status, _, err in found if status > 0] == []
     return [status for status, _, _ in found]
 
@@ -539,9 +509,9 @@ def test_a_host_that_was_taken_for_dead_publishes_nothing_and_has_the_version(
     (tmp_path / "pauses").touch()
     (tmp_path / "0").touch()
     paused = begin(url, tmp_path, 0, 2, options)
-    os.waitid(os.P_PID, paused.pid, os.WSTOPPED)
+    wait_until(lambda: is_stopped(paused.pid))
     assert digests([begin(url, tmp_path, 1, 2, options)]) == [expected.digest]
-    paused.send_signal(signal.SIGCONT)
+    os.kill(paused.pid, signal.SIGCONT)
     assert digests([paused]) == [expected.digest]
     storage = Storage(url, storage_options=options, local_cache_bytes=0)
     assert [event.kind for event in storage.history("d")] == ["adopt", "publish"]
@@ -563,9 +533,7 @@ def test_killed_at_random_moments_the_version_is_that_of_one_run(
     for _ in range(rounds):
         hosts = [begin(url, tmp_path, index, 2, options) for index in range(2)]
         for host in draw.sample(hosts, 2):
-            with suppress(subprocess.TimeoutExpired):
-                host.wait(timeout=draw.uniform(0.8, 2.0))
-            host.kill()
+            host.kill(after=draw.uniform(0.3, 1.5))
         assert set(statuses(hosts)) <= {0, -signal.SIGKILL}
     assert digests([begin(url, tmp_path, 0, 1, options)]) == [expected.digest]
     check(Storage(url, storage_options=options, local_cache_bytes=0), expected)

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rows_for_workers import RECORDS, Rows, row
 from servers import Server, new_bucket
 
 import cachelayer
@@ -21,40 +22,8 @@ from cachelayer import Storage
 
 pytestmark = pytest.mark.slow
 
-RECORDS = 5000
 SHARD_BYTES = 200_000
 SPEC = {"x": np.int64, "text": str, "pid": cachelayer.ArraySpec("float64", (None,))}
-
-
-def row(number: int) -> dict[str, Any]:
-    return {"x": number, "text": None if number == 4000 else "t" * (number % 50), "pid": np.zeros(number % 9)}
-
-
-class Rows(Sequence[Any]):
-    """Rows, some of which may do something else."""
-
-    def __init__(self, at: int = -1, do: str = "", records: int = RECORDS) -> None:
-        self.at, self.do, self.records = at, do, records
-
-    def __len__(self) -> int:
-        return self.records
-
-    def __getitem__(self, number: Any) -> Any:
-        if not 0 <= number < self.records:
-            raise IndexError(number)
-        if number == self.at:
-            if self.do == "fail":
-                raise OSError("the disk of the source went away")
-            if self.do == "misfit":
-                return {**row(number), "x": "one"}
-            if self.do == "print":
-                sys.stdout.write("a line of the source\n")
-                sys.stdout.flush()
-            if self.do == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.do == "exit":
-                os._exit(7)
-        return row(number)
 
 
 @pytest.fixture

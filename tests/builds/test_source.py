@@ -176,3 +176,9 @@ def test_a_function_that_fails_before_it_returns_a_source_is_named() -> None:
 def test_a_framework_that_is_blocked_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert as_source([1, 2]).length == 2
+
+
+def test_adapters_are_looked_for_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_source(number for number in range(2))
+    monkeypatch.delattr("importlib.metadata.entry_points")
+    assert as_source(number for number in range(2)).kind == "generator"

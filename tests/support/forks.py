@@ -9,26 +9,43 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
-# One process of this kind serves all tests, so that all that they need stands here.
-FORKS.set_forkserver_preload(
-    [
-        "building_child",
-        "crash_child",
-        "resume_child",
-        "rewrite_child",
-        "cachelayer.cli.app",
-        "s3fs",
-        "gcsfs",
-        "obstore",
-        "fsspec.implementations.local",
-    ]
-)
+# One process of this kind serves all tests but those that say what else they need, so that it stands here.
+IMPORTED = [
+    "building_child",
+    "crash_child",
+    "parts_child",
+    "resume_child",
+    "rewrite_child",
+    "cachelayer.cli.app",
+    "s3fs",
+    "gcsfs",
+    "obstore",
+    "fsspec.implementations.local",
+]
+FORKS.set_forkserver_preload(IMPORTED)
+
+
+@contextmanager
+def importing(*modules: str) -> Iterator[None]:
+    """Fork off a process that has imported these modules instead; a framework takes each process seconds."""
+    try:
+        _restart(modules)
+        yield
+    finally:
+        _restart(IMPORTED)
+
+
+def _restart(modules: Iterable[str]) -> None:
+    """Stop the process that is forked, so that the next one imports these modules; there is no public way."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    FORKS.set_forkserver_preload(list(modules))
 
 
 @contextmanager
@@ -39,18 +56,50 @@ def beside_threads() -> Iterator[None]:
         yield
 
 
+class Fork:
+    """A program that runs as one that `subprocess.Popen` starts would, without input and without a terminal."""
+
+    def __init__(
+        self, program: Callable[[], object], arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._arguments = list(arguments)
+        self._folder = tempfile.TemporaryDirectory()
+        self._outputs = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        told = (program, self._arguments, cwd, dict(environment), self._outputs)
+        self._process = FORKS.Process(target=_main, args=told)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def kill(self, after: float) -> None:
+        """Kill it if it still runs after some seconds."""
+        self._process.join(after)
+        self._process.kill()
+
+    def ended(self) -> subprocess.CompletedProcess[str]:
+        """Return what it printed, and its status, when it has ended."""
+        self._process.join()
+        assert self._process.exitcode is not None
+        with self._folder:
+            # One that was killed at once has written nothing.
+            texts = [output.read_text(encoding="utf-8") if output.exists() else "" for output in self._outputs]
+        return subprocess.CompletedProcess(self._arguments, self._process.exitcode, *texts)
+
+
 def run(
     program: Callable[[], object], arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program as ``subprocess.run`` does that captures its output, without input and without a terminal."""
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder, name) for name in ("stdout", "stderr")]
-        process = FORKS.Process(target=_main, args=(program, list(arguments), cwd, dict(environment), outputs))
-        process.start()
-        process.join()
-        texts = [output.read_text(encoding="utf-8") for output in outputs]
-    assert process.exitcode is not None
-    return subprocess.CompletedProcess(list(arguments), process.exitcode, *texts)
+    """Run a program as ``subprocess.run`` does that captures its output."""
+    return Fork(program, arguments, cwd, environment).ended()
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _main(

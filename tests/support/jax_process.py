@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 RECORDS, BATCH, EPOCHS, SEED = 100, 8, 2, 3
 STEPS = EPOCHS * (RECORDS // BATCH)
@@ -36,6 +37,13 @@ class Job:
     log: str
     save: int | None = None
     stop: int | None = None
+
+
+def run_child(*arguments: Any) -> None:
+    """Run `train_child.main` in a process of its own: only there is JAX imported."""
+    import train_child
+
+    train_child.main(*arguments)
 
 
 def assert_tests_pass(file: str, *, devices: int = 1) -> None:

@@ -62,7 +62,3 @@ def main() -> None:
         source, "d", "v1", hosts=(int(index), int(count)), workers=int(workers), shard_bytes=SHARD_BYTES
     )
     sys.stdout.write(ref.digest)
-
-
-if __name__ == "__main__":
-    main()

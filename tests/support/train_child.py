@@ -1,12 +1,14 @@
 """A JAX process among several, for tests that start, kill and restart them: it trains, or looks at meshes.
 
-Argument: the JSON of a :class:`jax_process.Job`. It writes a line of JSON for each step to its log.
+It writes a line of JSON for each step to its log.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import os
+import signal
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,7 @@ def held_rows(batch: Any) -> dict[int, list[float]]:
     return found
 
 
-def train(job: Job, log: Any) -> None:
+def train(job: Job, log: Any, talk: Connection) -> None:
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
     iterator = batches(job.data, NamedSharding(mesh, P("data")))
     model = jax.jit(init, out_shardings=NamedSharding(mesh, P()))()
@@ -86,9 +88,8 @@ def train(job: Job, log: Any) -> None:
             if step == job.stop:
                 manager.wait_until_finished()
                 log.flush()
-                sys.stdout.write("stopped\n")
-                sys.stdout.flush()
-                sys.stdin.read()
+                talk.send("stopped")
+                signal.pause()
             batch = next(iterator)
             model, loss = train_step(model, batch)
             line = {"step": step, "loss": float(loss), "rows": held_rows(batch), "state": iterator.get_state()}
@@ -110,7 +111,7 @@ class Noted:
         return {"id": np.int32(number), "grid": np.arange(4, dtype=np.int32) + 4 * number}
 
 
-def look_at_meshes(job: Job, log: Any) -> None:
+def look_at_meshes(job: Job, log: Any, talk: Connection) -> None:
     """For each way to lay the devices of all processes out: which records of the first batch this process read."""
     assert shard_by_process() == (job.process, job.processes)
     devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
@@ -138,13 +139,12 @@ def look_at_meshes(job: Job, log: Any) -> None:
         log.write(json.dumps({"name": name, "held": sorted(held), "read": len(records.read)}) + "\n")
 
 
-def main(text: str) -> None:
-    job = Job(**json.loads(text))
+def main(job: Job, environment: dict[str, str], errors: str, talk: Connection) -> None:
+    """Do a job; say "stopped" where it stops, and wait to be killed."""
+    os.environ.update(environment)
+    for stream in (1, 2):
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{job.port}", job.processes, job.process)
     with Path(job.log).open("w") as log:
-        {"train": train, "meshes": look_at_meshes}[job.task](job, log)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+        {"train": train, "meshes": look_at_meshes}[job.task](job, log, talk)

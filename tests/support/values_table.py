@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -186,6 +186,7 @@ class Column:
         )
 
 
+@cache
 def column(name: str) -> Column:
     """Read ``verdicts/<name>.toml``; raise if a rule fits no cell."""
     found = tomllib.loads((FOLDER / f"{name}.toml").read_text())
