@@ -68,6 +68,11 @@ class Mixture(Generic[T]):
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
+        if options.pop("buckets", None) is not None:
+            raise InvalidArgumentError(
+                "a mixture has no buckets: it has no epochs in which each bucket would end; mix packed() or windows() "
+                "of the datasets, or stream each dataset with buckets of its own"
+            )
         blocks = blocks_of(options.get("shuffle", False))
         options["shuffle"] = blocks is not None or options.get("shuffle", False)
         checked = make_options(ENDLESS, global_batch_size, num_epochs=None, remainder="drop", **options)

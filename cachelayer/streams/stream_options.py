@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
@@ -15,6 +15,9 @@ from cachelayer.arguments import boolean, check_options, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.streams.block_grid import power_of_two
 from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
+from cachelayer.streams.bucket_order import BucketOrder, BucketSteps
+from cachelayer.streams.bucket_plan import BucketPlan
+from cachelayer.streams.buckets import Buckets, BucketTable
 from cachelayer.streams.order import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
 from cachelayer.user_warnings import warn
@@ -38,6 +41,7 @@ class StreamArguments(MixtureArguments, total=False):
     """The keyword arguments of a stream that is not a mixture, except ``remainder``, which decides its type."""
 
     num_epochs: int | None
+    buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,11 @@ def make_options(
     remainder: Literal["drop", "keep", "pad"] | None = None,
     start: int = 0,
     prefetch: int = 2,
+    buckets: BucketTable | None = None,
 ) -> StreamOptions:
     """Return the checked options of a stream over ``records`` records of about ``record_nbytes`` bytes.
+
+    Methods pass the table of the buckets that a user asks for.
 
     This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
 
@@ -95,8 +102,9 @@ def make_options(
     order = _order(records, record_nbytes, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
     warn_of_few_lanes(shard_count, [order])
     rule = _remainder(remainder, batched=global_batch_size is not None)
-    _check_endless(epochs, records, batch, skips=rule == "drop" or global_batch_size is None)
-    return StreamOptions(
+    largest = records if buckets is None else max(buckets.sizes)
+    _check_endless(epochs, largest, batch, skips=rule == "drop" or global_batch_size is None)
+    options = StreamOptions(
         batched=global_batch_size is not None,
         steps=Steps(records, batch, shard_count, rule, epochs),
         order=order,
@@ -104,6 +112,30 @@ def make_options(
         start=position,
         prefetch=integer("prefetch", prefetch, 0),
     )
+    return options if buckets is None else _in_buckets(options, buckets)
+
+
+def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
+    """Return the options of a stream whose batches come each from one bucket.
+
+    Raises:
+        InvalidArgumentError: if the stream is one that has no buckets, or no step begins at its start.
+    """
+    order, steps = options.order, options.steps
+    if isinstance(order, BlockOrder):
+        raise InvalidArgumentError(
+            "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
+            "out"
+        )
+    plan = BucketPlan(table.sizes, steps.global_batch, order.seed if order.shuffle else None, order.reshuffle)
+    stepping = BucketSteps(
+        steps.records, steps.global_batch, steps.shard_count, steps.remainder, steps.num_epochs, plan=plan
+    )
+    refusal = stepping.refusal(options.start)
+    if refusal is not None:
+        raise InvalidArgumentError(f"start {options.start}: {refusal}")
+    ordering = BucketOrder(order.records, order.shuffle, order.seed, order.reshuffle, plan=plan, table=table)
+    return replace(options, steps=stepping, order=ordering)
 
 
 def takes_stream_options(*fixed: str) -> Callable[[M], M]:
