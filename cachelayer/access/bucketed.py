@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -17,15 +17,14 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import Stacking, records_of
 from cachelayer.records.bit_sets import Marks, no_bits
-from cachelayer.records.memory import Ints
 from cachelayer.records.tree import Tree
 from cachelayer.streams.buckets import Buckets
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import make_options
 
-# Lengths that are read at a time; whole bytes of bits.
-_AT_ONCE = 1 << 16
+# Lengths that are read at a time; whole bytes of bits. Far shards are read whole, so it is more than most of them have.
+_AT_ONCE = 1 << 22
 
 Columns = Callable[[str], LengthColumn]
 
@@ -49,6 +48,9 @@ class Table:
         # It is made again from the lengths: it may be large.
         return _table_of, (self._view, self.buckets)
 
+    def __repr__(self) -> str:
+        return f"{self.buckets!r} of {self.sizes} records"
+
     def take(self, bucket: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._marks[bucket].take(ranks)
 
@@ -69,26 +71,24 @@ def _table_of(view: Any, buckets: Buckets) -> Table:
 
 def _marks(records: int, buckets: Buckets, column_of: Columns) -> list[Marks]:
     """Return the records of each bucket."""
-    bounds = np.array(buckets.lengths)
-    bits = [no_bits(records) for _ in bounds]
+    bits = [no_bits(records) for _ in buckets.lengths]
     too_long = _TooLong(buckets)
-    first = 0
-    for lengths in _longest([column_of(name) for name in buckets.names]):
+    columns = [column_of(name) for name in buckets.names]
+    for first in range(0, records, _AT_ONCE):
+        # The length of a record is that of its longest leaf.
+        lengths = reduce(
+            np.maximum, [column.slice(first, min(first + _AT_ONCE, records)).values() for column in columns]
+        )
+        left = np.ones(len(lengths), bool)
+        for bound, marked in zip(buckets.lengths, bits, strict=True):
+            is_last = buckets.long == "truncate" and marked is bits[-1]
+            packed = np.packbits(left if is_last else left & (lengths <= bound), bitorder="little")
+            marked[first // 8 : first // 8 + len(packed)] = packed
+            left = lengths > bound
         if buckets.long == "refuse":
             too_long.add(first, lengths)
-        chosen = np.minimum(bounds.searchsorted(lengths), len(bounds) - 1)
-        for bucket, marked in enumerate(bits):
-            packed = np.packbits(chosen == bucket, bitorder="little")
-            marked[first // 8 : first // 8 + len(packed)] = packed
-        first += len(lengths)
     too_long.check(records)
     return [Marks(marked) for marked in bits]
-
-
-def _longest(columns: Sequence[LengthColumn]) -> Iterator[Ints]:
-    """Yield the length of each record, which is that of its longest leaf, some at a time."""
-    for pieces in zip(*(column.pieces(_AT_ONCE) for column in columns), strict=True):
-        yield reduce(np.maximum, pieces)
 
 
 class _TooLong:
@@ -99,7 +99,7 @@ class _TooLong:
         self._count = 0
         self._longest = (0, 0)
 
-    def add(self, first: int, lengths: Ints) -> None:
+    def add(self, first: int, lengths: NDArray[np.uint32]) -> None:
         """Count those of some lengths that are too long."""
         count = int(np.count_nonzero(lengths > self._buckets.lengths[-1]))
         self._count += count
