@@ -75,10 +75,9 @@ def _marks(records: int, buckets: Buckets, column_of: Columns) -> list[Marks]:
     too_long = _TooLong(buckets)
     columns = [column_of(name) for name in buckets.names]
     for first in range(0, records, _AT_ONCE):
+        pieces = [column.slice(first, min(first + _AT_ONCE, records)).values() for column in columns]
         # The length of a record is that of its longest leaf.
-        lengths = reduce(
-            np.maximum, [column.slice(first, min(first + _AT_ONCE, records)).values() for column in columns]
-        )
+        lengths: NDArray[np.uint32] = reduce(np.maximum, pieces)
         left = np.ones(len(lengths), bool)
         for bound, marked in zip(buckets.lengths, bits, strict=True):
             is_last = buckets.long == "truncate" and marked is bits[-1]

@@ -156,7 +156,7 @@ class EpochSteps:
         """
         if self.keys is None:
             return interleaved(self.plan.whole, indices)
-        chosen = places_of(self.whole, self.keys[4], 0, indices)
+        chosen = permuted_places(self.whole, self.keys[4], 0, indices)
         firsts = np.array([0, *accumulate(self.plan.whole)], np.int64)
         buckets = firsts.searchsorted(chosen, side="right") - 1
         return buckets, chosen - firsts[buckets]
@@ -165,7 +165,7 @@ class EpochSteps:
         """Return which record of a bucket, counted in ascending order, comes at each place of its order."""
         if self.keys is None:
             return ranks
-        return places_of(self.plan.sizes[bucket], self.keys[5], bucket, ranks)
+        return permuted_places(self.plan.sizes[bucket], self.keys[5], bucket, ranks)
 
 
 def interleaved(counts: tuple[int, ...], indices: Indices) -> tuple[Indices, Indices]:
@@ -191,7 +191,7 @@ def interleaved(counts: tuple[int, ...], indices: Indices) -> tuple[Indices, Ind
     return buckets, turns
 
 
-def places_of(records: int, seed: int, epoch: int, places: Indices) -> Indices:
+def permuted_places(records: int, seed: int, epoch: int, places: Indices) -> Indices:
     """Return a permutation at any places, which usually lie close together."""
     if len(places) == 0:
         return places
