@@ -274,6 +274,16 @@ def test_buckets_above_one_piece_of_lengths_hold_every_record(monkeypatch: pytes
         assert np.array_equal(found, np.flatnonzero(np.clip(lengths, 1, 3) == bucket + 1))
 
 
+def test_buckets_take_little_over_a_bit_a_record_and_nothing_in_a_pickle(ref: Ref) -> None:
+    records = 1_000_000
+    column = in_memory(np.arange(records) % 3)
+    for mark in bucketed._marks(records, Buckets("tokens", [1, 2]), lambda _: column):
+        assert len(pickle.dumps(mark)) < records * 1.01 / 8
+        assert mark._bits.nbytes + mark._before.nbytes < records * 1.26 / 8
+    table = ref.stream(8, buckets=("tokens", BOUNDS))._options.order.table
+    assert len(pickle.dumps(table)) < len(pickle.dumps(ref)) + 1000
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
