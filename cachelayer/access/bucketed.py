@@ -168,7 +168,7 @@ class _Records(ViewRecords):
     longest: Padded | None = None
 
     @cached_property
-    def element_spec(self) -> Tree:  # type: ignore[override]
+    def element_spec(self) -> Tree:
         return self.view.element_spec if self.longest is None else self.longest._base.spec_of_any_length
 
     @property

@@ -50,17 +50,15 @@ class BucketOrder(Order):
 
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at places ``start`` to ``stop`` of an epoch: int64 of shape ``[stop - start]``."""
-        return self.at(epoch, np.arange(start, stop))
-
-    def at(self, epoch: int, places: Indices) -> Indices:
-        """Return the record numbers at places of an epoch."""
-        steps = self.plan.epoch(epoch)
-        buckets, ranks = steps.ranks_at(places)
-        found = np.empty(len(places), np.int64)
-        for bucket in np.unique(buckets).tolist():
-            rows = buckets == bucket
-            found[rows] = self.table.take(bucket, steps.members_at(bucket, ranks[rows]))
-        return found
+        steps, found = self.plan.epoch(epoch), []
+        while start < stop:
+            number, offset = steps.step_at(start)
+            bucket, turn = steps.of_bucket(number)
+            end = min(stop, steps.begin(number + 1))
+            first = turn * self.plan.global_batch + offset
+            found.append(self.table.take(bucket, steps.ranks(bucket, first, first + end - start)))
+            start = end
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ class BucketSteps(Steps):
     def bucket(self, step: Step) -> int:
         """Return the bucket that the records of a step come from."""
         _, steps, number = self._located(step.begin)
-        return steps.bucket(number)
+        return steps.of_bucket(number)[0]
 
     def next_start(self, position: int) -> int:
         """Return where the next step from a position begins: short steps that are dropped are skipped."""

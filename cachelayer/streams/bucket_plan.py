@@ -6,6 +6,8 @@ few short steps, at most one a bucket, and the begin of any step follows from th
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -13,10 +15,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.order import permuted, permuted_at, round_keys
-
-# Products of numbers of steps stay within int64 up to this many steps.
-_INT64_STEPS = 1 << 30
+from cachelayer.streams.order import permuted, round_keys
 
 Indices = NDArray[np.int64]
 
@@ -56,17 +55,24 @@ class BucketPlan:
 @lru_cache(maxsize=256)
 def _epoch_steps(plan: BucketPlan, epoch: int) -> EpochSteps:
     keys = None if plan.seed is None else round_keys(plan.seed, epoch)
-    buckets = np.array(list(plan.short), np.int64)
-    total = sum(plan.whole) + len(buckets)
+    whole, short = plan.whole, plan.short
+    total = sum(whole) + len(short)
     # Without shuffle they come at the end, bucket by bucket.
-    last = np.arange(total - len(buckets), total)
-    numbers = last if keys is None else permuted(total, keys[3], 0, 0, len(buckets))
-    order = np.argsort(numbers)
-    sizes = np.array(list(plan.short.values()), np.int64)[order]
-    numbers, buckets = numbers[order], buckets[order]
-    lost = np.cumsum(plan.global_batch - sizes)
-    ends = (numbers + 1) * plan.global_batch - lost
-    return EpochSteps(plan, keys, total, numbers, buckets, ends - sizes, ends)
+    last = range(total - len(short), total)
+    numbers = last if keys is None else permuted(total, keys[3], 0, 0, len(short)).tolist()
+    in_order = sorted(zip(numbers, short.items(), strict=True))
+    lost = accumulate(plan.global_batch - size for _, (_, size) in in_order)
+    ends = [(number + 1) * plan.global_batch - less for (number, _), less in zip(in_order, lost, strict=True)]
+    return EpochSteps(
+        global_batch=plan.global_batch,
+        sizes=plan.sizes,
+        whole=whole,
+        firsts=tuple(accumulate(whole, initial=0)),
+        keys=keys,
+        short=tuple(number for number, _ in in_order),
+        buckets=tuple(bucket for _, (bucket, _) in in_order),
+        ends=tuple(ends),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,129 +80,89 @@ class EpochSteps:
     """The steps of one epoch, numbered from 0.
 
     Args:
-        plan: what all epochs share.
+        global_batch: records of a whole step.
+        sizes: number of records in each bucket.
+        whole: number of whole steps of each bucket.
+        firsts: number of whole steps of the buckets before each, and of all.
         keys: the keys of (seed, epoch); None if nothing is shuffled.
-        count: number of steps.
         short: the numbers of the short steps, ascending.
         buckets: the bucket of each short step.
-        begins: the place where each short step begins.
         ends: the place after each short step.
     """
 
-    plan: BucketPlan
+    global_batch: int
+    sizes: tuple[int, ...]
+    whole: tuple[int, ...]
+    firsts: tuple[int, ...]
     keys: tuple[int, ...] | None
-    count: int
-    short: Indices
-    buckets: Indices
-    begins: Indices
-    ends: Indices
+    short: tuple[int, ...]
+    buckets: tuple[int, ...]
+    ends: tuple[int, ...]
 
     @property
-    def whole(self) -> int:
-        """Number of whole steps."""
-        return self.count - len(self.short)
+    def count(self) -> int:
+        """Number of steps."""
+        return self.firsts[-1] + len(self.short)
 
     def is_short(self, number: int) -> bool:
         """Return whether a step is a short one."""
-        before = int(self.short.searchsorted(number))
-        return before < len(self.short) and int(self.short[before]) == number
+        before = bisect_left(self.short, number)
+        return before < len(self.short) and self.short[before] == number
 
     def whole_before(self, number: int) -> int:
         """Return how many whole steps come before a step."""
-        return number - int(self.short.searchsorted(number))
+        return number - bisect_left(self.short, number)
 
     def of_whole(self, index: int) -> int:
-        """Return the number of the step that is a whole step and has so many whole steps before it."""
-        return index + int((self.short - np.arange(len(self.short))).searchsorted(index, side="right"))
+        """Return the number of the whole step that has so many whole steps before it."""
+        return index + sum(number - before <= index for before, number in enumerate(self.short))
 
     def begin(self, number: int) -> int:
         """Return the place where a step begins; the number of records for that after the last."""
-        before = int(self.short.searchsorted(number))
-        end, after = (int(self.ends[before - 1]), int(self.short[before - 1]) + 1) if before else (0, 0)
-        return end + (number - after) * self.plan.global_batch
-
-    def steps_at(self, places: Indices) -> tuple[Indices, Indices, Indices]:
-        """Return for each place the number of its step, its offset in the step, and how many short steps came before.
-
-        The place of a short step counts that step as not yet come.
-        """
-        before = self.ends.searchsorted(places, side="right")
-        ends = np.concatenate([np.zeros(1, np.int64), self.ends])[before]
-        firsts = np.concatenate([np.zeros(1, np.int64), self.short + 1])[before]
-        steps, offsets = np.divmod(places - ends, self.plan.global_batch)
-        return firsts + steps, offsets, before
+        before = bisect_left(self.short, number)
+        end, after = (self.ends[before - 1], self.short[before - 1] + 1) if before else (0, 0)
+        return end + (number - after) * self.global_batch
 
     def step_at(self, place: int) -> tuple[int, int]:
         """Return the number of the step in which a place lies, and the offset of the place in the step."""
-        steps, offsets, _ = self.steps_at(np.array([place], np.int64))
-        return int(steps[0]), int(offsets[0])
+        before = bisect_right(self.ends, place)
+        end, after = (self.ends[before - 1], self.short[before - 1] + 1) if before else (0, 0)
+        steps, offset = divmod(place - end, self.global_batch)
+        return after + steps, offset
 
-    def bucket(self, number: int) -> int:
-        """Return the bucket of a step."""
-        return int(self.ranks_at(np.array([self.begin(number)], np.int64))[0][0])
-
-    def ranks_at(self, places: Indices) -> tuple[Indices, Indices]:
-        """Return for each place its bucket, and its place in the order of the records of that bucket."""
-        numbers, offsets, before = self.steps_at(places)
-        short = np.append(self.short, -1)[before] == numbers
-        buckets, turns = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
-        buckets[short] = self.buckets[before[short]]
-        turns[short] = np.array(self.plan.whole, np.int64)[buckets[short]]
-        # Many places lie in few steps.
-        steps, rows = np.unique((numbers - before)[~short], return_inverse=True)
-        of_steps, turns_of_steps = self._whole_steps(steps)
-        buckets[~short], turns[~short] = of_steps[rows], turns_of_steps[rows]
-        return buckets, turns * self.plan.global_batch + offsets
-
-    def _whole_steps(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the bucket of each whole step, and how many steps of that bucket are before it in the bucket's order.
-
-        Args:
-            indices: which of the whole steps.
-        """
+    def of_bucket(self, number: int) -> tuple[int, int]:
+        """Return the bucket of a step, and how many steps come before it in the order of the bucket."""
+        before = bisect_left(self.short, number)
+        if before < len(self.short) and self.short[before] == number:
+            bucket = self.buckets[before]
+            return bucket, self.whole[bucket]
+        index = number - before
         if self.keys is None:
-            return interleaved(self.plan.whole, indices)
-        chosen = permuted_places(self.whole, self.keys[4], 0, indices)
-        firsts = np.array([0, *accumulate(self.plan.whole)], np.int64)
-        buckets = firsts.searchsorted(chosen, side="right") - 1
-        return buckets, chosen - firsts[buckets]
+            return interleaved(self.whole, index)
+        chosen = int(permuted(self.firsts[-1], self.keys[4], 0, index, index + 1)[0])
+        bucket = bisect_right(self.firsts, chosen) - 1
+        return bucket, chosen - self.firsts[bucket]
 
-    def members_at(self, bucket: int, ranks: Indices) -> Indices:
-        """Return which record of a bucket, counted in ascending order, comes at each place of its order."""
+    def ranks(self, bucket: int, start: int, stop: int) -> Indices:
+        """Return the ranks of the records of a bucket, in ascending order, at some places of the bucket's own order."""
         if self.keys is None:
-            return ranks
-        return permuted_places(self.plan.sizes[bucket], self.keys[5], bucket, ranks)
+            return np.arange(start, stop)
+        return permuted(self.sizes[bucket], self.keys[5], bucket, start, stop)
 
 
-def interleaved(counts: tuple[int, ...], indices: Indices) -> tuple[Indices, Indices]:
-    """Return the bucket of each step if those of all buckets are spread evenly, and its number among that bucket's.
+def interleaved(counts: Sequence[int], index: int) -> tuple[int, int]:
+    """Return the bucket of a step if those of all buckets are spread evenly, and its number among that bucket's.
 
     The steps of the first bucket are spread over all, those of the second over what is left, and so on.
 
     Args:
         counts: number of steps of each bucket.
-        indices: which of the steps.
+        index: which of all steps.
     """
     left = sum(counts)
-    buckets, turns = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
-    rows = np.arange(len(indices))
-    places = indices if left < _INT64_STEPS else indices.astype(object)
-    for bucket, count in enumerate(counts):
-        if len(rows) == 0:
-            break
-        before = (2 * places * count + left) // (2 * left)
-        mine = ((2 * (places + 1) * count + left) // (2 * left) > before).astype(bool)
-        buckets[rows[mine]], turns[rows[mine]] = bucket, before[mine]
-        rows, places, left = rows[~mine], (places - before)[~mine], left - count
-    return buckets, turns
-
-
-def permuted_places(records: int, seed: int, epoch: int, places: Indices) -> Indices:
-    """Return a permutation at any places, which usually lie close together."""
-    if len(places) == 0:
-        return places
-    first, stop = int(places.min()), int(places.max()) + 1
-    if stop - first > 2 * len(places):
-        return permuted_at(records, seed, epoch, places)
-    found: Indices = permuted(records, seed, epoch, first, stop)[places - first]
-    return found
+    for bucket, count in enumerate(counts[:-1]):
+        before = (2 * index * count + left) // (2 * left)
+        if (2 * (index + 1) * count + left) // (2 * left) > before:
+            return bucket, before
+        index, left = index - before, left - count
+    return len(counts) - 1, index
