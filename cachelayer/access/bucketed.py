@@ -193,7 +193,6 @@ def bucketed_stream(
     views = [
         padded_of(view, dict.fromkeys(buckets.names, bound), buckets.value, buckets.long) for bound in buckets.lengths
     ]
-    checked = make_options(
-        len(view), global_batch_size, views[-1]._base.record_nbytes, **options, buckets=_table_of(view, buckets)
-    )
+    nbytes = views[-1]._base.record_nbytes
+    checked = make_options(len(view), global_batch_size, nbytes, _table_of(view, buckets), **options)
     return Stream(StepReader(_Records(view, None, views[-1]), checked, buckets=PaddedBuckets(views)))

@@ -20,7 +20,7 @@ from cachelayer.arguments import check_options, integer
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
-from cachelayer.streams.buckets import Buckets
+from cachelayer.streams.buckets import buckets_of
 from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import check_seed
 
@@ -49,9 +49,10 @@ class SequenceViews(View[T], Generic[T]):
     def _length_column(self, leaf: str) -> LengthColumn:
         """Return the lengths of a leaf of the records of this view."""
 
-    def _bucketed(self, buckets: Buckets, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
-        """Return a stream of batches that come each from one bucket."""
-        return bucketed_stream(self, buckets, global_batch_size, options)
+    def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
+        if options.get("buckets") is None:
+            return super()._stream(global_batch_size, options)
+        return bucketed_stream(self, buckets_of(options["buckets"]), global_batch_size, options)
 
     def windows(
         self,

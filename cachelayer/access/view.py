@@ -20,7 +20,6 @@ from cachelayer.protocols import ReadingCost, T, records_of
 from cachelayer.records.infer import declared
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
-from cachelayer.streams.buckets import Buckets, buckets_of
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
@@ -235,23 +234,11 @@ class View(ABC, Generic[T]):
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
-        buckets = options.pop("buckets", None)
-        if buckets is not None:
-            return self._bucketed(buckets_of(buckets), global_batch_size, options)
+        return self._stream(global_batch_size, options)
+
+    def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
         checked = make_options(len(self), global_batch_size, self._base.record_nbytes, **options)
         return Stream(StepReader(records_of(self), checked))
-
-    def _bucketed(
-        self,
-        buckets: Buckets,  # noqa: ARG002
-        global_batch_size: int | None,  # noqa: ARG002
-        options: Mapping[str, Any],  # noqa: ARG002
-    ) -> Stream[Any]:
-        """Return a stream of batches that come each from one bucket."""
-        raise InvalidArgumentError(
-            f"buckets of a {type(self).__name__}: only stored records know their lengths: cache() them first, or pad "
-            "them with map()"
-        )
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast
 import numpy as np
 
 from cachelayer.arguments import boolean, check_options, integer
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.streams.block_grid import power_of_two
 from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
 from cachelayer.streams.bucket_order import BucketOrder, BucketSteps
@@ -60,6 +60,7 @@ def make_options(
     records: int,
     global_batch_size: int | None = None,
     record_nbytes: int = 1,
+    table: BucketTable | None = None,
     *,
     shuffle: bool | Literal["blocks"] | Blocks = False,
     seed: int | None = None,
@@ -69,17 +70,21 @@ def make_options(
     remainder: Literal["drop", "keep", "pad"] | None = None,
     start: int = 0,
     prefetch: int = 2,
-    buckets: BucketTable | None = None,
+    buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
 ) -> StreamOptions:
     """Return the checked options of a stream over ``records`` records of about ``record_nbytes`` bytes.
 
-    Methods pass the table of the buckets that a user asks for.
+    The ``table`` has the records of the buckets that are asked for.
 
     This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
 
     Raises:
         InvalidArgumentError, InvalidTypeError: if an argument is invalid; it names the argument and what it may be.
     """
+    if buckets is not None and table is None:
+        raise InvalidArgumentError(
+            f"buckets {buckets!r}: only stored records know their lengths: cache() them first, or pad them with map()"
+        )
     shard_index, shard_count = _shard(shard)
     blocks, reshuffle = blocks_of(shuffle), boolean("reshuffle", reshuffle)
     if remainder is None and getattr(shard, "drop_remainder", False) is True:
@@ -102,7 +107,7 @@ def make_options(
     order = _order(records, record_nbytes, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
     warn_of_few_lanes(shard_count, [order])
     rule = _remainder(remainder, batched=global_batch_size is not None)
-    largest = records if buckets is None else max(buckets.sizes)
+    largest = records if table is None else max(table.sizes)
     _check_endless(epochs, largest, batch, skips=rule == "drop" or global_batch_size is None)
     options = StreamOptions(
         batched=global_batch_size is not None,
@@ -112,7 +117,7 @@ def make_options(
         start=position,
         prefetch=integer("prefetch", prefetch, 0),
     )
-    return options if buckets is None else _in_buckets(options, buckets)
+    return options if table is None else _in_buckets(options, table)
 
 
 def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
@@ -138,19 +143,23 @@ def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
     return replace(options, steps=stepping, order=ordering)
 
 
-def takes_stream_options(*fixed: str) -> Callable[[M], M]:
+def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
     """Give a method the keywords and defaults of :func:`make_options`, in ``help()`` and when it is called.
 
     Args:
         fixed: the options that the method decides itself.
+        refused: the options that it does not have, and why.
     """
     listed = signature(make_options).parameters.values()
-    keywords = [each for each in listed if each.kind is each.KEYWORD_ONLY and each.name not in fixed]
+    keywords = [each for each in listed if each.kind is each.KEYWORD_ONLY and each.name not in {*fixed, *refused}]
     names = [each.name for each in keywords]
 
     def decorate(method: M) -> M:
         @wraps(method)
         def checked(self: Any, global_batch_size: int | None = None, **arguments: Any) -> Any:
+            for name, reason in refused.items():
+                if name in arguments:
+                    raise UnknownOptionError(f"there is no option {name!r} here: {reason}")
             check_options(arguments, names)
             return method(self, global_batch_size, **arguments)
 

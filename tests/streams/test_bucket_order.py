@@ -84,7 +84,7 @@ def tables(draw: st.DrawFn, least: int = 0) -> Listed:
 
 def options_of(table: Any, batch: int, seed: int | None = None, **options: Any) -> StreamOptions:
     options = {"shuffle": seed is not None, "seed": seed} | options
-    return make_options(sum(table.sizes), batch, buckets=table, **options)
+    return make_options(sum(table.sizes), batch, 1, table, **options)
 
 
 def steps_of(options: StreamOptions) -> list[tuple[int, list[int]]]:
