@@ -227,8 +227,9 @@ class View(ABC, Generic[T]):
                 more. Several small ones are read at once, up to 4 MB for each of this number. 0 reads nothing ahead.
             buckets: a leaf and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
                 :class:`cachelayer.Buckets`. The records of each batch have similar lengths: above one bound, and at
-                most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Only the starts of
-                steps are valid positions then, and a state holds the batch size.
+                most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
+                shorter last step of its own. Only the starts of steps are valid positions then, and a state holds the
+                batch size.
 
         Raises:
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
