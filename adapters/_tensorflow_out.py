@@ -169,8 +169,15 @@ def _signature_of_batches(stream: Stream[Any], leaves: list[LeafSpec]) -> list[A
     options = reader_of(stream).options
     steps, start = options.steps, options.start
     share = steps.global_batch // steps.shard_count
-    even = steps.remainder != "keep" or steps.records % steps.global_batch == start % steps.global_batch == 0
-    signature = [_batch_signature(leaf, share if even else None) for leaf in leaves]
+    even = steps.remainder != "keep" or not (steps.short_steps or start % steps.global_batch)
+    rows = share if even else None
+    signature = [_batch_signature(leaf, rows) for leaf in leaves]
+    buckets = reader_of(stream).buckets
+    if buckets is not None and not reader_of(stream).is_mapped:
+        for place, (_, leaf) in enumerate(tree.leaves(buckets.stacking().spec)):
+            if None in leaves[place].shape and None not in leaf.shape:
+                # Padded to the bound of a bucket, which differs from batch to batch.
+                signature[place] = tf.TensorSpec((rows, *leaves[place].shape), _tf_dtype(leaf))
     return [*signature, tf.TensorSpec((share,), tf.bool)] if steps.remainder == "pad" else signature
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from cachelayer.errors import (
 )
 from cachelayer.protocols import records_of
 from cachelayer.records.tree import Tree
+from cachelayer.streams.buckets import Buckets
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.order import Ordering
@@ -61,6 +62,7 @@ def batches(
     shard: Any = (0, 1),
     remainder: Literal["drop", "keep", "pad"] | None = None,
     start: int = 0,
+    buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
 ) -> grain.MapDataset[Any]:
     """Return a ``grain.MapDataset`` whose element ``t`` is a whole decoded batch: ``ref.stream(...)[t]``.
 
@@ -77,6 +79,7 @@ def batches(
         shard: (index, count), or Grain's ``ShardOptions``.
         remainder: what to do with a shorter last step of an epoch; see :meth:`cachelayer.DataRef.stream`.
         start: a global position in records, over all epochs and all shards.
+        buckets: a leaf and bounds of its length; see :meth:`cachelayer.DataRef.stream`.
 
     Raises:
         InvalidArgumentError: if an argument is invalid; the message names it and the fix.
@@ -101,6 +104,7 @@ def batches(
             remainder=remainder,
             start=start,
             prefetch=0,
+            buckets=buckets,
         )
     )
 

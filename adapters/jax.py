@@ -16,7 +16,6 @@ from cachelayer.storage.storage import Storage
 from cachelayer.streams.block_plan import Block
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.iterator import END
-from cachelayer.streams.steps import Steps
 from cachelayer.streams.stream import Stream, reader_of
 
 try:
@@ -136,7 +135,7 @@ class GlobalBatches(Generic[T]):
             InvalidArgumentError: names the number of rows that it does not divide.
         """
         rows, over = of_rank(self.sharding, 1), f"{self.sharding.spec} over the mesh {dict(self.sharding.mesh.shape)}"
-        for size in _step_sizes(reader_of(self.stream).options.steps, position):
+        for size in reader_of(self.stream).options.steps.sizes(position):
             try:
                 rows.shard_shape((size,))
             except ValueError:
@@ -231,14 +230,3 @@ class GlobalBatchIterator(Iterator[T]):
             StateError: if there is no state, or it belongs to other records or another order.
         """
         return load_state(directory, self.set_state)
-
-
-def _step_sizes(steps: Steps, position: int) -> set[int]:
-    """Return the numbers of rows that steps from a position on may have."""
-    sizes = {steps.global_batch}
-    if steps.remainder == "keep" and steps.at(position) is not None:
-        epoch_end = position - position % steps.records + steps.records
-        more = steps.end is None or epoch_end < steps.end
-        for left in (epoch_end - position, steps.records if more else 0):
-            sizes.add(left % steps.global_batch or steps.global_batch)
-    return sizes

@@ -180,7 +180,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         )
     if steps.per_epoch() == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")
-    if steps.remainder == "keep" and 0 < steps.records % steps.global_batch < steps.shard_count:
+    if steps.remainder == "keep" and any(size < steps.shard_count for size in steps.short_steps):
         raise InvalidArgumentError(
             "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
             "remainder='drop' or 'pad' to stream()"

@@ -42,6 +42,7 @@ from cachelayer.records.values import Nullable, Ragged, Sparse
 from cachelayer.storage.open import open_reference as open
 from cachelayer.storage.storage import Storage
 from cachelayer.streams.block_order import Blocks
+from cachelayer.streams.buckets import Buckets
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.diff import Diff
@@ -58,6 +59,7 @@ __all__ = [
     "ArraySpec",
     "AudioSpec",
     "Blocks",
+    "Buckets",
     "BuildRevokedError",
     "CacheLayerError",
     "CacheLayerWarning",

@@ -130,6 +130,16 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
 
 
+class BucketedRecords(Protocol):
+    """Records as batches of each bucket have them: padded to its bound."""
+
+    def reads(self, buckets: Sequence[int], /) -> RecordReads[Any]:
+        """Return what reads a batch of each of these buckets at once; elements are those of the first."""
+
+    def stacking(self) -> Stacking:
+        """Return what makes batches of elements."""
+
+
 class HasRecords(Protocol[T_co]):
     """An object of the public API that has records, such as a ref or a view; streams, builds and adapters read them."""
 

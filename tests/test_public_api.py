@@ -22,6 +22,7 @@ PUBLIC = [
     "ArraySpec",
     "AudioSpec",
     "Blocks",
+    "Buckets",
     "BuildRevokedError",
     "CacheLayerError",
     "CacheLayerWarning",

@@ -56,7 +56,12 @@ class Mixture(Generic[T]):
     def stream(self, global_batch_size: None = ..., **options: Unpack[MixtureArguments]) -> Stream[T]: ...
     @overload
     def stream(self, global_batch_size: int | None, **options: Unpack[MixtureArguments]) -> Stream[Any]: ...
-    @takes_stream_options("num_epochs", "remainder")
+    @takes_stream_options(
+        "num_epochs",
+        "remainder",
+        buckets="a mixture has no epochs in which each bucket would end: mix packed() or windows() of the datasets, or "
+        "stream each dataset with buckets of its own",
+    )
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """Return all datasets as an endless sequence: the same for any number of shards, resumable at any position.
 

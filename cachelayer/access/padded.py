@@ -120,6 +120,18 @@ class PaddedBase:
             ),
         )
 
+    @property
+    def spec_of_any_length(self) -> Tree:
+        """The spec of the elements if they were padded to another length in each batch."""
+        return self._changed(
+            self.view.element_spec,
+            lambda padding, _: (
+                ArraySpec(padding.fill.dtype, (None,)),
+                ArraySpec(np.dtype(np.int32)),
+                ArraySpec(np.dtype(np.bool_), (None,)),
+            ),
+        )
+
     def __len__(self) -> int:
         return len(self.view)
 
@@ -160,14 +172,24 @@ class PaddedBase:
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         if names is not None:
             chosen_leaves(self.element_spec, names)
-        found = self._padded(numbers, self.view._base.batch(self.view._selection.take(numbers), self._needed(names)))
+        found = self.padded(numbers, self.view._base.batch(self.view._selection.take(numbers), self._needed(names)))
         return found if names is None else {name: found[name] for name in self.element_spec if name in names}
 
     def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
-        found = self.view._base.batches([self.view._selection.take(numbers) for numbers in batches])
-        return [self._padded(numbers, batch) for numbers, batch in zip(batches, found, strict=True)]
+        found = self.unpadded(batches)
+        return [self.padded(numbers, batch) for numbers, batch in zip(batches, found, strict=True)]
 
-    def _padded(self, numbers: NDArray[np.int64], batch: Any) -> Any:
+    def unpadded(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
+        """Return the batches as the view has them."""
+        return self.view._base.batches([self.view._selection.take(numbers) for numbers in batches])
+
+    def padded(self, numbers: NDArray[np.int64], batch: Any) -> Any:
+        """Return a batch of the view with its leaves padded.
+
+        Args:
+            numbers: the records of the batch.
+            batch: the batch.
+        """
         return self._told(numbers, lambda: self._changed(batch, lambda padding, value: padding.batch(value)))
 
     def _needed(self, names: Sequence[str] | None) -> Sequence[str] | None:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, TypedDict, cast
 
+from cachelayer.access.bucketed import bucketed_stream
 from cachelayer.access.documents import Documents, leaf_names
 from cachelayer.access.fill_values import checked_fill
 from cachelayer.access.packing import LONG, Packing
@@ -19,6 +20,8 @@ from cachelayer.arguments import check_options, integer
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
+from cachelayer.streams.buckets import buckets_of
+from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import check_seed
 
 # Numbers of values and of windows stay far within int64.
@@ -45,6 +48,11 @@ class SequenceViews(View[T], Generic[T]):
     @abstractmethod
     def _length_column(self, leaf: str) -> LengthColumn:
         """Return the lengths of a leaf of the records of this view."""
+
+    def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
+        if options.get("buckets") is None:
+            return super()._stream(global_batch_size, options)
+        return bucketed_stream(self, buckets_of(options["buckets"]), global_batch_size, options)
 
     def windows(
         self,

@@ -73,7 +73,8 @@ class StoredView(SequenceViews[T], Generic[T]):
         return column
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_length_columns"}
+        derived = ("_length_columns", "_bucket_tables")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def fields(self, *names: str) -> FieldsRef[Any]:
         """Return a view of some leaves of the same records: the others are neither decoded nor read.

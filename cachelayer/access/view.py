@@ -225,11 +225,19 @@ class View(ABC, Generic[T]):
             start: the global position to begin at: a number of records, over all epochs and all shards.
             prefetch: the number of batches, or elements, to read ahead in the background. Memory holds these and one
                 more. Several small ones are read at once, up to 4 MB for each of this number. 0 reads nothing ahead.
+            buckets: a leaf and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
+                :class:`cachelayer.Buckets`. The records of each batch have similar lengths: above one bound, and at
+                most the next, to which they are padded, as by :meth:`cachelayer.DataRef.padded`. Each bucket has a
+                shorter last step of its own. Only the starts of steps are valid positions then, and a state holds the
+                batch size.
 
         Raises:
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
+        return self._stream(global_batch_size, options)
+
+    def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
         checked = make_options(len(self), global_batch_size, self._base.record_nbytes, **options)
         return Stream(StepReader(records_of(self), checked))
 

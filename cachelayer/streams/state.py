@@ -11,7 +11,7 @@ import numpy as np
 
 from cachelayer.errors import StateError
 from cachelayer.streams.order import Ordering
-from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.steps import MOST_POSITIONS, Steps
 
 FORMAT = 1
 _LABELS = {
@@ -19,6 +19,8 @@ _LABELS = {
     ("blocks", "records"): "records of a block",
     ("blocks", "window"): "window of blocks",
     ("blocks", "lanes"): "lanes of blocks",
+    ("buckets", "leaves"): "leaves of buckets",
+    ("buckets", "bounds"): "bounds of buckets",
 }
 
 
@@ -29,10 +31,12 @@ class StreamIdentity:
     Args:
         digest: identity of the records.
         order: their order.
+        steps: the steps that begin at positions; None if one can begin at each.
     """
 
     digest: str
     order: Ordering
+    steps: Steps | None = None
 
     def state(self, position: int) -> dict[str, Any]:
         """Return the state of a sampler whose next step begins at a position."""
@@ -66,6 +70,9 @@ class StreamIdentity:
         position = _whole(state["position"], 0, "position")
         if position > MOST_POSITIONS:
             raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
+        refusal = None if self.steps is None else self.steps.refusal(position)
+        if refusal is not None:
+            raise StateError(f"the state cannot be continued: {refusal}")
         return position
 
 

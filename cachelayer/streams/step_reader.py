@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import RandomAccess, RecordReads, Stacking
+from cachelayer.protocols import BucketedRecords, RandomAccess, RecordReads, Stacking
 from cachelayer.streams.block_feed import joined
 from cachelayer.streams.block_plan import Reading
 from cachelayer.streams.maps import ElementMap, called
@@ -38,6 +38,7 @@ class StepReader:
         batch_maps: functions of batches.
         rows: given the size of a global batch, returns the rows to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
+        buckets: the records as batches of each bucket have them; None if there are no buckets.
     """
 
     records: RandomAccess[Any]
@@ -46,15 +47,20 @@ class StepReader:
     batch_maps: tuple[Callable[[Any], Any], ...] = ()
     rows: Callable[[int], Indices] | None = None
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+    buckets: BucketedRecords | None = None
 
     @cached_property
     def _stacking(self) -> Stacking:
-        return self.records.stacking()
+        return self.records.stacking() if self.buckets is None else self.buckets.stacking()
+
+    def _reads_of(self, steps: Sequence[Step]) -> RecordReads[Any]:
+        """Return the records as the batches of some steps have them."""
+        return self.records if self.buckets is None else self.buckets.reads(list(map(self.options.steps.bucket, steps)))
 
     @property
     def identity(self) -> StreamIdentity:
         """The records and the order that positions of the stream refer to."""
-        return StreamIdentity(self.records.digest, self.options.order)
+        return StreamIdentity(self.records.digest, self.options.order, self.options.steps)
 
     @property
     def is_mapped(self) -> bool:
@@ -129,7 +135,9 @@ class StepReader:
 
     def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
-        read, failure = _tried(lambda: self._read_at_once(steps, reading)) if len(steps) > 1 else (None, None)
+        # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
+        together = len(steps) > 1 and not (self.maps and self.buckets is not None)
+        read, failure = _tried(lambda: self._read_at_once(steps, reading)) if together else (None, None)
         try:
             if read is not None:
                 for step, batch in zip(steps, read, strict=True):
@@ -161,7 +169,7 @@ class StepReader:
     def _source(self, steps: Sequence[Step], numbers: Indices, reading: Reading) -> RecordReads[Any]:
         """Return what reads the records of some steps."""
         if reading.blocks is None:
-            return self.records
+            return self._reads_of(steps)
         return joined([reading.blocks[step.begin] for step in steps]).reads(numbers, reading)
 
     def _positions(self, step: Step) -> Indices:
@@ -224,7 +232,7 @@ class StepReader:
         # An empty batch takes its structure from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
         number = self.options.order(epoch, place, place + 1)
-        one, collate = self._collated(number, np.array([step.begin]), reading, self.records)
+        one, collate = self._collated(number, np.array([step.begin]), reading, self._reads_of([step]))
         return collate(one, 0)
 
     def _mapped(

@@ -61,6 +61,30 @@ class Steps:
         """The position after the last epoch."""
         return None if self.num_epochs is None else self.num_epochs * self.records
 
+    @property
+    def short_steps(self) -> tuple[int, ...]:
+        """The numbers of records of the steps of a whole epoch that have fewer than others."""
+        left = self.records % self.global_batch
+        return (left,) if left else ()
+
+    def refusal(self, position: int) -> str | None:  # noqa: ARG002
+        """Return why no step can begin at a position; None if one can."""
+        return None
+
+    def bucket(self, step: Step) -> int:  # noqa: ARG002
+        """Return the bucket that the records of a step come from: 0 if there are none."""
+        return 0
+
+    def sizes(self, position: int) -> set[int]:
+        """Return the numbers of records that steps from a position on may have."""
+        found = {self.global_batch}
+        if self.remainder == "keep" and self.at(position) is not None:
+            epoch_end = position - position % self.records + self.records
+            more = self.end is None or epoch_end < self.end
+            for left in (epoch_end - position, self.records if more else 0):
+                found.add(left % self.global_batch or self.global_batch)
+        return found
+
     def next_start(self, position: int) -> int:
         """Return where the next step from a position begins: at the next epoch if the tail of this one is dropped."""
         if self.remainder != "drop" or self.records == 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
@@ -12,9 +12,12 @@ from typing import Any, Literal, TypedDict, TypeVar, cast
 import numpy as np
 
 from cachelayer.arguments import boolean, check_options, integer
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
 from cachelayer.streams.block_grid import power_of_two
 from cachelayer.streams.block_order import BlockOrder, Blocks, grid_of
+from cachelayer.streams.bucket_order import BucketOrder, BucketSteps
+from cachelayer.streams.bucket_plan import BucketPlan
+from cachelayer.streams.buckets import Buckets, BucketTable
 from cachelayer.streams.order import Order, Ordering
 from cachelayer.streams.steps import MOST_POSITIONS, REMAINDERS, Remainder, Steps
 from cachelayer.user_warnings import warn
@@ -38,6 +41,7 @@ class StreamArguments(MixtureArguments, total=False):
     """The keyword arguments of a stream that is not a mixture, except ``remainder``, which decides its type."""
 
     num_epochs: int | None
+    buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def make_options(
     records: int,
     global_batch_size: int | None = None,
     record_nbytes: int = 1,
+    table: BucketTable | None = None,
     *,
     shuffle: bool | Literal["blocks"] | Blocks = False,
     seed: int | None = None,
@@ -65,14 +70,21 @@ def make_options(
     remainder: Literal["drop", "keep", "pad"] | None = None,
     start: int = 0,
     prefetch: int = 2,
+    buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
 ) -> StreamOptions:
     """Return the checked options of a stream over ``records`` records of about ``record_nbytes`` bytes.
+
+    The ``table`` has the records of the buckets that are asked for.
 
     This signature is the only list of stream options: methods copy it with :func:`takes_stream_options`.
 
     Raises:
         InvalidArgumentError, InvalidTypeError: if an argument is invalid; it names the argument and what it may be.
     """
+    if buckets is not None and table is None:
+        raise InvalidArgumentError(
+            f"buckets {buckets!r}: only stored records know their lengths: cache() them first, or pad them with map()"
+        )
     shard_index, shard_count = _shard(shard)
     blocks, reshuffle = blocks_of(shuffle), boolean("reshuffle", reshuffle)
     if remainder is None and getattr(shard, "drop_remainder", False) is True:
@@ -95,8 +107,9 @@ def make_options(
     order = _order(records, record_nbytes, shuffle if blocks is None else blocks, seed, reshuffle=reshuffle)
     warn_of_few_lanes(shard_count, [order])
     rule = _remainder(remainder, batched=global_batch_size is not None)
-    _check_endless(epochs, records, batch, skips=rule == "drop" or global_batch_size is None)
-    return StreamOptions(
+    largest = records if table is None else max(table.sizes)
+    _check_endless(epochs, largest, batch, skips=rule == "drop" or global_batch_size is None)
+    options = StreamOptions(
         batched=global_batch_size is not None,
         steps=Steps(records, batch, shard_count, rule, epochs),
         order=order,
@@ -104,21 +117,49 @@ def make_options(
         start=position,
         prefetch=integer("prefetch", prefetch, 0),
     )
+    return options if table is None else _in_buckets(options, table)
 
 
-def takes_stream_options(*fixed: str) -> Callable[[M], M]:
+def _in_buckets(options: StreamOptions, table: BucketTable) -> StreamOptions:
+    """Return the options of a stream whose batches come each from one bucket.
+
+    Raises:
+        InvalidArgumentError: if the stream is one that has no buckets, or no step begins at its start.
+    """
+    order, steps = options.order, options.steps
+    if isinstance(order, BlockOrder):
+        raise InvalidArgumentError(
+            "buckets and shuffle in blocks: blocks hold records of all lengths, so pass shuffle=True, or leave buckets "
+            "out"
+        )
+    plan = BucketPlan(table.sizes, steps.global_batch, order.seed if order.shuffle else None, order.reshuffle)
+    stepping = BucketSteps(
+        steps.records, steps.global_batch, steps.shard_count, steps.remainder, steps.num_epochs, plan=plan
+    )
+    refusal = stepping.refusal(options.start)
+    if refusal is not None:
+        raise InvalidArgumentError(f"start {options.start}: {refusal}")
+    ordering = BucketOrder(order.records, order.shuffle, order.seed, order.reshuffle, plan=plan, table=table)
+    return replace(options, steps=stepping, order=ordering)
+
+
+def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
     """Give a method the keywords and defaults of :func:`make_options`, in ``help()`` and when it is called.
 
     Args:
         fixed: the options that the method decides itself.
+        refused: the options that it does not have, and why.
     """
     listed = signature(make_options).parameters.values()
-    keywords = [each for each in listed if each.kind is each.KEYWORD_ONLY and each.name not in fixed]
+    keywords = [each for each in listed if each.kind is each.KEYWORD_ONLY and each.name not in {*fixed, *refused}]
     names = [each.name for each in keywords]
 
     def decorate(method: M) -> M:
         @wraps(method)
         def checked(self: Any, global_batch_size: int | None = None, **arguments: Any) -> Any:
+            for name, reason in refused.items():
+                if name in arguments:
+                    raise UnknownOptionError(f"there is no option {name!r} here: {reason}")
             check_options(arguments, names)
             return method(self, global_batch_size, **arguments)
 

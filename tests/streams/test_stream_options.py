@@ -180,6 +180,7 @@ DESIGNED = {
     "remainder": None,
     "start": 0,
     "prefetch": 2,
+    "buckets": None,
 }
 
 
@@ -194,7 +195,7 @@ def test_help_shows_what_a_stream_may_be_asked_for_with_the_defaults() -> None:
     assert list(parameters) == ["self", "global_batch_size", *DESIGNED]
     assert parameters["global_batch_size"].default is None
     assert keywords(cachelayer.DataRef.stream) == keywords(make_options) == DESIGNED
-    mixture = {name: value for name, value in DESIGNED.items() if name not in ("num_epochs", "remainder")}
+    mixture = {name: value for name, value in DESIGNED.items() if name not in ("num_epochs", "remainder", "buckets")}
     assert keywords(cachelayer.Mixture.stream) == mixture
     shown = pydoc.plain(pydoc.render_doc(cachelayer.DataRef.stream))
     assert """shuffle: "bool | Literal['blocks'] | Blocks" = False""" in shown

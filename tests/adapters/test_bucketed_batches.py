@@ -1,0 +1,140 @@
+"""Batches from buckets in the frameworks: they are those of the stream, and so is the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import ArraySpec, StateError
+
+BUCKETS = ("tokens", [8, 16, 32])
+OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 1, "remainder": "drop"}
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    rng = np.random.default_rng(0)
+    docs = [{"tokens": rng.integers(1, 99, rng.integers(0, 33)).astype(np.int32)} for _ in range(120)]
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
+    return storage.cache(docs, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))}, shard_bytes=2000)
+
+
+@pytest.fixture
+def stream(ref: Any) -> Any:
+    return ref.stream(8, buckets=BUCKETS, **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def expected(ref: Any) -> list[Any]:
+    found = list(ref.stream(8, buckets=BUCKETS, **OPTIONS))
+    assert {batch["tokens"].shape for batch in found} == {(8, 8), (8, 16), (8, 32)}
+    return found
+
+
+def same(found: Any, expected: Any) -> None:
+    assert len(found) == len(expected) > 1
+    for batch, wanted in zip(found, expected, strict=True):
+        assert batch.keys() == wanted.keys()
+        for key, values in wanted.items():
+            assert np.array_equal(np.asarray(batch[key]), values)
+
+
+@pytest.mark.needs("grain")
+@pytest.mark.filterwarnings("ignore:this stream is iterated over again")
+def test_grain_reads_them_at_random_and_in_order(ref: Any, stream: Any, expected: list[Any]) -> None:
+    from cachelayer.adapters.grain import batches, iter_dataset
+
+    dataset = batches(ref, 8, buckets=BUCKETS, **OPTIONS)
+    same(list(dataset), expected)
+    same([dataset[len(expected)], dataset[0]], [next(stream.epoch(1)), expected[0]])
+    iterated = iter_dataset(stream)
+    same(list(iterated), expected)
+    iterator = iter(iterated)
+    next(iterator)
+    state = iterator.get_state()
+    again = iter(iterated)
+    again.set_state(state)
+    same(list(again), expected[1:])
+    with pytest.raises(StateError, match="global_batch_size is 4 here and 8 in the state"):
+        iter(iter_dataset(ref.stream(4, buckets=BUCKETS, **OPTIONS))).set_state(state)
+    with pytest.raises(StateError, match="position 3 lies within a step"):
+        again.set_state({**state, "position": 3})
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torch_loads_them(ref: Any, stream: Any, expected: list[Any], workers: int) -> None:
+    from cachelayer.adapters.torch import loader
+
+    loading = loader(stream, num_workers=workers, multiprocessing_context="fork" if workers else None)
+    iterator = iter(loading)
+    first = next(iterator)
+    state = loading.state_dict()
+    again = loader(ref.stream(8, buckets=BUCKETS, **OPTIONS))
+    again.load_state_dict(state)
+    same([first, *again], expected)
+    same([first, *iterator], expected)
+    with pytest.raises(StateError, match="position 3 lies within a step"):
+        again.load_state_dict({**state, "position": 3})
+
+
+@pytest.mark.needs("jax")
+def test_jax_gets_global_batches(ref: Any, stream: Any, expected: list[Any]) -> None:
+    import jax
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    from cachelayer.adapters.jax import global_batches
+
+    sharding = NamedSharding(jax.make_mesh((1,), ("data",)), P("data"))
+    found = list(global_batches(stream, sharding))
+    assert all(isinstance(leaf, jax.Array) for batch in found for leaf in batch.values())
+    same(found, expected)
+    iterator = iter(global_batches(stream, sharding))
+    next(iterator)
+    again = iter(global_batches(ref.stream(8, buckets=BUCKETS, **OPTIONS), sharding))
+    again.set_state(iterator.get_state())
+    same(list(again), expected[1:])
+    short = ref.stream(50, buckets=BUCKETS, shuffle=True, seed=1)
+    same(list(global_batches(short, sharding)), list(short))
+
+
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_gets_tensors_of_the_length_of_the_bucket(ref: Any, stream: Any, expected: list[Any]) -> None:
+    import tensorflow as tf
+
+    from cachelayer.adapters.tensorflow import to_tf
+
+    dataset = to_tf(stream, positions=True)
+    spec, _ = dataset.element_spec
+    assert spec["tokens"] == tf.TensorSpec((8, None), tf.int32)
+    assert spec["tokens_mask"] == tf.TensorSpec((8, None), tf.bool)
+    assert len(dataset) == len(expected)
+    items = list(dataset)
+    same([{key: value.numpy() for key, value in batch.items()} for batch, _ in items], expected)
+    rest = ref.stream(8, buckets=BUCKETS, **OPTIONS, start=int(items[1][1]))
+    same(list(rest), expected[2:])
+    kept = to_tf(ref.stream(8, buckets=BUCKETS))
+    assert kept.element_spec["tokens"].shape.as_list() == [None, None]
+    assert sum(len(batch["tokens"]) for batch in kept) == 120
+
+
+@pytest.mark.needs("keras", "jax")
+def test_keras_gets_them_epoch_by_epoch(ref: Any) -> None:
+    from cachelayer.adapters.keras import to_keras
+
+    stream = ref.stream(8, buckets=BUCKETS, **OPTIONS).map_batches(
+        lambda batch: (batch["tokens"], batch["tokens_length"])
+    )
+    dataset = to_keras(stream)
+    for epoch in range(2):
+        dataset.on_epoch_begin()
+        batches = list(stream.epoch(epoch))
+        assert len(dataset) == len(batches)
+        for number, (tokens, lengths) in enumerate(batches):
+            found = dataset[number]
+            assert np.array_equal(found[0], tokens)
+            assert np.array_equal(found[1], lengths)

@@ -1,0 +1,316 @@
+"""Batches from buckets: each record once an epoch, the steps that the page specifies, and any of them at once."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pages import run_page
+from repository import ROOT
+
+from cachelayer import Blocks, Buckets, InvalidArgumentError, InvalidTypeError, StateError
+from cachelayer.streams.bucket_plan import interleaved
+from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.stream_options import StreamOptions, make_options
+
+DOCS = ROOT / "docs" / "order.md"
+WORDS = st.integers(0, 2**64 - 1)
+
+# (records of each bucket, G, seed, epoch): the first four steps, each as its bucket and its first four records.
+GOLDEN = {
+    ((5, 0), 2, 0, 0): "0: 2; 0: 0, 1; 0: 3, 4",
+    ((10, 7, 3), 4, None, 0): "0: 0, 1, 2, 3; 1: 10, 11, 12, 13; 0: 4, 5, 6, 7; 0: 8, 9",
+    ((10, 7, 3), 4, 0, 0): "0: 2, 8; 0: 5, 7, 0, 1; 1: 10, 14, 16; 0: 3, 9, 6, 4",
+    ((10, 7, 3), 4, 0, 1): "0: 0, 6, 1, 9; 1: 16, 13, 12, 10; 1: 15, 11, 14; 0: 7, 4",
+    ((100, 0, 250, 31), 8, 42, 7): (
+        "0: 82, 24, 95, 25; 0: 80, 54, 86, 1; 2: 216, 313, 300, 105; 2: 123, 305, 242, 323"
+    ),
+    ((3, 2, 1), 8, 1, 0): "1: 4, 3; 2: 5; 0: 0, 2, 1",
+    ((65536, 1000000, 12345), 32, 18446744073709551615, 3): (
+        "1: 191375, 703694, 744061, 647345; 1: 255196, 927779, 674503, 660517; "
+        "0: 53383, 27421, 48848, 5895; 1: 442057, 516938, 115154, 1030992"
+    ),
+    ((700000000, 250000000, 50000000), 256, 7, 5): (
+        "1: 912676410, 743334829, 866001900, 743754025; 1: 858612452, 785263392, 803357062, 745590032; "
+        "1: 797127442, 865102776, 796494241, 844101673; 0: 184533690, 412254691, 8137539, 622239359"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A table of lists."""
+
+    buckets: Buckets
+    records: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(map(len, self.records))
+
+    def take(self, bucket: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array(self.records[bucket], np.int64)[ranks]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A table of buckets whose records are numbered one bucket after another."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def buckets(self) -> Buckets:
+        return Buckets("tokens", range(1, len(self.sizes) + 1))
+
+    def take(self, bucket: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return ranks + sum(self.sizes[:bucket])
+
+
+@st.composite
+def tables(draw: st.DrawFn, least: int = 0) -> Listed:
+    """Any buckets of few records, some of them empty."""
+    buckets = draw(st.integers(1, 5))
+    chosen = draw(st.lists(st.integers(0, buckets - 1), min_size=least, max_size=60))
+    records = tuple(tuple(np.flatnonzero(np.array(chosen) == bucket).tolist()) for bucket in range(buckets))
+    return Listed(Buckets("tokens", range(1, buckets + 1)), records)
+
+
+def options_of(table: Any, batch: int, seed: int | None = None, **options: Any) -> StreamOptions:
+    options = {"shuffle": seed is not None, "seed": seed} | options
+    return make_options(sum(table.sizes), batch, 1, table, **options)
+
+
+def steps_of(options: StreamOptions) -> list[tuple[int, list[int]]]:
+    """The bucket and the records of every step, one after another."""
+    found, position, records = [], options.start, max(1, options.steps.records)
+    while (step := options.steps.at(position)) is not None:
+        epoch, place = divmod(step.begin, records)
+        numbers = options.order(epoch, place, place + step.end - step.begin).tolist()
+        found.append((options.steps.bucket(step), numbers))
+        position = options.steps.after(step)
+    return found
+
+
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Any]:
+    return run_page("order.md")
+
+
+@given(tables(), st.integers(1, 9), st.none() | WORDS, st.integers(0, 3), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_steps_are_those_that_the_page_specifies(
+    documented: dict[str, Any], table: Listed, batch: int, seed: int | None, epochs: int, reshuffle: bool
+) -> None:
+    options = options_of(table, batch, seed, num_epochs=epochs, reshuffle=reshuffle)
+    expected = [
+        step
+        for epoch in range(epochs)
+        for step in documented["steps_of_buckets"](table.records, batch, seed, epoch if reshuffle else 0)
+    ]
+    assert steps_of(options) == [(bucket, list(records)) for bucket, records in expected]
+
+
+@given(tables(), st.integers(1, 9), st.none() | WORDS, st.sampled_from(["keep", "drop", "pad"]))
+@settings(deadline=None, max_examples=40)
+def test_each_record_comes_once_in_an_epoch_and_each_batch_from_one_bucket(
+    table: Listed, batch: int, seed: int | None, remainder: str
+) -> None:
+    steps = steps_of(options_of(table, batch, seed, remainder=remainder))
+    assert all(set(numbers) <= set(table.records[bucket]) for bucket, numbers in steps)
+    seen = sorted(number for _, numbers in steps for number in numbers)
+    if remainder == "drop":
+        assert all(len(numbers) == batch for _, numbers in steps)
+        assert len(steps) == sum(size // batch for size in table.sizes)
+        assert len(set(seen)) == len(seen)
+    else:
+        assert seen == list(range(sum(table.sizes)))
+        assert sum(len(numbers) < batch for _, numbers in steps) == sum(size % batch > 0 for size in table.sizes)
+
+
+@given(tables(1), st.integers(1, 9), st.none() | WORDS, st.sampled_from(["keep", "drop", "pad"]), st.data())
+@settings(deadline=None, max_examples=40)
+def test_any_step_is_found_at_once_and_any_start_of_a_step_continues_there(
+    table: Listed, batch: int, seed: int | None, remainder: str, data: st.DataObject
+) -> None:
+    options = options_of(table, batch, seed, remainder=remainder, num_epochs=3)
+    steps, position, begins = options.steps, 0, []
+    while (step := steps.at(position)) is not None:
+        begins.append(step)
+        position = steps.after(step)
+    assert [steps.nth(0, number) for number in range(len(begins) + 1)] == [*begins, None]
+    assert steps.count(0) == len(begins) == 3 * steps.per_epoch()
+    if not begins:
+        return
+    number = data.draw(st.integers(0, len(begins) - 1))
+    start = begins[number].begin
+    assert steps.count(start) == len(begins) - number
+    assert [steps.nth(start, more) for more in range(len(begins) - number)] == begins[number:]
+    assert steps_of(replace(options, start=start)) == steps_of(options)[number:]
+
+
+@given(tables(1), st.integers(1, 9), st.none() | WORDS)
+@settings(deadline=None, max_examples=40)
+def test_only_starts_of_steps_are_valid_positions(table: Listed, batch: int, seed: int | None) -> None:
+    options = options_of(table, batch, seed, num_epochs=2)
+    starts: set[int] = set()
+    position = 0
+    while (step := options.steps.at(position)) is not None:
+        starts.add(step.begin)
+        position = options.steps.after(step)
+    starts.add(position)
+    identity = StreamIdentity("0", options.order, options.steps)
+    for position in range(2 * sum(table.sizes) + 1):
+        state = identity.state(position)
+        if position in starts:
+            assert identity.position(state) == position
+            continue
+        before, after = max(s for s in starts if s < position), min(s for s in starts if s > position)
+        named = f"position {position} lies within a step.* the nearest are {before} and {after}$"
+        with pytest.raises(StateError, match=named):
+            identity.position(state)
+        with pytest.raises(InvalidArgumentError, match=named):
+            options_of(table, batch, seed, num_epochs=2, start=position)
+
+
+def test_a_state_of_another_batch_size_or_other_buckets_is_refused_by_name() -> None:
+    table = Numbered((10, 5))
+    state = StreamIdentity("0", options_of(table, 4, 1).order).state(8)
+    assert state["order"]["buckets"] == {"leaves": ["tokens"], "bounds": [1, 2], "global_batch_size": 4}
+
+    def refused(options: StreamOptions, named: str) -> None:
+        with pytest.raises(StateError, match=named):
+            StreamIdentity("0", options.order, options.steps).position(state)
+
+    refused(options_of(table, 8, 1), "global_batch_size is 8 here and 4 in the state")
+    refused(options_of(Numbered((10, 4, 1)), 4, 1), r"bounds of buckets is \[1, 2, 3\] here and \[1, 2\] in the state")
+    other = Listed(Buckets("labels", [1, 2]), (tuple(range(10)), tuple(range(10, 15))))
+    refused(options_of(other, 4, 1), r"leaves of buckets is \['labels'\] here")
+    refused(make_options(15, 4, shuffle=True, seed=1), "order version is 1 here and 3 in the state")
+
+
+def test_records_and_steps_of_two_epochs_differ() -> None:
+    options = options_of(Numbered((64, 64, 64)), 4, 3, num_epochs=2)
+    steps = steps_of(options)
+    first, second = steps[:48], steps[48:]
+    assert [bucket for bucket, _ in first] != [bucket for bucket, _ in second]
+    assert {frozenset(numbers) for _, numbers in first}.isdisjoint({frozenset(numbers) for _, numbers in second})
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=5))
+@settings(deadline=None, max_examples=40)
+def test_without_shuffle_buckets_are_interleaved_evenly(counts: list[int]) -> None:
+    total = sum(counts)
+    steps = np.array([interleaved(counts, index) for index in range(total)], np.int64).reshape(-1, 2)
+    buckets, turns = steps.T
+    for bucket, count in enumerate(counts):
+        mine = np.flatnonzero(buckets == bucket)
+        assert turns[mine].tolist() == list(range(count))
+        # The turns of a bucket are nowhere further from even than the buckets before it allow.
+        assert np.all(
+            np.abs(mine - (2 * np.arange(count) + 1) * total / (2 * max(1, count))) <= total / max(1, count) + bucket
+        )
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_the_order_of_buckets_never_changes(case: tuple[tuple[int, ...], int, int | None, int]) -> None:
+    sizes, batch, seed, epoch = case
+    options = options_of(Numbered(sizes), batch, seed, num_epochs=epoch + 1)
+    first = epoch * sum(sizes)
+    found = []
+    for step in (options.steps.nth(first, number) for number in range(4)):
+        if step is not None:
+            place = step.begin - first
+            records = options.order(epoch, place, place + min(4, step.end - step.begin)).tolist()
+            found.append(f"{options.steps.bucket(step)}: {', '.join(map(str, records))}")
+    assert "; ".join(found) == GOLDEN[case]
+
+
+def test_the_documented_vectors_of_buckets_are_the_pinned_ones() -> None:
+    section = DOCS.read_text().split("## Batches from buckets")[1]
+    rows = re.findall(r"^\| ([\d, ]+) \| (\d+) \| (\d+|None) \| (\d+) \| (.+) \|$", section, re.M)
+    shown = {
+        (tuple(map(int, sizes.split(","))), int(batch), None if seed == "None" else int(seed), int(epoch)): steps
+        for sizes, batch, seed, epoch, steps in rows
+    }
+    assert shown == GOLDEN
+
+
+def test_large_buckets_give_the_records_of_the_page(documented: dict[str, Any]) -> None:
+    # Above 65,536 records the order is walked.
+    sizes, batch, seed, epoch = (100_003, 70_000), 1000, 9, 2
+    options = options_of(Numbered(sizes), batch, seed, num_epochs=3)
+    keys = documented["keys_of"](seed, epoch)
+    short = documented["record_at"](172, keys[3], 0, 0)
+    step = options.steps.nth(epoch * sum(sizes), short)
+    assert step is not None
+    assert options.steps.bucket(step) == 0
+    assert step.end - step.begin == 3
+    place = step.begin % sum(sizes)
+    expected = [documented["record_at"](100_003, keys[5], 0, 100_000 + offset) for offset in range(3)]
+    assert options.order(epoch, place, place + 3).tolist() == expected
+    scattered = np.array([place + 2, place, place + 1])
+    each = [options.order(epoch, each, each + 1)[0] for each in scattered.tolist()]
+    assert options.order.at(epoch, scattered).tolist() == each
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (("tokens", []), "0 bounds of buckets: pass 1 to 32"),
+        (("tokens", range(1, 40)), "39 bounds of buckets: pass 1 to 32"),
+        (("tokens", [128, 64]), r"64 does not exceed 128, .* pass \[64, 128\]"),
+        (("tokens", [64, 64]), r"64 does not exceed 64, .* pass \[64\]"),
+        (("tokens", [0, 4]), "a bound of buckets 0: it must be at least 1"),
+        (("tokens", [4, 2**31]), "bound 2147483648 of buckets: it must be at most"),
+        ((("tokens", "tokens"), [4]), "name each leaf once"),
+    ],
+)
+def test_invalid_buckets_are_refused(argument: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Buckets(*argument)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [("tokens", 128), ("tokens", "128"), ("tokens", [1.5]), ("tokens", [True]), (5, [4]), ((), [4]), (["a", 1], [4])],
+)
+def test_buckets_of_other_types_are_refused(argument: Any) -> None:
+    with pytest.raises(InvalidTypeError):
+        Buckets(*argument)
+
+
+def test_other_long_records_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="long 'drop': pass 'refuse' or 'truncate'"):
+        Buckets("tokens", [4], long="drop")  # type: ignore[arg-type]
+
+
+def test_buckets_and_blocks_are_refused_together() -> None:
+    for shuffle in ("blocks", Blocks(records=2)):
+        with pytest.raises(InvalidArgumentError, match="buckets and shuffle in blocks"):
+            options_of(Numbered((10, 5)), 4, 1, shuffle=shuffle)
+
+
+def test_an_endless_stream_without_a_whole_step_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="num_epochs=None"):
+        options_of(Numbered((3, 3, 3)), 4, 1, remainder="drop", num_epochs=None)
+    assert options_of(Numbered((3, 3, 3)), 4, 1, num_epochs=None).steps.count(0) is None
+    assert options_of(Numbered((3, 3, 3)), 4, 1, remainder="drop").steps.count(0) == 0
+
+
+def test_buckets_without_records_have_no_steps() -> None:
+    assert steps_of(options_of(Numbered((0, 0)), 4, 1)) == []
+    assert [bucket for bucket, _ in steps_of(options_of(Numbered((0, 4, 0, 3)), 2))] == [1, 3, 1, 3]
+
+
+def test_the_arguments_survive_pickling() -> None:
+    buckets = Buckets(["source", "target"], [4, 8], value=7, long="truncate")
+    assert pickle.loads(pickle.dumps(buckets)) == buckets
+    assert buckets.names == ("source", "target")
+    assert buckets.lengths == (4, 8)
