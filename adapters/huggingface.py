@@ -269,7 +269,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
         written = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             with pa.OSFile(str(written), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-                size = min(ROWS_AT_ONCE, batch_records(records.record_nbytes))
+                size = min(ROWS_AT_ONCE, batch_records(records.read_nbytes))
                 for start in range(0, len(records), size):
                     rows = np.arange(start, min(start + size, len(records)))
                     writer.write_table(stored_table(features, records.read(rows), len(rows)))

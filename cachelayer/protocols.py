@@ -100,7 +100,11 @@ class RandomAccess(RecordReads[T_co], Protocol[T_co]):
 
     @property
     def record_nbytes(self) -> int:
-        """Approximate bytes of a record."""
+        """Approximate bytes of a stored record: the default sizes of a shuffle in blocks follow from it."""
+
+    @property
+    def read_nbytes(self) -> int:
+        """Approximate bytes that are read of a record, which depends on where it lies too."""
 
     @property
     def records_per_read(self) -> int:

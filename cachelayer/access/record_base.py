@@ -53,7 +53,7 @@ class RecordBase(ABC):
     @property
     @abstractmethod
     def record_nbytes(self) -> int:
-        """Approximate bytes of a record."""
+        """Approximate bytes of a stored record; see :attr:`cachelayer.access.view.ViewBase.record_nbytes`."""
 
     @property
     @abstractmethod

@@ -167,6 +167,11 @@ class FieldsBase(RecordBase):
 
     @property
     def record_nbytes(self) -> int:
+        return self.base.record_nbytes
+
+    @property
+    def read_nbytes(self) -> int:
+        """Approximate bytes that are read of a record."""
         # If records are read whole, these bytes take memory too, whatever is decoded of them.
         nbytes, static = self.base.record_nbytes, self._static_nbytes
         return nbytes if static is None or not self.reads_in_part else min(nbytes, static)
@@ -213,6 +218,10 @@ class FieldsRef(StoredView[T], Generic[T]):
 
     def _with_selection(self, selection: Selection) -> Self:
         return type(self)(self._base, selection)
+
+    @property
+    def _read_nbytes(self) -> int:
+        return self._base.read_nbytes
 
     def _stored(self) -> FieldsRef[Any]:
         return FieldsRef(self._base.stored(), self._selection)

@@ -40,7 +40,11 @@ class ViewBase(Protocol):
 
     @property
     def record_nbytes(self) -> int:
-        """Approximate bytes of a record."""
+        """Approximate bytes of a stored record.
+
+        The default sizes of a shuffle in blocks follow from it, so it depends on what is stored alone: not on where it
+        lies, nor on how much of it is read.
+        """
 
     @property
     def records_per_read(self) -> int:
@@ -87,6 +91,11 @@ class View(ABC, Generic[T]):
     def _declared_spec(self) -> Tree | None:
         """The element spec that all records are known to have; None if it is only inferred from the first record."""
         return self.element_spec
+
+    @property
+    def _read_nbytes(self) -> int:
+        """Approximate bytes that are read of a record."""
+        return self._base.record_nbytes
 
     def _stored(self) -> View[Any] | None:
         """Return the records as they are stored, images and audio as file bytes; None if they are not stored."""
@@ -273,6 +282,10 @@ class ViewRecords:
     @property
     def record_nbytes(self) -> int:
         return self.view._base.record_nbytes
+
+    @property
+    def read_nbytes(self) -> int:
+        return self.view._read_nbytes
 
     @property
     def records_per_read(self) -> int:

@@ -30,7 +30,7 @@ class RecordsSource(SequenceSource):
         super().__init__(records, 0, records_of(records).element_spec)
 
     def elements(self) -> Iterator[Any]:
-        size = batch_records(records_of(self._items).record_nbytes)
+        size = batch_records(records_of(self._items).read_nbytes)
         for start in range(self._first, self._count, size):
             yield from self._items.__getitems__(np.arange(start, min(start + size, self._count)))
 

@@ -103,7 +103,7 @@ def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | No
     chosen, numbers = _chosen(ref, records)
     leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(chosen.element_spec)]
     sizes = _LengthSummary("bytes")
-    batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(chosen).record_nbytes)))
+    batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(chosen).read_nbytes)))
     name = f"{ref.dataset_id}@{ref.dataset_version}"
     start = 0
     with Progress(f"stats {name}", len(chosen), progress) as shown:

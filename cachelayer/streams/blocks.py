@@ -31,7 +31,7 @@ def prefetcher(reader: StepReader) -> Prefetcher[Any]:
     options, records = reader.options, reader.records
     share = max(1, reader.share) if options.batched else 1
     together = min(records.records_per_read, _MAPPED_RECORDS if reader.maps else records.records_per_read)
-    most = -(-max(1, min(together, BLOCK_NBYTES // max(1, records.record_nbytes))) // share)
+    most = -(-max(1, min(together, BLOCK_NBYTES // max(1, records.read_nbytes))) // share)
     threads = max((function.threads for function in reader.maps), default=1)
     least = 1 if options.prefetch == 0 else -(-max(1, threads) // share)
     known = records.reading_cost == "stored" and not reader.is_mapped

@@ -203,11 +203,26 @@ def test_streams_know_what_a_read_of_fields_takes(tmp_path: Path, compression: s
     rows = [{"blob": np.zeros(50_000, np.uint8), "label": number, "text": "x" * number} for number in range(9)]
     storage = Storage(tmp_path, verify=verify)
     ref: Any = storage.submit(rows, "d", "v1", compression=compression)
-    whole = ref.__records__().record_nbytes
+    whole = ref.__records__().read_nbytes
     in_part = compression is None and verify == "open"
-    assert ref.fields("label").__records__().record_nbytes == (8 if in_part else whole)
-    assert cachelayer.concat([ref, ref]).fields("label").__records__().record_nbytes == (8 if in_part else whole)
-    assert ref.fields("text").__records__().record_nbytes == whole
+    assert ref.fields("label").__records__().read_nbytes == (8 if in_part else whole)
+    assert cachelayer.concat([ref, ref]).fields("label").__records__().read_nbytes == (8 if in_part else whole)
+    assert ref.fields("text").__records__().read_nbytes == whole
+
+
+def test_blocks_of_fields_depend_on_what_is_stored_and_not_on_how_it_is_read(tmp_path: Path) -> None:
+    rows = [{"blob": np.zeros(50_000, np.uint8), "label": number} for number in range(90)]
+    Storage(tmp_path).submit(rows, "d", "v1")
+    Storage(tmp_path).copy("d@v1", to=(far := Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)))
+    refs = [Storage(tmp_path).fetch("d@v1"), Storage(tmp_path, verify="always").fetch("d@v1"), far.fetch("d@v1")]
+    for changed in (lambda ref: ref, lambda ref: cachelayer.concat([ref, ref[:9]])):
+        streams = [changed(ref).fields("label").stream(8, shuffle="blocks", seed=1) for ref in refs]
+        whole = iter(changed(refs[0]).stream(8, shuffle="blocks", seed=1)).get_state()
+        for stream in streams:
+            iterator = iter(stream)
+            assert iterator.get_state()["order"] == whole["order"]
+            iterator.set_state(iter(streams[0]).get_state())
+            assert stream.records(3).tolist() == streams[0].records(3).tolist()
 
 
 def test_what_is_damaged_elsewhere_in_a_record_is_found_over_the_network(tmp_path: Path) -> None:
