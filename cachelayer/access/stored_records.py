@@ -12,6 +12,7 @@ from cachelayer.access.concat import JoinedBase, JoinedRef, Member
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
+from cachelayer.access.stored_view import FieldsBase, FieldsRef
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.arrayrecord import index
@@ -20,8 +21,8 @@ from cachelayer.locks import cached_property
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.records.codec import Codec, TypedCodec, codec_for
+from cachelayer.records.leaf_names import chosen_spec, leaf_numbers
 from cachelayer.records.memory import Ints
-from cachelayer.records.pruned_spec import pruned
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
@@ -41,39 +42,47 @@ class StoredRecords:
         base: where they come from.
         selection: which of them, in order.
         digest: the digest of them.
-        fields: the fields that they keep; None to copy them as they are.
+        chosen: the numbers of the leaves that they keep, ascending; None to copy them as they are.
         reads_copies: whether to read local copies of remote shards, if all of them are there.
     """
 
     def __init__(
-        self, base: RecordBase, selection: Selection, digest: str, fields: Sequence[str] | None, *, reads_copies: bool
+        self, base: RecordBase, selection: Selection, digest: str, chosen: Sequence[int] | None, *, reads_copies: bool
     ) -> None:
         self._base = base
         self._selection = selection
         self.digest = digest
-        self._fields = fields
+        self._chosen = chosen
         self._reads_copies = reads_copies
 
     @classmethod
     def of(cls, view: Any, fields: Sequence[str] | None, *, reads_copies: bool) -> Self:
         """Return the stored records of a view.
 
+        Args:
+            view: a DataRef, a concatenation of DataRefs, or some fields of these.
+            fields: the fields that they keep; None for all of the view.
+            reads_copies: see the class.
+
         Raises:
-            InvalidTypeError: if it is not a DataRef, or a concatenation of DataRefs.
+            InvalidTypeError: if it is another object.
             InvalidArgumentError: if there is no such field.
         """
-        if not isinstance(view, DataRef | JoinedRef):
+        if not isinstance(view, DataRef | JoinedRef | FieldsRef):
             hint = ": cache it first, with storage.cache()" if isinstance(view, View) else ""
             raise InvalidTypeError(f"a {type(view).__name__} has no stored records{hint}")
-        base = _without_copies(view._base.stored(), reads_copies=reads_copies)
-        made = cls(base, view._selection, view.digest, fields, reads_copies=reads_copies)
-        if fields is not None:
-            # Raise now if there is no such field.
-            _ = made.element_spec
-        return made
+        base: RecordBase = view._base.stored()
+        chosen: Sequence[int] | None = None if fields is None else leaf_numbers(base.codec.spec, fields)
+        if isinstance(base, FieldsBase):
+            chosen = base.chosen if chosen is None else [base.chosen[leaf] for leaf in chosen]
+            base = base.base
+        if chosen is not None and chosen_spec(base.codec.spec, chosen) == base.codec.spec:
+            chosen = None
+        base = _without_copies(base, reads_copies=reads_copies)
+        return cls(base, view._selection, view.digest, chosen, reads_copies=reads_copies)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._base, self._selection, self.digest, self._fields, self._reads_copies)
+        return _unpickled, (self._base, self._selection, self.digest, self._chosen, self._reads_copies)
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -82,6 +91,11 @@ class StoredRecords:
     def versions(self) -> list[StoredVersion]:
         """The versions that they come from."""
         return [base.version for base in _versions(self._base)]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How the version was built that they come from; empty if they come from several."""
+        return dict(self._base.version.manifest.provenance) if isinstance(self._base, VersionRecords) else {}
 
     @cached_property
     def is_local(self) -> bool:
@@ -94,18 +108,15 @@ class StoredRecords:
         return next((found for version in self.versions if (found := _compression(version)) is not None), "none")
 
     @cached_property
-    def _pruned(self) -> tuple[Tree, list[int]] | None:
-        return None if self._fields is None else pruned(self._base.codec.spec, self._fields)
-
-    @cached_property
     def _codec(self) -> Codec | None:
         """The codec of the records if they keep only some fields."""
-        return None if self._pruned is None else codec_for(self._pruned[0])
+        return None if self._chosen is None else codec_for(self.element_spec)
 
-    @property
+    @cached_property
     def element_spec(self) -> Tree:
         """The spec of the records that :meth:`frames` returns."""
-        return self._base.codec.spec if self._pruned is None else self._pruned[0]
+        spec = self._base.codec.spec
+        return spec if self._chosen is None else chosen_spec(spec, self._chosen)
 
     @cached_property
     def fixed_nbytes(self) -> int | None:
@@ -120,7 +131,7 @@ class StoredRecords:
         tables = [version.manifest.shards for version in self.versions]
         shards, stored = sum(map(len, tables)), sum(table.nbytes for table in tables)
         are_large = stored >= shards * _LARGE_SHARD > 0
-        if self._fields is None and are_large and all(_compression(version) == "none" for version in self.versions):
+        if self._chosen is None and are_large and all(_compression(version) == "none" for version in self.versions):
             records = sum(int(table.records.sum()) for table in tables)
             return max(1.0, stored / records - _RECORD_OVERHEAD)
         rows = np.unique(np.linspace(0, len(self) - 1, min(_SAMPLED, len(self))).astype(np.int64))
@@ -140,19 +151,19 @@ class StoredRecords:
         """
         numbers = self._selection.take(rows)
         records = self._base.records(numbers)
-        if self._pruned is None or self._codec is None:
+        if self._chosen is None or self._codec is None:
             return Frames.of(records)
         try:
-            columns = self._base.codec.decode(records, set(self._pruned[1]))
+            columns = self._base.codec.decode(records, set(self._chosen))
         except ValueError as error:
             raise CorruptionError(f"{self._base.name}: a record does not decode: {error}") from error
         return self._codec.encode([column for column in columns if column is not None], len(records))
 
 
 def _unpickled(
-    base: RecordBase, selection: Selection, digest: str, fields: Sequence[str] | None, reads_copies: bool
+    base: RecordBase, selection: Selection, digest: str, chosen: Sequence[int] | None, reads_copies: bool
 ) -> StoredRecords:
-    return StoredRecords(base, selection, digest, fields, reads_copies=reads_copies)
+    return StoredRecords(base, selection, digest, chosen, reads_copies=reads_copies)
 
 
 def _versions(base: RecordBase) -> list[VersionRecords]:

@@ -65,9 +65,9 @@ class StoredView(SequenceViews[T], Generic[T]):
 
     def _length_column(self, leaf: str) -> LengthColumn:
         """Return the lengths of a leaf of the records of this view; see :meth:`lengths`."""
+        number = varying_leaf(self._base.codec.spec, leaf)
         columns = self.__dict__.setdefault("_length_columns", {})
         if leaf not in columns:
-            number = varying_leaf(self._base.codec.spec, leaf)
             columns[leaf] = selected(self._base.lengths(number), self._selection)
         column: LengthColumn = columns[leaf]
         return column

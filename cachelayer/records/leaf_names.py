@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
+
+
+def field_names(fields: Any) -> tuple[str, ...]:
+    """Return the names of the fields that a user lists, sorted: their order means nothing.
+
+    Raises:
+        InvalidArgumentError, InvalidTypeError: if it is not a list of names, or is empty.
+    """
+    if isinstance(fields, str) or not isinstance(fields, Sequence):
+        raise InvalidTypeError(f"fields={fields!r}: pass a list of names, such as ['image', 'meta/url']")
+    for name in fields:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"fields={fields!r} holds {name!r}: pass names, such as 'image' or 'meta/url'")
+    if not fields:
+        raise InvalidArgumentError("fields=[] leaves nothing of the records: name one field or more, or leave it out")
+    return tuple(sorted(set(fields)))
 
 
 def leaf_number(spec: Tree, name: Any) -> int:
@@ -70,13 +86,16 @@ def _leaves_of(spec: Tree, name: Any) -> range:
 
 
 def _nodes(spec: Tree, name: str = "", first: int = 0) -> Iterator[tuple[str, range]]:
-    """Yield the name of each node of a spec, and the numbers of the leaves of and below it."""
-    yield name, range(first, first + len(tree.leaves(spec)))
+    """Yield the name of each node below a spec, or of the only leaf, and the numbers of the leaves of and below it."""
     if isinstance(spec, LeafSpec):
+        yield name, range(first, first + 1)
         return
     for step, child in _steps(spec):
-        yield from _nodes(child, f"{name}/{step}" if name else step, first)
-        first += len(tree.leaves(child))
+        below, count = f"{name}/{step}" if name else step, len(tree.leaves(child))
+        if not isinstance(child, LeafSpec):
+            yield below, range(first, first + count)
+        yield from _nodes(child, below, first)
+        first += count
 
 
 def _steps(spec: Tree) -> Iterator[tuple[str, Tree]]:

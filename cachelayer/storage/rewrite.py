@@ -25,7 +25,7 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, InvalidN
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.provenance.origin import Origin
-from cachelayer.records.pruned_spec import field_names
+from cachelayer.records.leaf_names import field_names
 from cachelayer.storage.submit import BuildingCatalog
 from cachelayer.storage.version_names import check_version
 from cachelayer.streams.stream_options import check_seed
@@ -66,8 +66,8 @@ class RewritingCatalog(BuildingCatalog):
 
         Args:
             dataset_id: the dataset of the new version; or the dataset and the base in one text, ``"cifar10@v2"``.
-            base: a version of the dataset, a tag or ``latest``; or a :class:`DataRef` of any storage, a view of one, or
-                what :func:`cachelayer.concat` returns.
+            base: a version of the dataset, a tag or ``latest``; or a :class:`DataRef` of any storage, a view of one,
+                what :func:`cachelayer.concat` returns, or ``fields()`` of any of these.
             new: the name of the new version.
             shuffle_seed: an integer in [0, 2**64): record i of the new version is the one that the first epoch of
                 ``base.stream(shuffle=True, seed=shuffle_seed)`` has at place i. None keeps the order.
@@ -107,7 +107,8 @@ class RewritingCatalog(BuildingCatalog):
         records = StoredRecords.of(view, names, reads_copies=is_alone)
         self._refuse(f"{dataset_id}@{name}", records, view)
         kind = records.compression if compression == AS_BASE else compression
-        kept = {"description": _description(view), "metadata": dict(getattr(view, "metadata", {}))}
+        found = records.provenance
+        kept = {"description": found.get("description"), "metadata": found.get("metadata") or {}}
         options = replace(options, compression=Compression.parse(kind), allow_empty=True, kept=kept)
         made_by = {
             "shuffle_seed": seed,
@@ -215,10 +216,6 @@ class _Rewrite:
             differ.insert(0, f"it was made of {base.get('version')}, sha256:{str(base.get('digest'))[:12]}")
         if differ:
             raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
-
-
-def _description(view: Any) -> str | None:
-    return view.provenance.get("description") if isinstance(view, DataRef) else None
 
 
 def _memory_nbytes() -> int:

@@ -147,6 +147,7 @@ def test_what_is_no_field_is_refused(ref: Any) -> None:
         ("nope",): "no field 'nope': the leaves are 'n', 'tokens', 'meta/url'",
         ("n", "meta/nope"): "no field 'meta/nope'",
         ("meta/",): "no field 'meta/'",
+        ("",): "no field ''",
         (): "no fields are named",
         ("pair/left",): "'pair' is a Pair with fields 'left', 'right': name it whole",
     }.items():

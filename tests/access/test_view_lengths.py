@@ -144,6 +144,8 @@ def test_leaves_without_lengths_are_refused_by_name(ref: Any) -> None:
             ref.lengths(name)
         with pytest.raises(InvalidArgumentError, match=message):
             ref.total(name)
+    with pytest.raises(InvalidTypeError, match="of type list"):
+        ref.lengths(["tokens"])
     with pytest.raises(InvalidTypeError, match="field 3 of type int"):
         ref.lengths(3)
 

@@ -206,6 +206,22 @@ def test_only_some_fields_are_kept(storage: Storage) -> None:
     assert storage.rewrite("d", "v1", "v5", fields=["meta"], progress=False)[3] == {"meta": base[3]["meta"]}
 
 
+def test_a_view_of_fields_is_written_with_these_fields(storage: Storage) -> None:
+    base = storage.fetch("d", "v1")
+    listed = storage.rewrite("d", "v1", "listed", **OPTIONS, fields=["meta/text", "ragged"])
+    new = storage.rewrite("d", base.fields("ragged", "meta"), "v3", **OPTIONS, fields=["meta/text", "ragged"])
+    assert new.digest == listed.digest
+    assert new.metadata == base.metadata
+    assert new.provenance["description"] == "numbers"
+    joined = cachelayer.concat([base[:20], storage.fetch("d", "v2")[::3]]).select([3, 25, 30, 3])
+    fields = joined.fields("meta/text", "number")
+    assert same(list(storage.rewrite("d", fields, "v4", progress=False)), list(fields))
+    with pytest.raises(cachelayer.InvalidArgumentError, match="no field 'ragged'"):
+        storage.rewrite("d", fields, "v5", fields=["ragged"])
+    whole = storage.rewrite("d", base.fields(*base.element_spec), "v6", progress=False)
+    assert whole.digest == storage.rewrite("d", "v1", "v7", progress=False).digest
+
+
 def png() -> bytes:
     PIL = pytest.importorskip("PIL.Image")
     buffer = io.BytesIO()
