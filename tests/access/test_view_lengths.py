@@ -138,7 +138,7 @@ def test_leaves_without_lengths_are_refused_by_name(ref: Any) -> None:
         "grid": r"'grid' is uint8\[None, 2\]: only arrays",
         "nope": "no field 'nope': the leaves are 'n', 'tokens', 'meta/url'",
         "meta": "'meta' is not a leaf",
-        "": "'' is not a leaf",
+        "": "no field ''",
     }.items():
         with pytest.raises(InvalidArgumentError, match=message):
             ref.lengths(name)
