@@ -8,11 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from cachelayer.access.concat import JoinedBase, JoinedRef, Member
-from cachelayer.access.dataref import DataRef
+from cachelayer.access.concat import JoinedBase, Member
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
-from cachelayer.access.stored_view import FieldsBase, FieldsRef
+from cachelayer.access.stored_view import FieldsBase
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.access.view import View
 from cachelayer.arrayrecord import index
@@ -68,10 +67,11 @@ class StoredRecords:
             InvalidTypeError: if it is another object.
             InvalidArgumentError: if there is no such field.
         """
-        if not isinstance(view, DataRef | JoinedRef | FieldsRef):
+        base: Any = view._base if isinstance(view, View) else None
+        if not isinstance(base, RecordBase):
             hint = ": cache it first, with storage.cache()" if isinstance(view, View) else ""
             raise InvalidTypeError(f"a {type(view).__name__} has no stored records{hint}")
-        base: RecordBase = view._base.stored()
+        base = base.stored()
         chosen: Sequence[int] | None = None if fields is None else leaf_numbers(base.codec.spec, fields)
         if isinstance(base, FieldsBase):
             chosen = base.chosen if chosen is None else [base.chosen[leaf] for leaf in chosen]

@@ -134,7 +134,7 @@ class VersionLengths:
         count = int(records[missing].sum())
         warn(
             f"{self._version.name} was written before cachelayer stored lengths: {count:,} records are read once, and "
-            "again in each process. Cache the version anew to store their lengths"
+            "again in each process. storage.rewrite() makes a version that stores their lengths"
         )
         threads = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "cachelayer-lengths")
         with Progress(f"lengths of {self._version.name}", count, None) as progress, threads:

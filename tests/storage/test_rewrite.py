@@ -218,6 +218,9 @@ def test_a_view_of_fields_is_written_with_these_fields(storage: Storage) -> None
     assert same(list(storage.rewrite("d", fields, "v4", progress=False)), list(fields))
     with pytest.raises(cachelayer.InvalidArgumentError, match="no field 'ragged'"):
         storage.rewrite("d", fields, "v5", fields=["ragged"])
+    for view in (cachelayer.concat([fields, fields]), base.windows("ragged", 2)):
+        with pytest.raises(cachelayer.InvalidTypeError, match="has no stored records: cache it first"):
+            storage.rewrite("d", view, "v5")
     whole = storage.rewrite("d", base.fields(*base.element_spec), "v6", progress=False)
     assert whole.digest == storage.rewrite("d", "v1", "v7", progress=False).digest
 
