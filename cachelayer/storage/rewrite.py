@@ -39,6 +39,10 @@ _LARGE_RECORD = 1 << 17
 """From this size on, a disk reads records at any place about as fast as one after another."""
 
 
+_LARGE_FOR_HOSTS = 4 << 30
+"""From this size on, several hosts shuffle a base by way of runs. Their memory may differ, and their parts may not."""
+
+
 class RewritingCatalog(BuildingCatalog):
     """A catalog that also writes versions again."""
 
@@ -143,7 +147,7 @@ class RewritingCatalog(BuildingCatalog):
             if found is not None:
                 wanted.refuse_other(found)
                 return found
-            parts = wanted.parts(options)
+            parts = wanted.parts(options, hosts)
             if hosts is None or hosts.index == 0:
                 _check_room(self._store, wanted, parts, options)
             publisher = Publisher(log, self._copies, wanted.version, parts, Origin(), options)
@@ -185,12 +189,12 @@ class _Rewrite:
             "references": [version.reference for version in versions],
         }
 
-    def parts(self, options: BuildOptions) -> RewriteParts:
-        """Return its records in parts."""
+    def parts(self, options: BuildOptions, hosts: Hosts | None) -> RewriteParts:
+        """Return its records in parts, which are the same on all hosts."""
         records = self.records
         nbytes = records.mean_nbytes()
         in_order = self.seed is None and StorageOrder(records).is_that_of_rows
-        is_quick = records.is_local and (nbytes >= _LARGE_RECORD or len(records) * nbytes <= _memory_nbytes() / 2)
+        is_quick = records.is_local and (nbytes >= _LARGE_RECORD or len(records) * nbytes <= _most_gathered(hosts))
         sizes = Sizes.of(
             len(records),
             nbytes,
@@ -216,6 +220,11 @@ class _Rewrite:
             differ.insert(0, f"it was made of {base.get('version')}, sha256:{str(base.get('digest'))[:12]}")
         if differ:
             raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
+
+
+def _most_gathered(hosts: Hosts | None) -> int:
+    """Return the bytes of a local base up to which its records are read one by one."""
+    return _memory_nbytes() // 2 if hosts is None else _LARGE_FOR_HOSTS
 
 
 def _memory_nbytes() -> int:

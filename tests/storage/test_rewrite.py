@@ -10,6 +10,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Thread, current_thread
 from typing import Any
 
 import numpy as np
@@ -287,6 +288,23 @@ def test_views_of_any_storage_are_written(storage: Storage, tmp_path: Path, by_r
             else:
                 new = target.rewrite("d", view, f"{name}-{seed}", **arguments)
             assert [each["number"] for each in new] == [each["number"] for each in view.__getitems__(order)]
+
+
+def test_hosts_with_more_and_less_memory_write_one_version(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, expected: str
+) -> None:
+    found = {}
+
+    def host(index: int) -> None:
+        found[index] = Storage(storage.url).rewrite("d", "v1", "v3", **OPTIONS, hosts=(index, 2)).digest
+
+    threads = [Thread(target=host, args=(index,), name=str(index)) for index in range(2)]
+    monkeypatch.setattr(rewrite, "_memory_nbytes", lambda: int(current_thread().name) << 40)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: expected, 1: expected}
 
 
 def test_the_same_call_returns_what_is_there(storage: Storage, expected: str) -> None:

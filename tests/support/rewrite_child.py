@@ -42,12 +42,12 @@ def elements(records: int = RECORDS) -> Iterator[dict[str, Any]]:
 @contextmanager
 def small_runs() -> Iterator[None]:
     """Shuffle by way of runs, also on a local disk, and of small ones."""
-    before = rewrite._memory_nbytes, rewrite_parts._LEAST_RUN, rewrite_parts._MOST_RUN
-    rewrite._memory_nbytes, rewrite_parts._LEAST_RUN, rewrite_parts._MOST_RUN = lambda: 0, RUN_NBYTES, RUN_NBYTES
+    before = rewrite._most_gathered, rewrite_parts._LEAST_RUN, rewrite_parts._MOST_RUN
+    rewrite._most_gathered, rewrite_parts._LEAST_RUN, rewrite_parts._MOST_RUN = lambda _: 0, RUN_NBYTES, RUN_NBYTES
     try:
         yield
     finally:
-        rewrite._memory_nbytes, rewrite_parts._LEAST_RUN, rewrite_parts._MOST_RUN = before
+        rewrite._most_gathered, rewrite_parts._LEAST_RUN, rewrite_parts._MOST_RUN = before
 
 
 def main(url: str, options: str, version: str, hosts: tuple[int, int] | None, step: int | None = None) -> None:
