@@ -179,6 +179,10 @@ class _Records(ViewRecords):
     def record_nbytes(self) -> int:
         return (self.view if self.longest is None else self.longest)._base.record_nbytes
 
+    @property
+    def read_nbytes(self) -> int:
+        return self.record_nbytes
+
 
 def bucketed_stream(
     view: View[Any], buckets: Buckets, global_batch_size: int | None, options: Mapping[str, Any]
