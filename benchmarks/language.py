@@ -23,7 +23,7 @@ from harness import machine, medians, table
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged
-from cachelayer.access.packing import Packing, plan
+from cachelayer.access.sequences.pack_planner import Packing, plan
 
 LENGTH, BATCH, MEAN = 2048, 32, 512
 STEPS = 300

@@ -5,10 +5,10 @@ from cachelayer.access.concat import JoinedRef, concat
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mix import Mixture, mix
-from cachelayer.access.packs import Packed
-from cachelayer.access.padded import Padded
+from cachelayer.access.sequences.packs import Packed
+from cachelayer.access.sequences.padded import Padded
+from cachelayer.access.sequences.windows import Windows
 from cachelayer.access.stored_view import FieldsRef
-from cachelayer.access.windows import Windows
 from cachelayer.access.wrap import WrappedRef, wrap
 from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.builds.sharded_source import Sharded, sharded

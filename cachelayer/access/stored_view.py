@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cachelayer.access.held import Held
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
-from cachelayer.access.sequence_views import SequenceViews
+from cachelayer.access.sequences.sequence_views import SequenceViews
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.locks import cached_property
 from cachelayer.protocols import T

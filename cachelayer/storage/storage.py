@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack, overload
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.access.sequence_views import PackArguments, checked_pack_arguments
+from cachelayer.access.sequences.sequence_views import PackArguments, checked_pack_arguments
 from cachelayer.arguments import integer, required
 from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions, SubmitOptions

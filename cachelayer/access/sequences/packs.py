@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.derived import ArraysBase, derived_digest
-from cachelayer.access.documents import Documents, check_keys
-from cachelayer.access.pack_plans import plan_of
-from cachelayer.access.packing import PLAN_VERSION, Packing
+from cachelayer.access.sequences.derived import ArraysBase, derived_digest
+from cachelayer.access.sequences.documents import Documents, check_keys
+from cachelayer.access.sequences.pack_planner import PLAN_VERSION, Packing
+from cachelayer.access.sequences.pack_plans import plan_of
 from cachelayer.access.view import View
 from cachelayer.arrayrecord.pack_plan import PackPlan
 from cachelayer.locks import cached_property

@@ -6,16 +6,16 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, TypedDict, cast
 
-from cachelayer.access.bucketed import bucketed_stream
-from cachelayer.access.documents import Documents, leaf_names
-from cachelayer.access.fill_values import checked_fill
-from cachelayer.access.packing import LONG, Packing
-from cachelayer.access.packs import Packed, packed_of
-from cachelayer.access.padded import Padded, padded_of
 from cachelayer.access.record_base import RecordBase
+from cachelayer.access.sequences.bucketed import bucketed_stream
+from cachelayer.access.sequences.documents import Documents, leaf_names
+from cachelayer.access.sequences.fill_values import checked_fill
+from cachelayer.access.sequences.pack_planner import LONG, Packing
+from cachelayer.access.sequences.packs import Packed, packed_of
+from cachelayer.access.sequences.padded import Padded, padded_of
+from cachelayer.access.sequences.window_cuts import Windowing
+from cachelayer.access.sequences.windows import Windows, windows_of
 from cachelayer.access.view import View
-from cachelayer.access.windowing import Windowing
-from cachelayer.access.windows import Windows, windows_of
 from cachelayer.arguments import check_options, integer
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError

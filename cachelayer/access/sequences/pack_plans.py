@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cachelayer.access.documents import Documents
-from cachelayer.access.packing import Packing, plan
+from cachelayer.access.sequences.documents import Documents
+from cachelayer.access.sequences.pack_planner import Packing, plan
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.pack_plan import BytesInMemory, PackPlan, PlanBytes, write_plan
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.derived import derived_digest
-from cachelayer.access.fill_values import checked_fill, fill_hex
 from cachelayer.access.record_base import chosen_leaves
+from cachelayer.access.sequences.derived import derived_digest
+from cachelayer.access.sequences.fill_values import checked_fill, fill_hex
 from cachelayer.access.view import View
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property

@@ -23,8 +23,8 @@ from cachelayer import (
     Storage,
     UnknownOptionError,
 )
-from cachelayer.access import bucketed
 from cachelayer.access.selected_lengths import in_memory
+from cachelayer.access.sequences import bucketed
 
 SPEC = {
     "id": ArraySpec("int64"),

@@ -26,8 +26,8 @@ from cachelayer import (
     Storage,
     StorageError,
 )
-from cachelayer.access import pack_plans
-from cachelayer.access.packing import Packing, plan
+from cachelayer.access.sequences import pack_plans
+from cachelayer.access.sequences.pack_planner import Packing, plan
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.pack_plan import BytesInMemory, PackPlan, PlanHeader, check_plan, write_plan
 from cachelayer.objects.local import LocalStore

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cachelayer.access.windowing import Windowing
+from cachelayer.access.sequences.window_cuts import Windowing
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.records.memory import Ints
 from cachelayer.records.pieces import Pieces

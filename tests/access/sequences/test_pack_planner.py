@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachelayer.access import packing
-from cachelayer.access.packing import GROUP, LONG, Packing, plan
+from cachelayer.access.sequences import pack_planner
+from cachelayer.access.sequences.pack_planner import GROUP, LONG, Packing, plan
 from cachelayer.arrayrecord.pack_plan import PIECE
 from cachelayer.streams.order import permuted
 
@@ -183,8 +183,8 @@ def test_bins_hold_lengths_of_one_size_in_order() -> None:
         [np.arange(1, 5000), 2 ** np.arange(33), 2 ** np.arange(1, 33) - 1, 2 ** np.arange(33) + 1]
     )
     lengths = np.unique(lengths)
-    codes = packing._codes(lengths)
-    longest = np.array([packing._length_of(code) for code in codes.tolist()])
+    codes = pack_planner._codes(lengths)
+    longest = np.array([pack_planner._length_of(code) for code in codes.tolist()])
     assert (np.diff(codes) >= 0).all()
     assert (longest >= lengths).all()
     assert (longest <= lengths * (1 + 1 / 64)).all()

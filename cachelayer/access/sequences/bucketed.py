@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.padded import Padded, padded_of
+from cachelayer.access.sequences.padded import Padded, padded_of
 from cachelayer.access.view import View, ViewRecords
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError

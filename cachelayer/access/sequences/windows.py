@@ -9,11 +9,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.derived import ArraysBase, derived_digest
-from cachelayer.access.documents import Documents, check_keys
-from cachelayer.access.fill_values import fill_hex
+from cachelayer.access.sequences.derived import ArraysBase, derived_digest
+from cachelayer.access.sequences.documents import Documents, check_keys
+from cachelayer.access.sequences.fill_values import fill_hex
+from cachelayer.access.sequences.window_cuts import Windowing
 from cachelayer.access.view import View
-from cachelayer.access.windowing import Windowing
 from cachelayer.locks import cached_property
 from cachelayer.records.pieces import DocumentPiece
 from cachelayer.records.selection import Selection
