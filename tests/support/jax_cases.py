@@ -25,7 +25,7 @@ from reference import Case, cases
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stream
-from cachelayer.adapters.jax import GlobalBatchIterator, _step_sizes, global_batches, shard_by_process
+from cachelayer.adapters.jax import GlobalBatchIterator, global_batches, shard_by_process
 from cachelayer.streams.stream import reader_of
 
 AXES = ("a", "b", "c")
@@ -109,7 +109,7 @@ def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case,
 def test_the_sizes_of_steps_are_known_before_they_come(case: Case) -> None:
     steps = reader_of(ref(case.n).stream(case.batch, **case.arguments())).options.steps
     expected = {case.batch if case.remainder == "pad" else len(records) for _, records in case.steps()}
-    assert _step_sizes(steps, case.start) == expected | {case.batch}
+    assert steps.sizes(case.start) == expected | {case.batch}
 
 
 def test_a_state_from_which_a_step_does_not_divide_is_refused_at_once() -> None:
