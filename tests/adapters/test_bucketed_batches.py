@@ -81,27 +81,6 @@ def test_torch_loads_them(ref: Any, stream: Any, expected: list[Any], workers: i
         again.load_state_dict({**state, "position": 3})
 
 
-@pytest.mark.needs("jax")
-def test_jax_gets_global_batches(ref: Any, stream: Any, expected: list[Any]) -> None:
-    import jax
-    from jax.sharding import NamedSharding
-    from jax.sharding import PartitionSpec as P
-
-    from cachelayer.adapters.jax import global_batches
-
-    sharding = NamedSharding(jax.make_mesh((1,), ("data",)), P("data"))
-    found = list(global_batches(stream, sharding))
-    assert all(isinstance(leaf, jax.Array) for batch in found for leaf in batch.values())
-    same(found, expected)
-    iterator = iter(global_batches(stream, sharding))
-    next(iterator)
-    again = iter(global_batches(ref.stream(8, buckets=BUCKETS, **OPTIONS), sharding))
-    again.set_state(iterator.get_state())
-    same(list(again), expected[1:])
-    short = ref.stream(50, buckets=BUCKETS, shuffle=True, seed=1)
-    same(list(global_batches(short, sharding)), list(short))
-
-
 @pytest.mark.needs("tensorflow")
 def test_tensorflow_gets_tensors_of_the_length_of_the_bucket(ref: Any, stream: Any, expected: list[Any]) -> None:
     import tensorflow as tf

@@ -80,22 +80,6 @@ def test_torch_reads_them(views: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.needs("jax")
-def test_jax_gets_global_batches(views: dict[str, Any], name: str) -> None:
-    import jax
-    from jax.sharding import NamedSharding
-    from jax.sharding import PartitionSpec as P
-
-    from cachelayer.adapters.jax import global_batches
-
-    stream = views[name].stream(8, **OPTIONS)
-    mesh = jax.make_mesh((1,), ("data",))
-    found = list(global_batches(stream, NamedSharding(mesh, P("data"))))
-    assert all(isinstance(leaf, jax.Array) for batch in found for leaf in batch.values())
-    same(found, list(stream))
-
-
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.needs("tensorflow")
 def test_tensorflow_gets_tensors_of_known_shape(views: dict[str, Any], name: str) -> None:
     from cachelayer.adapters.tensorflow import to_tf

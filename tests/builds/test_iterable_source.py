@@ -168,7 +168,7 @@ def test_a_source_of_others_is_held_to_its_length(storage: Storage) -> None:
         def batches(self, limit: int | None) -> Any:
             return as_source(list(range(10))).batches(limit)
 
-    assert "ended after 10 elements, and its length is 20" in str(refused(storage, Other()))
+    assert "ended after 10 elements, but its length is 20" in str(refused(storage, Other()))
 
 
 def test_a_resumed_build_is_held_to_the_length_too(storage: Storage) -> None:

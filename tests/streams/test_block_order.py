@@ -99,7 +99,8 @@ def test_the_order_in_blocks_never_changes(
 
 def test_the_documented_vectors_are_the_pinned_ones() -> None:
     found = {}
-    for line in DOCS.read_text().splitlines():
+    section = DOCS.read_text().partition("## Order in blocks")[2].partition("\n## ")[0]
+    for line in section.splitlines():
         if re.match(r"\| \d+, \d+, \d+, \d+ \|", line):
             sizes, *place, records = line.strip("|").split("|")
             key = tuple(map(int, [*sizes.split(","), *place]))
