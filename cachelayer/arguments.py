@@ -13,6 +13,24 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 
 # Python refuses to print much longer integers.
 _MOST_BITS = 4096
+# What torch, Grain, tf.data and Hugging Face call an option of ours, and what to pass instead.
+_ELSEWHERE = {
+    "batch_size": "global_batch_size",
+    "per_device_train_batch_size": "global_batch_size",
+    "drop_last": "remainder='drop'",
+    "drop_remainder": "remainder='drop'",
+    "epochs": "num_epochs",
+    "repeat": "num_epochs",
+    "worker_count": "workers",
+    "num_proc": "workers",
+    "num_parallel_calls": "workers",
+    "shard_options": "shard",
+    "prefetch_factor": "prefetch",
+    "prefetch_buffer_size": "prefetch",
+    "max_shard_size": "shard_bytes",
+    "features": "element_spec",
+    "output_signature": "element_spec",
+}
 
 
 def required(name: str, value: Any, error: type[CacheLayerError] = InvalidTypeError) -> Any:
@@ -30,11 +48,12 @@ def check_options(options: Iterable[str], known: Sequence[str]) -> None:
     """Raise if a keyword is not an option of a call that lists its options elsewhere.
 
     Raises:
-        UnknownOptionError: with the option that is spelled most like it.
+        UnknownOptionError: with the option that another library calls so, or that is spelled most like it.
     """
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, 1, 0.5)
+            elsewhere = _ELSEWHERE.get(name, "")
+            near = [elsewhere] if elsewhere.partition("=")[0] in known else get_close_matches(name, known, 1, 0.5)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             raise UnknownOptionError(f"there is no option {name!r}: {hint}")
 

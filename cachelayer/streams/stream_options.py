@@ -160,7 +160,7 @@ def takes_stream_options(*fixed: str, **refused: str) -> Callable[[M], M]:
             for name, reason in refused.items():
                 if name in arguments:
                     raise UnknownOptionError(f"there is no option {name!r} here: {reason}")
-            check_options(arguments, names)
+            check_options(arguments, ["global_batch_size", *names])
             return method(self, global_batch_size, **arguments)
 
         own = signature(method)

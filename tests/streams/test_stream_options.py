@@ -216,3 +216,19 @@ def test_a_keyword_that_there_is_not_is_named_with_the_nearest(tmp_path: Path) -
     for fixed in ({"num_epochs": 2}, {"remainder": "keep"}):
         with pytest.raises(cachelayer.UnknownOptionError, match="no option"):
             mixture.stream(**fixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("batch_size", "global_batch_size"),
+        ("drop_last", "remainder='drop'"),
+        ("epochs", "num_epochs"),
+        ("shard_options", "shard"),
+        ("prefetch_factor", "prefetch"),
+    ],
+)
+def test_the_words_of_other_libraries_are_answered_with_ours(name: str, meant: str) -> None:
+    with pytest.raises(cachelayer.UnknownOptionError) as caught:
+        cachelayer.wrap([1, 2, 3], identity="numbers").stream(**{name: 1})
+    assert str(caught.value) == f"there is no option '{name}': did you mean {meant}?"
