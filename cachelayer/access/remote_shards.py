@@ -158,8 +158,8 @@ class RemoteShards:
     def hold(self, numbers: Ints, share: float) -> Held:
         """Fetch a block of records; those of copied shards are read from the copies later. This starts no copies.
 
-        Whoever reads blocks reads each record of every shard once in an epoch, and a host reads some blocks of every
-        shard, so copies would multiply the bytes.
+        In an epoch in blocks, each host reads some blocks of every shard, and their records once.
+        Copies of whole shards would multiply the bytes.
 
         Args:
             numbers: the records.

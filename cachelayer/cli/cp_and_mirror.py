@@ -17,7 +17,7 @@ from cachelayer.cli.addresses import (
     open_storage,
 )
 from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, WELL, Answer, count, size
+from cachelayer.cli.output import FINDING, WELL, Answer, count, made, size
 
 
 @command(
@@ -48,15 +48,7 @@ def cp(
         raise KeyboardInterrupt(
             "nothing is published; to continue where it stopped, run the same command again"
         ) from None
-    document = {
-        "reference": ref.reference,
-        "dataset_id": ref.dataset_id,
-        "version": ref.dataset_version,
-        "digest": ref.digest,
-        "records": len(ref),
-        "nbytes": ref.nbytes,
-    }
-    return Answer(document, [f"copied {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
+    return Answer(made(ref), [f"copied {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
 
 
 @command(

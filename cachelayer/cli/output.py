@@ -8,13 +8,16 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from cachelayer.access.dataref import DataRef
 
 WELL = 0
 FINDING = 1
@@ -110,6 +113,18 @@ def facts(rows: Iterable[tuple[str, str]]) -> Text:
         lines.append(Text.assemble((name.ljust(width), "bold"), first))
         lines += [Text(" " * width + other) for other in others]
     return Text("\n").join(lines)
+
+
+def made(ref: DataRef[Any]) -> dict[str, Any]:
+    """Return the document of a version that a command has made."""
+    return {
+        "reference": ref.reference,
+        "dataset_id": ref.dataset_id,
+        "version": ref.dataset_version,
+        "digest": ref.digest,
+        "records": len(ref),
+        "nbytes": ref.nbytes,
+    }
 
 
 def size(nbytes: int) -> str:

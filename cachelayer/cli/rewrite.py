@@ -9,7 +9,7 @@ import typer
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES
 from cachelayer.cli.addresses import Address, LocalCache, Options, ReferenceArgument, open_reference, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, count, size
+from cachelayer.cli.output import Answer, count, made, size
 from cachelayer.cli.quantities import nbytes
 from cachelayer.storage.rewrite import AS_BASE
 
@@ -68,13 +68,5 @@ def rewrite(
         raise KeyboardInterrupt(
             "run the same command again: it continues after what is finished, if the version is not published yet"
         ) from None
-    document = {
-        "reference": ref.reference,
-        "dataset_id": ref.dataset_id,
-        "version": ref.dataset_version,
-        "digest": ref.digest,
-        "records": len(ref),
-        "nbytes": ref.nbytes,
-    }
     name = f"{ref.dataset_id}@{ref.dataset_version}"
-    return Answer(document, [f"{name}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])
+    return Answer(made(ref), [f"{name}: {count(len(ref), 'record')}, {size(ref.nbytes)}", ref.reference])

@@ -1,6 +1,6 @@
 """The count of what local copies take, kept in a file, so that nobody lists the copies before each new one.
 
-Whoever holds the lock on the file may change copies, in this order:
+Only the process that holds the lock on the file changes copies, in this order:
 
 - before a file grows, its new bytes are added to the count;
 - after a file is gone, its bytes are taken off.

@@ -59,7 +59,7 @@ class Column:
     Args:
         fixed: the parts of the leaf that have the same size in every record: arrays of shape ``[rows, ...]``.
         variable: the parts that vary in size.
-        nulls: bool of shape ``[rows]``, True where the leaf is None; None if no row is.
+        nulls: bool of shape ``[rows]``, True for rows whose leaf is None; None if there are no such rows.
         listed: the list of rows of a leaf that has one fixed part, in place of that part. Set when elements are read.
     """
 

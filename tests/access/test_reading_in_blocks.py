@@ -41,7 +41,7 @@ def in_blocks(ref: Any, batch: int | None = None, **options: Any) -> Any:
 
 
 def in_windows(ref: Any, batch: int | None = None, block: int = BLOCK, **options: Any) -> Any:
-    """The same in an order of which each block is known."""
+    """A stream of a dataset in an order whose blocks the test knows."""
     stream: Stream[Any] = ref.stream(batch, shuffle=True, seed=1, **options)
     return with_options(stream, order=WindowOrder(len(ref), block, WINDOW))
 

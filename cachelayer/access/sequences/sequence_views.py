@@ -78,7 +78,7 @@ class SequenceViews(View[T], Generic[T]):
 
         Returns:
             A view of ``{"tokens": [length]}``; the key is the last part of the leaf's name. With "pad" there are also
-            ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True where a value is.
+            ``tokens_length``, int32, and ``tokens_mask``, bool ``[length]``, True for values.
 
         Raises:
             InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
@@ -146,8 +146,8 @@ class SequenceViews(View[T], Generic[T]):
 
         Returns:
             A view of the same elements, with ``tokens`` as ``[length]``, and beside it ``tokens_length``, int32, the
-            number of values in it, and ``tokens_mask``, bool ``[length]``, True where a value is. Where a leaf is None,
-            its length is 0.
+            number of values in it, and ``tokens_mask``, bool ``[length]``, True for values and False for padding. If a
+            leaf is None, its length is 0.
 
         Raises:
             InvalidArgumentError: if there is no such leaf, it is of another kind, or another argument is invalid.
