@@ -15,6 +15,7 @@ from cachelayer.records.media import check_files
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.records.wider_spec import as_code, wider
 from cachelayer.user_warnings import warn
 
 OnError = Literal["raise", "skip"]
@@ -102,6 +103,7 @@ class Encoder:
             frames = self._encoded(batch)
         except ElementError as error:
             if not self._skips:
+                error.hint = " ".join(filter(None, (error.hint, self._proposal(batch, error.record or 0))))
                 raise error.at(record=self._records + (error.record or 0)) from error.__cause__
             frames = self._encoded(self._good(batch))
         self._records += len(batch)
@@ -114,6 +116,14 @@ class Encoder:
         frames = self._codec.encode(columns, len(batch))
         self._nullable.update(index for index, column in enumerate(columns) if column.nulls is not None)
         return frames
+
+    def _proposal(self, batch: Batch, row: int) -> str:
+        """Return how to declare a spec that fits an element which did not; empty if that is unlikely to be the fix."""
+        if not isinstance(batch, Elements):
+            return ""
+        proposed = wider(self._codec.spec, batch.items[row], may_add=self._records + row == 0)
+        code = "" if proposed is None else as_code(proposed)
+        return f"If it should fit, pass element_spec={code}." if code else ""
 
     def _good(self, batch: Batch) -> Elements:
         """Return the elements of a batch that can be stored, and count the others."""

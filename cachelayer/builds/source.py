@@ -19,6 +19,7 @@ from cachelayer.builds.iterable_source import (
     length_of,
     refuse_if_begun,
 )
+from cachelayer.builds.path_source import PathSource, at_path
 from cachelayer.builds.ref_source import of_our_own
 from cachelayer.builds.unbatch import unbatched
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -135,8 +136,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     """Return the source that an object is.
 
     Args:
-        obj: a source, what an adapter knows, a ref or a stream, an array, a dict or tuple of arrays, an iterable, what
-            has items by number, or a function that returns one of these.
+        obj: a source, a path or URL of files, what an adapter knows, a ref or a stream, an array, a dict or tuple of
+            arrays, an iterable, what has items by number, or a function that returns one of these.
         unbatch: each element of ``obj`` is a batch: take it apart along the leading axis of its leaves.
         element_spec: the spec that the user declares.
 
@@ -145,6 +146,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         InvalidArgumentError: if ``unbatch`` has no meaning for it, or elements were taken from it before.
         SourceError: if the function, ``iter()`` or ``len()`` fails.
     """
+    obj = at_path(obj)
+    if isinstance(obj, PathSource):
+        obj = obj.source
     if isinstance(obj, Deferred):
         return obj.made_with(unbatch=unbatch, element_spec=element_spec)
     if element_spec is not None and isinstance(obj, Declarable):
@@ -212,7 +216,7 @@ def _refuse_no_source(obj: Any) -> None:
             f"{tree.describe(obj)} is not a source{''.join(wrong[:1])}. Pass a dict of arrays of equal length "
             "(np.asarray makes one of a list), an iterable of elements, or a function that returns one"
         )
-    if isinstance(obj, (str, bytes, bytearray)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
+    if isinstance(obj, (bytes, bytearray)) or (isinstance(obj, np.ndarray) and obj.ndim == 0):
         raise InvalidTypeError(
             f"{tree.describe(obj)} is not a source: pass an iterable of elements, a function that returns one, "
             "an array, or a dict of arrays of equal length"

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.adapters import _named_files as named_files
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES
-from cachelayer.cli import import_files, user_function
+from cachelayer.cli import user_function
 from cachelayer.cli.addresses import LocalCache, Options, StorageArgument, json_or_text, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, size
@@ -111,7 +112,7 @@ def import_(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="FORMAT", help=f"{', '.join(import_files.FORMATS)}; by default from the file names."
+            "--format", metavar="FORMAT", help=f"{', '.join(named_files.FORMATS)}; by default from the file names."
         ),
     ] = None,
     compression: Compression = None,
@@ -126,11 +127,11 @@ def import_(
 ) -> Answer:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
     target = open_storage(storage, option, local_cache)
-    chosen = import_files.format_of(files, kind)
+    chosen = named_files.format_of(files, kind)
     options = _options(compression, shard_bytes, max_records, on_error, allow_empty, description, metadata)
     arguments = {"kind": chosen, "files": files}
     recorded = {**options, "record": tuple(arguments)}
-    return _published(target, dataset_id, version, import_files.imported, arguments, recorded)
+    return _published(target, dataset_id, version, named_files.imported, arguments, recorded)
 
 
 def _options(

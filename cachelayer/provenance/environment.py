@@ -21,6 +21,8 @@ from cachelayer.provenance.fingerprint import code_file, is_users
 
 ENTRY_POINTS = "cachelayer.sources"
 """The group of entry points that lists the adapters of sources, each under the name of its framework."""
+PATH_ENTRY_POINTS = "cachelayer.paths"
+"""The group of entry points that lists what reads files by their path."""
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 _LIBRARIES = ("cachelayer", "array_record", "numpy", "ml_dtypes")
 _GIT_SECONDS = 10

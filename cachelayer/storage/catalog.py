@@ -14,18 +14,20 @@ from cachelayer.errors import (
     CorruptionError,
     DatasetNotFoundError,
     FormatError,
+    InvalidArgumentError,
     InvalidNameError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
 from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent, history
 from cachelayer.versions.log import Log, datasets
-from cachelayer.versions.reference import Reference, dataset_and_plain_version
+from cachelayer.versions.reference import Reference, dataset_and_plain_version, split_url
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import VerifyReport, check
@@ -60,7 +62,8 @@ class Catalog:
 
         Args:
             dataset_id: the dataset, or the dataset and its version in one text, such as ``"cifar10@v2"``. Every call
-                that takes both accepts such a text; pass the arguments that follow the version by keyword then.
+                that takes both accepts such a text; pass the arguments that follow the version by keyword then. A
+                whole reference, as ``ref.reference`` gives it, is accepted if it is one of this storage.
             version: a version, a tag, ``"latest"`` (the newest published version, the default) or
                 ``"sha256:<digest prefix>"``.
 
@@ -68,7 +71,20 @@ class Catalog:
             DatasetNotFoundError, VersionNotFoundError: if there is none; the message names what exists.
             CorruptionError: if the version has another digest than the one in the reference.
         """
-        return self._fetch(Reference.parse(dataset_id, version))
+        return self._fetch(Reference.parse(self._without_url(dataset_id), version))
+
+    def _without_url(self, text: str) -> str:
+        """Return a reference that begins with the URL of this storage without that URL; any other text as it is.
+
+        Raises:
+            InvalidArgumentError: if it begins with the URL of another storage.
+        """
+        url, dataset_id, version = split_url(text) if isinstance(text, str) else ("", "", "")
+        if not url or not version:
+            return text
+        if open_store(url).url != self.url:
+            raise InvalidArgumentError(f"{text!r} lies in another storage than {self.url}: cachelayer.open() opens it")
+        return f"{dataset_id}@{version}"
 
     def _fetch(self, reference: Reference) -> DataRef[Any]:
         snapshot = self._snapshot(reference.dataset_id)

@@ -11,7 +11,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.objects.open_store import refuse_query, without_credentials
 from cachelayer.storage.storage import Storage
-from cachelayer.versions.reference import split_slice
+from cachelayer.versions.reference import split_slice, split_url
 
 
 def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
@@ -31,18 +31,10 @@ def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
         raise InvalidTypeError(f"open takes a reference as a str, not a {type(reference).__name__}")
     refuse_query(reference)
     text, rows = split_slice(reference)
-    head, at, version = text.partition("@") if "/" not in text.partition("@")[0] else _split_url(text)
-    url, slash, dataset_id = head.rpartition("/")
-    if not at or not slash or url.endswith(":/"):
+    url, dataset_id, version = split_url(text)
+    if not dataset_id or not version or not url or url.endswith(":/"):
         raise InvalidArgumentError(
             f"{without_credentials(reference)!r} is not a reference: write <url>/<dataset id>@<version>"
         )
     ref = Storage(url, **storage_options).fetch(f"{dataset_id}@{version}")
     return ref if rows is None else ref[rows]
-
-
-def _split_url(text: str) -> tuple[str, str, str]:
-    """Split a reference at the first @ after its last slash; the URL may contain another @."""
-    slash = text.rfind("/")
-    head, at, version = text[slash:].partition("@")
-    return text[:slash] + head, at, version

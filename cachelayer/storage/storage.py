@@ -13,6 +13,7 @@ from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.builds.build_options import BuildOptions, SubmitOptions
 from cachelayer.builds.build_version import Publisher
 from cachelayer.builds.hosts import Hosts
+from cachelayer.builds.path_source import at_path
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import sources_by_split
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
@@ -158,6 +159,7 @@ class Storage(RewritingCatalog):
         dataset_id, name = new_name(dataset_id, version)
         reaction = checked_on_change(on_change)
 
+        source = at_path(source)
         splits = sources_by_split(source)
         check_splits(dataset_id, splits or ())
 

@@ -8,17 +8,15 @@ from typing import Any, Unpack, cast, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.arguments import boolean, required
-from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES, BuildOptions, SubmitOptions
+from cachelayer.builds.build_options import BuildOptions, SubmitOptions
 from cachelayer.builds.build_version import ALLOW_EMPTY, Publisher
-from cachelayer.builds.encode import OnError
+from cachelayer.builds.path_source import at_path
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import sources_by_split
-from cachelayer.engines import Engine
 from cachelayer.errors import InvalidArgumentError, InvalidNameError
 from cachelayer.objects import paths
 from cachelayer.provenance.environment import checked_metadata
 from cachelayer.provenance.origin import Origin
-from cachelayer.records.tree import Tree
 from cachelayer.storage.catalog import Catalog
 from cachelayer.storage.version_names import check_version, new_name
 from cachelayer.versions.derive import derive
@@ -36,26 +34,15 @@ class BuildingCatalog(Catalog):
         dataset_id: str,
         version: str | None = None,
         *,
-        element_spec: Tree | None = None,
-        compression: str | None = None,
-        shard_bytes: int = DEFAULT_SHARD_BYTES,
-        max_records: int | None = None,
-        unbatch: bool = False,
-        on_error: OnError = "raise",
-        allow_empty: bool = False,
-        workers: int = 1,
-        engine: str | Engine | None = None,
-        resume: bool = False,
-        progress: bool | None = None,
-        description: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
         record: Iterable[str] = (),
+        **options: Unpack[SubmitOptions],
     ) -> DataRef[Any]:
         """Build a version from a source and publish it, completely or not at all.
 
         Args:
             source: a ``tf.data.Dataset``, an iterable of elements, a function that returns one, or an array, or a dict
-                or tuple of arrays: their rows are the elements.
+                or tuple of arrays: their rows are the elements. Or the path, pattern or URL of files, or of a folder:
+                their names tell which function of :mod:`cachelayer.adapters` reads them, with its default options.
             dataset_id, version: names of 1 to 128 of the characters ``A-Z a-z 0-9 . _ -``; or both in one text,
                 ``"cifar10@v2"``.
             element_spec: the structure of an element, with leaf specs, dtypes or objects with shape and dtype; by
@@ -94,32 +81,20 @@ class BuildingCatalog(Catalog):
             SourceError: if the source fails (the message has the record number), has more or fewer elements than its
                 length says, or has none.
             InvalidTypeError: if the object is not a source.
+            InvalidArgumentError: if there are no files at a path, or their names do not tell how to read them.
             StorageError: if the disk is full or fails.
         """
         dataset_id, name = new_name(dataset_id, version)
-        options = BuildOptions.checked(
-            element_spec=element_spec,
-            compression=compression,
-            shard_bytes=shard_bytes,
-            max_records=max_records,
-            unbatch=unbatch,
-            on_error=on_error,
-            allow_empty=allow_empty,
-            workers=workers,
-            engine=engine,
-            resume=resume,
-            progress=progress,
-            description=description,
-            metadata=metadata,
-        )
+        checked = BuildOptions.of(options, "version", "record")
 
+        source = at_path(source)
         splits = sources_by_split(source)
         check_splits(dataset_id, splits or ())
         if splits is None:
-            return self._submit(source, dataset_id, name, record, options)
+            return self._submit(source, dataset_id, name, record, checked)
         return of_splits(
             {
-                split: self._submit(each, f"{dataset_id}.{split}", name, record, options)
+                split: self._submit(each, f"{dataset_id}.{split}", name, record, checked)
                 for split, each in splits.items()
             }
         )
@@ -190,7 +165,8 @@ class BuildingCatalog(Catalog):
         name = check_version(required("new_version", new_version, InvalidNameError))
         checked = BuildOptions.of(options, "base_version", "new_version", "record")
 
-        splits = sources_by_split(required("source", source))
+        source = at_path(required("source", source))
+        splits = sources_by_split(source)
         check_splits(reference.dataset_id, splits or ())
 
         def append(split: Any, split_id: str) -> DataRef[Any]:

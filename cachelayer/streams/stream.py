@@ -199,7 +199,7 @@ class Stream(Generic[T]):
         return found
 
     def __repr__(self) -> str:
-        return f"Stream({self._reader.records!r}, {self._options!r})"
+        return f"Stream({self._reader.records!r}, {self._options})"
 
 
 def reader_of(stream: Stream[Any]) -> StepReader:

@@ -24,6 +24,15 @@ from cachelayer.user_warnings import warn
 
 M = TypeVar("M", bound=Callable[..., Any])
 Shuffle = bool | Literal["blocks"] | Blocks
+_DEFAULTS = {
+    "shuffle": False,
+    "reshuffle": True,
+    "num_epochs": 1,
+    "shard": (0, 1),
+    "remainder": "keep",
+    "start": 0,
+}
+"""The arguments that the ``repr`` of a stream leaves out."""
 
 
 class MixtureArguments(TypedDict, total=False):
@@ -54,6 +63,19 @@ class StreamOptions:
     shard_index: int
     start: int
     prefetch: int
+
+    def __str__(self) -> str:
+        """Return what differs from the defaults, as the arguments of a call."""
+        order = {name: value for name, value in self.order.described.items() if name != "version"}
+        found = {
+            "global_batch_size": self.steps.global_batch if self.batched else None,
+            **order,
+            "num_epochs": self.steps.num_epochs,
+            "shard": (self.shard_index, self.steps.shard_count),
+            "remainder": self.steps.remainder,
+            "start": self.start,
+        }
+        return ", ".join(f"{name}={value!r}" for name, value in found.items() if value != _DEFAULTS.get(name))
 
 
 def make_options(

@@ -55,9 +55,9 @@ class Shards:
         return f"{self.count:,} of {self.records:,} records, {self.nbytes:,} bytes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diff:
-    """How two versions differ; ``str`` shows it in a few lines.
+    """How two versions differ; ``str`` and ``repr`` show it in a few lines.
 
     Args:
         one, other: their references, pinned.
@@ -97,6 +97,8 @@ class Diff:
         for name, changes in (("spec", self.spec), ("metadata", self.metadata), ("provenance", self.provenance)):
             lines += [f"{name}:{'' if changes else ' the same'}", *(f"  {change}" for change in changes)]
         return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 def compare(one: StoredVersion, other: StoredVersion) -> Diff:

@@ -161,6 +161,17 @@ def split_slice(text: str) -> tuple[str, slice | None]:
     return match["rest"], slice(*numbers)
 
 
+def split_url(text: str) -> tuple[str, str, str]:
+    """Return the storage, the dataset and the version of a whole reference; what it lacks is empty.
+
+    The version begins after the first ``@`` behind the last slash: the URL may contain another ``@``, and so may a
+    version that has a digest.
+    """
+    slash = text.rfind("/") if "/" in text.partition("@")[0] else -1
+    dataset_id, _, version = text[slash + 1 :].partition("@")
+    return text[: max(slash, 0)], dataset_id, version
+
+
 def _digest(text: str) -> str:
     match = _DIGEST.fullmatch(text)
     if match is None:

@@ -36,8 +36,8 @@ class VersionInfo:
     """
 
     version: str
-    manifest: str
-    manifest_sha256: str
+    manifest: str = field(repr=False)
+    manifest_sha256: str = field(repr=False)
     digest: str
     records: int
     nbytes: int

@@ -18,7 +18,7 @@ import pytest
 from commands import PIPELINE, SCRIPT, document, invoke, refused, script
 
 import cachelayer
-from cachelayer.cli import import_files
+from cachelayer.adapters import _named_files as named_files
 from cachelayer.cli.user_function import load
 
 BUILD = ("--id", "d", "--version", "v1")
@@ -301,7 +301,7 @@ def test_tfrecords_are_imported_as_their_bytes(here: Path) -> None:
     ],
 )
 def test_names_tell_the_format(names: list[str], kind: str) -> None:
-    assert import_files.format_of(names, None) == kind
+    assert named_files.format_of(names, None) == kind
 
 
 @pytest.mark.needs("pyarrow")

@@ -260,9 +260,7 @@ def test_versions_never_change(storage: Storage) -> None:
     assert list(storage.cache(iter([2]), "d", "v1")) == [1]
 
 
-@pytest.mark.parametrize(
-    "thing", [3, None, object(), "text", b"bytes", {}, {"a": [1]}, np.array(3), {"a": np.array(1)}]
-)
+@pytest.mark.parametrize("thing", [3, None, object(), b"bytes", {}, {"a": [1]}, np.array(3), {"a": np.array(1)}])
 def test_what_is_not_a_source_is_refused(storage: Storage, thing: Any) -> None:
     with pytest.raises(TypeError, match="not a source"):
         storage.submit(thing, "d", "v1")

@@ -1,0 +1,163 @@
+"""Find the adapter that reads a file or a folder by its name: for ``cachelayer import``, and paths as sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cachelayer.adapters._files import Folder
+from cachelayer.errors import InvalidArgumentError
+
+_IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
+_SOUNDS = r"\.(wav|flac|mp3|ogg)"
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A format of files.
+
+    Args:
+        adapter: the module and the function that read it, below ``cachelayer.adapters``.
+        names: the pattern at the end of a file's name; None if the format is that of a folder.
+    """
+
+    adapter: str
+    names: str | None = None
+
+
+_FORMATS = {
+    "parquet": _Format("pyarrow.from_parquet", r"\.parquet"),
+    "arrow": _Format("pyarrow.from_ipc", r"\.(arrow|feather|ipc)"),
+    "csv": _Format("pyarrow.from_csv", r"\.csv(\.gz|\.bz2)?"),
+    "jsonl": _Format("pyarrow.from_json", r"\.(jsonl|ndjson|json)(\.gz|\.bz2)?"),
+    "tfrecord": _Format("tfrecord.from_tfrecord", r"\.tfrecords?(-\d+-of-\d+|-[*?]+.*)?(\.gz)?"),
+    "webdataset": _Format("webdataset.from_webdataset", r"\.tar"),
+    "npy": _Format("npy.from_npy", r"\.npy"),
+    "npz": _Format("npy.from_npz", r"\.npz"),
+    "images": _Format("folders.from_image_folder"),
+    "sounds": _Format("folders.from_audio_folder"),
+    "files": _Format("folders.from_files"),
+}
+FORMATS = tuple(_FORMATS)
+_OF_ONE = {"npy", "npz", *(name for name, each in _FORMATS.items() if each.names is None)}
+_SAVED = {
+    "dataset_info.json": "datasets.load_from_disk(path), or tfds.builder_from_directory(path), makes a source of it",
+    "dataset_dict.json": "datasets.load_from_disk(path) makes a source of it",
+    "dataset_spec.pb": "tf.data.Dataset.load(path) makes a source of it",
+}
+"""How to read folders that other libraries save, by a file in them."""
+_OTHERS = {
+    r"^hf://": "datasets.load_dataset(name, split=...) makes a source of it",
+    r"\.(sqlite3?|db)$": "from_sqlite(path, query) in cachelayer.adapters.sqlite makes a source of it",
+    r"\.(txt|text|md)$": "pass an iterable of its lines or texts, such as pathlib.Path(path).read_text().splitlines()",
+    r"\.(pkl|pickle|pt|pth)$": "load it, and pass the arrays or elements that it holds: pickles are never read",
+    r"\.(h5|hdf5|zarr|mat)$": "open it, and pass a dict of its arrays, or a generator of its rows",
+}
+"""What to do about paths that no adapter reads."""
+
+
+def format_of(files: Sequence[str], chosen: str | None) -> str:
+    """Return the format of files: the chosen one, or what their names or the names in a folder show.
+
+    Raises:
+        InvalidArgumentError: if the names show no format or several, or a folder is not the only argument.
+    """
+    if chosen is not None and chosen not in _FORMATS:
+        raise InvalidArgumentError(f"--format {chosen!r}: it must be one of {', '.join(_FORMATS)}")
+    name = chosen or _by_names(files)
+    if name in _OF_ONE and len(files) > 1:
+        what = "folder" if _FORMATS[name].names is None else "file"
+        raise InvalidArgumentError(f"--format {name} takes one {what}, got {len(files)}")
+    return name
+
+
+def _by_names(files: Sequence[str]) -> str:
+    formats = {_by_name(file) for file in files}
+    if formats == {None} and len(files) == 1:
+        return _in_folder(files[0])
+    if len(formats) > 1 or None in formats:
+        shown = ", ".join(files[:3])
+        raise InvalidArgumentError(f"{shown}: the names do not show one format: pass --format {'|'.join(_FORMATS)}")
+    return str(formats.pop())
+
+
+def _by_name(file: str) -> str | None:
+    for name, each in _FORMATS.items():
+        if each.names is not None and re.search(f"({each.names})$", file, re.IGNORECASE):
+            return name
+    return None
+
+
+def _in_folder(path: str) -> str:
+    return _by_names_inside([name for name, _ in Folder.at(path).files()]) or "files"
+
+
+def _by_names_inside(names: Sequence[str]) -> str | None:
+    for kind, pattern in (("images", _IMAGES), ("sounds", _SOUNDS)):
+        if names and all("/" in name and re.search(f"({pattern})$", name, re.IGNORECASE) for name in names):
+            return kind
+    return None
+
+
+def source_of(path: str) -> Any:
+    """Return the source of the file or folder at a path or URL, or of the files that a pattern matches.
+
+    Raises:
+        InvalidArgumentError: if there is no such file or folder, or its name does not tell how to read it.
+        SourceError: if it cannot be read.
+    """
+    kind = _by_name(path)
+    if kind is not None and not Path(path).is_dir():
+        return imported(kind, [path])
+    for pattern, advice in _OTHERS.items():
+        if re.search(pattern, path, re.IGNORECASE):
+            raise InvalidArgumentError(f"{path!r}: {advice}")
+    if "://" not in path and not Path(path).expanduser().exists():
+        raise InvalidArgumentError(f"{path!r}: there is no such file or folder")
+    if Path(path).is_file():
+        endings = ", ".join(("parquet", "arrow", "csv", "jsonl", "tfrecord", "tar", "npy", "npz"))
+        raise InvalidArgumentError(
+            f"{path!r}: its name does not tell how to read it (known are {endings}). Pass what a reader in "
+            "cachelayer.adapters returns for it, or an iterable of elements"
+        )
+    return _of_folder(path)
+
+
+def _of_folder(path: str) -> Any:
+    folder = Folder.at(path)
+    files = dict(folder.files())
+    for name, advice in _SAVED.items():
+        if name in files:
+            raise InvalidArgumentError(f"{path!r} holds {name}: {advice}")
+    kind = _by_names_inside(list(files))
+    if kind in ("images", "sounds"):
+        return imported(kind, [path])
+    formats = {_by_name(name) for name in files}
+    found = formats.pop() if len(formats) == 1 else None
+    if found is None or found in _OF_ONE:
+        raise InvalidArgumentError(
+            f"{path!r}: the names of its {len(files)} files do not tell how to read them together. Pass the files, a "
+            "pattern, or what a function of cachelayer.adapters.folders returns: from_image_folder, from_audio_folder, "
+            "or from_files, where each file is a record"
+        )
+    return imported(found, sorted(file.name for file in files.values()))
+
+
+def imported(kind: str, files: list[str]) -> Any:
+    """Return the source of files of a format."""
+    module, function = _FORMATS[kind].adapter.split(".")
+    read = getattr(import_module(f"cachelayer.adapters.{module}"), function)
+    if kind == "tfrecord":
+        return read(files, compression_type=_compression_of_tfrecords(files))
+    return read(files[0] if kind in _OF_ONE else files)
+
+
+def _compression_of_tfrecords(files: list[str]) -> str | None:
+    compressed = {file.endswith(".gz") for file in files}
+    if len(compressed) > 1:
+        raise InvalidArgumentError("some TFRecord files end in .gz and some do not: import them separately")
+    return "GZIP" if compressed == {True} else None

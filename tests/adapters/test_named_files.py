@@ -1,0 +1,144 @@
+"""Paths as sources: their names tell which adapter reads them; what cannot be read says what to do."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, StaleVersionWarning
+
+pytestmark = pytest.mark.needs("pyarrow")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path / "cache")
+
+
+def cached(storage: cachelayer.Storage, source: Any, **options: Any) -> Any:
+    return storage.cache(source, "rows", f"v{len(storage.datasets()) and len(storage.versions('rows'))}", **options)
+
+
+def rows(folder: Path, name: str = "rows.csv", first: int = 0) -> Path:
+    path = folder / name
+    path.write_text("number,word\n" + "".join(f"{first + each},w{each}\n" for each in range(4)))
+    return path
+
+
+def test_a_path_is_the_source_of_its_rows(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    path = rows(tmp_path)
+    for given in (path, str(path), path.as_uri(), tmp_path / "*.csv"):
+        assert [each["number"].item() for each in cached(storage, given)] == [0, 1, 2, 3]
+    assert storage.submit(path, "rows", "submitted")[0]["word"] == "w0"
+    assert len(storage.append("rows@submitted", new_version="more", source=path)) == 8
+    made = storage.cacheable("made", "v1")(lambda: path)()
+    assert len(made) == 4
+
+
+def test_formats_are_read_by_their_adapters(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    table = pa.table({"number": [0, 1, 2, 3]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    feather.write_feather(table, tmp_path / "a.arrow")
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"number": {each}}}\n' for each in range(4)))
+    with gzip.open(tmp_path / "a.csv.gz", "wt") as file:
+        file.write("number\n0\n1\n2\n3\n")
+    np.savez(tmp_path / "a.npz", number=np.arange(4))
+    for name in ("a.parquet", "a.arrow", "a.jsonl", "a.csv.gz", "a.npz"):
+        assert [each["number"].item() for each in cached(storage, tmp_path / name)] == [0, 1, 2, 3], name
+    np.save(tmp_path / "a.npy", np.arange(4))
+    assert [each.item() for each in cached(storage, tmp_path / "a.npy")] == [0, 1, 2, 3]
+
+
+def test_a_folder_is_read_as_what_its_files_are(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("cat/a.png", "dog/b.PNG"):
+        (tmp_path / "pets" / name).parent.mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "pets" / name, "png")
+    pets = cached(storage, tmp_path / "pets")
+    assert pets.metadata["classes"] == ["cat", "dog"]
+    assert pets[1]["image"].shape == (4, 4, 3)
+    (tmp_path / "parts").mkdir()
+    rows(tmp_path / "parts", "b.csv", 4), rows(tmp_path / "parts", "a.csv")
+    assert [each["number"].item() for each in cached(storage, tmp_path / "parts")] == list(range(8))
+    (tmp_path / "named.csv").mkdir()
+    rows(tmp_path / "named.csv")
+    assert len(cached(storage, tmp_path / "named.csv")) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("nothing.csv", "no file"),
+        ("nothing", "no such file or folder"),
+        ("hf://datasets/mnist", "load_dataset"),
+        ("notes.txt", "lines"),
+        ("model.pt", "pickles are never read"),
+        ("rows.sqlite", "from_sqlite"),
+        ("data.h5", "dict of its arrays"),
+        ("here.unknown", "does not tell how"),
+        ("mixed", "read them together"),
+        ("saved", "load_from_disk"),
+        ("empty", "read them together"),
+    ],
+)
+def test_what_no_adapter_reads_says_what_to_do(
+    storage: cachelayer.Storage, tmp_path: Path, name: str, advice: str
+) -> None:
+    (tmp_path / "here.unknown").touch()
+    for each in ("mixed/a.csv", "mixed/b.parquet", "saved/dataset_info.json", "saved/a.arrow"):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).touch()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidArgumentError, match=advice):
+        storage.cache(name if "://" in name else str(tmp_path / name), "rows", "v1")
+    assert storage.datasets() == []
+
+
+def test_a_version_opens_after_its_files_are_gone_and_shows_that_they_changed(
+    storage: cachelayer.Storage, tmp_path: Path
+) -> None:
+    path = rows(tmp_path)
+    storage.cache(path, "rows", "v1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        storage.cache(str(path), "rows", "v1")
+    rows(tmp_path, first=7)
+    os.utime(path, (1, 1))
+    with pytest.warns(StaleVersionWarning, match="another source"):
+        assert len(storage.cache(path, "rows", "v1")) == 4
+    path.unlink()
+    with pytest.warns(cachelayer.errors.CacheLayerWarning, match="without comparing"):
+        assert len(storage.cache(path, "rows", "v1")) == 4
+
+
+def test_unbatch_and_a_declared_spec_reach_the_adapter(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    path = rows(tmp_path)
+    with pytest.raises(CacheLayerError, match="elements already"):
+        storage.cache(path, "rows", "v1", unbatch=True)
+    with pytest.raises(InvalidArgumentError, match="the column has"):
+        storage.cache(path, "rows", "v1", element_spec={"number": np.int32, "word": str})
+
+
+def test_a_path_is_no_source_in_bytes(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    with pytest.raises(cachelayer.InvalidTypeError, match="not a source"):
+        storage.cache(bytes(rows(tmp_path)), "rows", "v1")
+
+
+def test_files_that_vanish_in_a_build_publish_nothing(storage: cachelayer.Storage, tmp_path: Path) -> None:
+    path = rows(tmp_path)
+    shutil.move(path, tmp_path / "moved.csv")
+    with pytest.raises(CacheLayerError):
+        storage.cache(path, "rows", "v1")
+    assert storage.datasets() == []
