@@ -23,6 +23,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageErr
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.open_store import open_store
+from cachelayer.records.memory import distinct
 from cachelayer.records.selection import Selection
 
 _RANGE_SUFFIX = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
@@ -164,7 +165,7 @@ class ArrayRecordDataSource:
         numbers = self._selection.take(record_keys)
         file_of = np.searchsorted(self._splits, numbers, side="right") - 1
         out: list[bytes] = [b""] * len(numbers)
-        for file in np.unique(file_of).tolist():
+        for file in distinct(file_of).tolist():
             rows = np.flatnonzero(file_of == file)
             in_file = numbers[rows] - self._splits[file] + self._ranges[file].start
             for row, record in zip(rows.tolist(), self._file(file).read(in_file), strict=True):

@@ -25,6 +25,7 @@ from cachelayer.locks import cached_property
 from cachelayer.protocols import T
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.common_spec import common_spec
+from cachelayer.records.memory import distinct
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.streams.stream import Stream
@@ -157,7 +158,7 @@ class JoinedBase(RecordBase):
     def _by_member(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Member, NDArray[np.int64]]]:
         """Yield the members that have these records; with each, the rows of its records and their numbers in it."""
         member_of, within = self.located(numbers)
-        for index in np.unique(member_of).tolist():
+        for index in distinct(member_of).tolist():
             rows = np.flatnonzero(member_of == index)
             member = self.members[index]
             yield rows, member, member.selection.take(within[rows])

@@ -9,7 +9,7 @@ import numpy as np
 
 from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.arrayrecord.held_records import HeldRecords, taken
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import Records
 
 
@@ -93,11 +93,11 @@ def _by_parts(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
     in_memory: list[HeldRecords] = []
     found: list[tuple[Ints, Ints, Ints]] = []
     in_place: dict[Callable[[Ints], Records], list[tuple[Ints, Ints]]] = {}
-    for number in np.unique(owner).tolist():
+    for number in distinct(owner).tolist():
         mine = np.flatnonzero(owner == number)
         block = blocks[number]
         part_of, row_of = block.part_of[rows[mine]], block.row_of[rows[mine]]
-        for place in np.unique(part_of).tolist():
+        for place in distinct(part_of).tolist():
             part, chosen = block.parts[place], part_of == place
             if isinstance(part, HeldRecords):
                 found.append((mine[chosen], np.full(int(chosen.sum()), len(in_memory)), row_of[chosen]))

@@ -19,7 +19,7 @@ from cachelayer.protocols import ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.common_spec import common_spec
-from cachelayer.records.memory import splits_of
+from cachelayer.records.memory import distinct, splits_of
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
 
@@ -124,7 +124,7 @@ class JoinedViewsBase:
     def _groups(self, numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Return the members that these elements come from, and the rows of each."""
         member_of = self._splits[1:].searchsorted(numbers, side="right")
-        return [(index, np.flatnonzero(member_of == index)) for index in np.unique(member_of).tolist()]
+        return [(index, np.flatnonzero(member_of == index)) for index in distinct(member_of).tolist()]
 
 
 def _stacked(spec: Tree, parts: Sequence[tuple[NDArray[np.int64], Any]], rows: int) -> Any:

@@ -13,7 +13,7 @@ from cachelayer.access.open_shards import OpenShards
 from cachelayer.access.readahead import ReadAhead
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, keep_freed_memory, move_ranges, splits_of
+from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 
 _MOST_RECORDS = 2**62
@@ -153,7 +153,7 @@ class LocalShards:
         self._check(numbers)
         shard_of = self._shards_of(numbers)
         out = np.empty(len(numbers), np.int64)
-        for shard in np.unique(shard_of).tolist():
+        for shard in distinct(shard_of).tolist():
             rows = np.flatnonzero(shard_of == shard)
             _, out[rows] = self.reader(shard).where(numbers[rows] - self._splits[shard])
         return out

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from cachelayer.arrayrecord.reader import ShardReader
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, distinct
 
 # For fewer records than this, reading ahead gains little.
 _FEW = 4
@@ -53,5 +51,5 @@ class ReadAhead:
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         return [
             (self._reader(shard), numbers[shard_of == shard] - self._splits[shard])
-            for shard in np.unique(shard_of).tolist()
+            for shard in distinct(shard_of).tolist()
         ]

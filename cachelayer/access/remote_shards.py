@@ -25,7 +25,7 @@ from cachelayer.errors import (
 )
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.local_cache import CopyOutcome
-from cachelayer.records.memory import Ints, keep_freed_memory, splits_of
+from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.user_warnings import warn
 
@@ -211,7 +211,7 @@ class RemoteShards:
         copies = self._copies
         if copies is not None:
             try:
-                for shard in np.unique(shard_of[~self._was_looked_up[shard_of]]).tolist():
+                for shard in distinct(shard_of[~self._was_looked_up[shard_of]]).tolist():
                     if copies.has(shard):
                         self._use_copy(shard)
                     self._was_looked_up[shard] = True
@@ -227,7 +227,7 @@ class RemoteShards:
             return
         if self._jobs.failure is not None:
             self._warn_once(self._jobs.failure)
-        shards = set(np.unique(shard_of).tolist())
+        shards = set(distinct(shard_of).tolist())
         last = int(shard_of[-1])
         if last + 1 < len(self._is_local) and self._is_pass_in_order(numbers, last):
             shards.add(last + 1)
@@ -260,7 +260,7 @@ class RemoteShards:
 
     def _drop_damaged_copies(self, numbers: Ints, shard_of: Ints) -> None:
         """Remove damaged copies, and read these shards over the network from now on."""
-        for shard in np.unique(shard_of).tolist():
+        for shard in distinct(shard_of).tolist():
             try:
                 self._local.records(numbers[shard_of == shard])
             except _UNREADABLE as error:

@@ -21,7 +21,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.records.codec import Codec, TypedCodec, codec_for
 from cachelayer.records.leaf_names import chosen_spec, leaf_numbers
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
@@ -134,7 +134,7 @@ class StoredRecords:
         if self._chosen is None and are_large and all(_compression(version) == "none" for version in self.versions):
             records = sum(int(table.records.sum()) for table in tables)
             return max(1.0, stored / records - _RECORD_OVERHEAD)
-        rows = np.unique(np.linspace(0, len(self) - 1, min(_SAMPLED, len(self))).astype(np.int64))
+        rows = distinct(np.linspace(0, len(self) - 1, min(_SAMPLED, len(self))).astype(np.int64))
         return float(self.frames(rows).lengths.mean()) if len(rows) else 1.0
 
     def where(self, rows: Ints) -> Ints:
@@ -202,7 +202,7 @@ def _where(base: RecordBase, numbers: Ints) -> Ints:
     sizes = np.cumsum([0, *(sum(map(len, _versions(member.base))) for member in base.members)])
     member_of, within = base.located(numbers)
     out = np.empty_like(numbers)
-    for number in np.unique(member_of).tolist():
+    for number in distinct(member_of).tolist():
         rows, member = np.flatnonzero(member_of == number), base.members[number]
         out[rows] = sizes[number] + _where(member.base, member.selection.take(within[rows]))
     return out

@@ -17,7 +17,7 @@ from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
-from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
 Range = tuple[str, int, int]
@@ -244,7 +244,7 @@ class RangedShards:
         """Return the index rows of these records that are here, and plan how to fetch the others."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
-        for shard in np.unique(shard_of).tolist():
+        for shard in distinct(shard_of).tolist():
             mine = np.flatnonzero(shard_of == shard)
             raw = self._index(shard)
             if raw is None:
@@ -294,7 +294,7 @@ class RangedShards:
     def _is_due(self, shard: int, within: Ints) -> bool:
         """Return whether to fetch a whole index: there is room, and as many pages were requested as it has."""
         nbytes = self._shards[shard].stats.index_nbytes
-        self._pages_read[shard] += len(np.unique(within // (_PAGE_NBYTES // index.ROW.itemsize)))
+        self._pages_read[shard] += len(distinct(within // (_PAGE_NBYTES // index.ROW.itemsize)))
         return nbytes <= self._room and nbytes <= self._pages_read[shard] * _PAGE_NBYTES
 
     def _keep_index(self, shard: int, raw: Bytes) -> None:

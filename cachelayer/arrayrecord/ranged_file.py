@@ -11,7 +11,7 @@ import numpy as np
 from cachelayer.arrayrecord.blocks import BLOCK, pieces, to_logical, to_position
 from cachelayer.arrayrecord.footer import read_footer, read_postscript, simple_chunk
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, move_ranges, splits_of
+from cachelayer.records.memory import Bytes, Ints, distinct, move_ranges, splits_of
 
 Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
@@ -135,7 +135,7 @@ class RangedRecordFile:
 
     def read(self, numbers: Ints) -> list[bytes]:
         chunk_of = np.searchsorted(self._splits, numbers, side="right") - 1
-        chunks = np.unique(chunk_of)
+        chunks = distinct(chunk_of)
         raw = self._file.ranges(self._chunks[chunks], self._chunks[chunks + 1] - self._chunks[chunks])
         records = {chunk: self._records(chunk, memory) for chunk, memory in zip(chunks.tolist(), raw, strict=True)}
         places = (numbers - self._splits[chunk_of]).tolist()

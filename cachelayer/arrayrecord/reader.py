@@ -18,7 +18,7 @@ from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.arrayrecord.places import UniformRecords
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, distinct
 from cachelayer.records.record_buffers import RecordBuffer, Records
 
 Verify = Literal["never", "open", "always"]
@@ -125,7 +125,7 @@ class ShardReader:
 
     def _check_sample(self) -> None:
         """Check a few records against the index, so that another file of the same size is detected."""
-        numbers = np.unique(np.array([0, len(self) // 2, len(self) - 1])) if len(self) else np.empty(0, np.int64)
+        numbers = distinct(np.array([0, len(self) // 2, len(self) - 1])) if len(self) else np.empty(0, np.int64)
         numbers = numbers[self._rows(numbers)["length"] <= _SAMPLED_NBYTES]
         if len(numbers):
             self._check(self._read(numbers), numbers)

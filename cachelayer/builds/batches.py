@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from cachelayer.errors import SourceError
+from cachelayer.builds.element_copies import snapshot
+from cachelayer.errors import ElementError, SourceError
+from cachelayer.records import tree
 from cachelayer.records.codec import Codec
 from cachelayer.records.column import Column
 from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.tree import Tree
+from cachelayer.records.values import Nullable
 
 BATCH_NBYTES = 1 << 22
 MAX_BATCH_RECORDS = 1024
@@ -64,6 +68,34 @@ class Stacked:
 
 
 @dataclass(frozen=True, eq=False)
+class Rows:
+    """Elements with their leaves stacked on a leading axis, which may fit the spec only one by one.
+
+    Args:
+        batch: the structure of an element, with arrays and Ragged as leaves. A source may write into them later.
+        rows: the number of elements.
+    """
+
+    batch: Tree
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def columns(self, codec: Codec) -> list[Column]:
+        with suppress(ElementError):
+            return codec.batch_columns(self.batch)
+        return codec.columns(self.elements().items)
+
+    def elements(self) -> Elements:
+        """Return copies of the elements."""
+        return Elements([snapshot(row_of(self.batch, row)) for row in range(self.rows)])
+
+    def apart(self) -> Iterator[Batch]:
+        return self.elements().apart()
+
+
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """Elements in the columns of the codec of the source's spec."""
 
@@ -90,6 +122,17 @@ class Framed:
         frames = self.frames
         decoded = codec.decode(RecordBuffer(frames.buffer, frames.starts, frames.lengths))
         return [column for column in decoded if column is not None]
+
+
+def row_of(batch: Tree, row: int) -> Tree:
+    """Return one element of a batch."""
+
+    def taken(_path: str, leaf: Any) -> Any:
+        if isinstance(leaf, Nullable):
+            return leaf.values[row] if leaf.valid[row] else None
+        return leaf[row]
+
+    return tree.map_structure(batch, taken)
 
 
 def batch_records(record_nbytes: float) -> int:

@@ -9,7 +9,7 @@ from itertools import chain, count
 from typing import Any, Protocol, Self
 
 from cachelayer.builds.array_source import ArraySource
-from cachelayer.builds.batches import Batch, Elements, counted
+from cachelayer.builds.batches import Batch, Elements, Rows, counted
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import Encoder, LeftOut, marked
 from cachelayer.builds.encode_workers import Workers
@@ -186,6 +186,7 @@ def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
     seen: list[Batch] = []
     elements: list[Any] = []
     for batch in batches:
+        batch = batch.elements() if isinstance(batch, Rows) else batch
         seen.append(batch)
         if not isinstance(batch, Elements):
             raise InvalidArgumentError("a source without an element spec must yield elements, not batches")

@@ -17,7 +17,8 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 from cachelayer.progress.meter import current
 from cachelayer.records.tree import Tree
 
-_FAILURES = (Exception, GeneratorExit)
+FAILURES = (Exception, GeneratorExit)
+"""What a source may raise."""
 _NEXT = ("__next__", "next")
 _KEYS = "If its items have other keys than 0, 1, ..., pass a function that returns its iterator"
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
@@ -190,28 +191,29 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
         try:
             element = next(elements)
         except StopIteration as end:
-            _refuse_if_raised_within(elements, end, record)
+            refuse_if_raised_within(elements, end, record)
             return
         except CacheLayerError:
             raise
-        except _FAILURES as error:
-            raise _failed(record, error) from error
+        except FAILURES as error:
+            raise failed(record, error) from error
         try:
             element = snapshot(element)
         except CacheLayerError:
             raise
-        except _FAILURES as error:
-            raise _failed(record, error) from error
+        except FAILURES as error:
+            raise failed(record, error) from error
         progress.drawn += 1
         yield element
         record += 1
 
 
-def _failed(record: int, error: BaseException) -> SourceError:
+def failed(record: int, error: BaseException) -> SourceError:
+    """Return the error for a source that fails at a record."""
     return SourceError(f"the source failed at record {record}: {type(error).__name__}: {error}")
 
 
-def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
+def refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
     """Raise if a function that an iterator such as ``map`` calls raised StopIteration: that is a bug, not the end."""
     if not isinstance(type(iterator).__next__, WrapperDescriptorType):
         # An iterator written in Python raises StopIteration itself, from any of its functions.

@@ -10,7 +10,7 @@ import numpy as np
 
 from cachelayer.builds.batches import Batch, batch_records
 from cachelayer.builds.iterable_source import IterableSource, SequenceSource
-from cachelayer.builds.unbatch import unbatched
+from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import HasRecords, has_records, records_of
 from cachelayer.records import tree
@@ -43,6 +43,7 @@ class StreamSource(IterableSource):
     ) -> None:
         self._is_endless = reader_of(stream).options.steps.end is None
         length = None if unbatch or self._is_endless else len(stream)
+        self._unbatch = unbatch
         super().__init__(elements, type(stream).__name__, length, 0, element_spec)
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
@@ -55,7 +56,7 @@ class StreamSource(IterableSource):
             raise InvalidArgumentError(
                 "the stream is endless (num_epochs=None): pass num_epochs= to stream(), or max_records="
             )
-        return super().batches(limit)
+        return unbatched(self.elements(), None, limit) if self._unbatch else super().batches(limit)
 
 
 def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> IterableSource | None:
@@ -76,7 +77,7 @@ def of_our_own(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Iterabl
 
 def _of_stream(stream: Stream[Any], *, unbatch: bool, element_spec: Tree | None) -> StreamSource:
     if unbatch:
-        return StreamSource(stream, unbatched(iter(stream), None), None, unbatch=True)
+        return StreamSource(stream, iter(stream), None, unbatch=True)
     # What functions return, and what batches are, is seen from the first.
     reader = reader_of(stream)
     if reader.is_mapped or reader.options.batched:

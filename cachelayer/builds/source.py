@@ -21,7 +21,7 @@ from cachelayer.builds.iterable_source import (
 )
 from cachelayer.builds.path_source import PathSource, at_path
 from cachelayer.builds.ref_source import of_our_own
-from cachelayer.builds.unbatch import unbatched
+from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
@@ -177,7 +177,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     refuse_if_begun(obj)
     source = _of_elements(obj)
     if unbatch:
-        return IterableSource(unbatched(source.elements(), source.length), source.kind, None)
+        return UnbatchedSource(source)
     if isinstance(obj, list) and element_spec is None:
         refuse_columns_in_a_list(obj)
     return source

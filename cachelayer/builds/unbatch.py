@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import Batch, Elements, Stacked, wrong_length
+from cachelayer.builds.batches import Batch, Elements, Rows, row_of
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.errors import CacheLayerError, ElementError, SourceError
 from cachelayer.records import tree
+from cachelayer.records.ragged_rows import wrong_row
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable, Ragged
 
@@ -63,56 +63,38 @@ class BatchesSource:
             try:
                 columns, rows = stacked_columns(batch)
             except ElementError as error:
-                raise error.at(record=first) from error.__cause__
+                raise error.at(record=first + (error.record or 0)) from error.__cause__
             left_out = min(rows, self._start - first) if first < self._start else 0
             end = rows if stop is None else min(rows, stop - first)
             # The spec is that of the first elements.
-            stacks = first + left_out != self._start and _are_arrays(columns)
+            stacks = first + left_out != self._start and are_arrays(columns)
             if end > left_out and stacks:
-                rows_taken = partial(_at, slice(left_out, end))
-                yield Stacked(tree.map_structure(columns, rows_taken), end - left_out)
+                yield Rows(rows_of(columns, left_out, end), end - left_out)
             elif end > left_out:
-                taken = [tree.map_structure(columns, partial(_row, row)) for row in range(left_out, end)]
+                taken = [row_of(columns, row) for row in range(left_out, end)]
                 # They may be kept while later batches come, which a source may write into the same arrays.
                 yield Elements(list(map(snapshot, taken)))
             first += end
 
 
-def unbatched(batches: Iterator[Any], length: int | None) -> Iterator[Any]:
-    """Yield the rows of batches whose leaves are anything with rows.
-
-    Args:
-        batches: structures of leaves with as many rows each.
-        length: how many batches there are; None if nobody promises it.
-
-    Raises:
-        ElementError: if a leaf has no rows, or not as many as the others.
-        SourceError: if there are more or fewer batches.
-    """
-    number = done = 0
-    for number, batch in enumerate(batches, 1):
-        if length is not None and number > length:
-            raise wrong_length(length, f"goes on after {length}")
-        try:
-            columns = _with_string_columns(batch)
-            rows = _rows_of(tree.map_structure(columns, _row_count))
-        except ElementError as error:
-            raise error.at(record=done) from error.__cause__
-        done += rows
-        for row in range(rows):
-            yield tree.map_structure(columns, partial(_row, row))
-    if length is not None and number < length:
-        raise wrong_length(length, f"ended after {number}")
-
-
 def _row_count(path: str, leaf: Any) -> int:
+    if isinstance(leaf, Ragged) and len(leaf) and (row := wrong_row(leaf)) is not None:
+        got = f"{leaf!r} with row splits {leaf.row_splits[row : row + 2]}"
+        hint = "Row splits are integers that ascend from row to row, up to the number of values."
+        raise ElementError("rows that lie within the values", got, path=path, record=row, hint=hint)
     if not isinstance(leaf, (str, bytes, bytearray)) and hasattr(leaf, "__len__"):
         with suppress(TypeError):
             return len(leaf)
     raise _no_rows(path, leaf)
 
 
-def _rows_of(counts: Tree) -> int:
+def row_count(columns: Tree) -> int:
+    """Return the number of rows of each leaf of a batch.
+
+    Raises:
+        ElementError: if a leaf has no rows, not as many as the others, or rows that do not lie within its values.
+    """
+    counts = tree.map_structure(columns, _row_count)
     lengths = dict(tree.leaf_values(counts))
     if not lengths:
         hint = "Give elements unbatched: nothing in this batch tells how many there are."
@@ -123,25 +105,24 @@ def _rows_of(counts: Tree) -> int:
     return int(next(iter(lengths.values())))
 
 
-def _row(row: int, _path: str, leaf: Any) -> Any:
-    if isinstance(leaf, Nullable):
-        return leaf.values[row] if leaf.valid[row] else None
-    return leaf[row]
-
-
 def stacked_columns(batch: Tree) -> tuple[Tree, int]:
     """Return a batch with arrays as leaves, and its number of rows.
 
     Raises:
         ElementError: if a leaf has no rows, or not as many as the others.
     """
-    columns = tree.map_structure(_with_string_columns(batch), _checked)
-    return columns, _rows_of(tree.map_structure(columns, _row_count))
+    columns = tree.map_structure(with_string_columns(batch), _checked)
+    return columns, row_count(columns)
 
 
-def _with_string_columns(value: Tree, path: str = "") -> Tree:
+def with_string_columns(value: Tree, path: str = "") -> Tree:
+    """Return a batch with an array in place of each list or tuple of nothing but str, or bytes.
+
+    Raises:
+        ElementError: for lists of text that may be rows or columns.
+    """
     if isinstance(value, Mapping):
-        return {key: _with_string_columns(child, f"{path}[{key!r}]") for key, child in value.items()}
+        return {key: with_string_columns(child, f"{path}[{key!r}]") for key, child in value.items()}
     if not isinstance(value, (list, tuple)):
         return value
     if value and {type(item) for item in value} in ({str}, {bytes}):
@@ -153,7 +134,7 @@ def _with_string_columns(value: Tree, path: str = "") -> Tree:
             path=path,
             hint="Make each of them a tuple if they are columns; give elements unbatched if they are rows.",
         )
-    children = [_with_string_columns(child, path + step) for step, child in tree.children(value)]
+    children = [with_string_columns(child, path + step) for step, child in tree.children(value)]
     if tree.is_namedtuple(value):
         return type(value)(*children)
     return children if isinstance(value, list) else tuple(children)
@@ -178,9 +159,18 @@ def _no_rows(path: str, leaf: Any) -> ElementError:
     )
 
 
-def _are_arrays(columns: Tree) -> bool:
-    return all(isinstance(column, np.ndarray) for _, column in tree.leaf_values(columns))
+def are_arrays(columns: Tree) -> bool:
+    """Return whether the rows of each column can be taken together: whether it is an array or Ragged.
+
+    They are not if it is of a subclass, such as a masked array, whose rows may be others than those of its memory.
+    """
+    return all(type(column) in (np.ndarray, np.memmap, Ragged) for _, column in tree.leaf_values(columns))
 
 
-def _at(rows: slice, _path: str, column: Any) -> Any:
-    return column[rows]
+def rows_of(columns: Tree, start: int, stop: int) -> Tree:
+    """Return some consecutive rows of such columns, without a copy."""
+
+    def taken(_path: str, column: Any) -> Any:
+        return column.rows(start, stop) if isinstance(column, Ragged) else column[start:stop]
+
+    return tree.map_structure(columns, taken)

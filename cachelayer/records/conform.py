@@ -137,6 +137,13 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
     return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
 
 
+def is_stored_as_it_is(values: Any, dtype: dtypes.DType, shape: Shape) -> bool:
+    """Return whether an array has this dtype, in either byte order, and a shape that the other one allows."""
+    # Not subclasses: the rows of a masked array are others than those of its data.
+    is_plain = type(values) in (np.ndarray, np.memmap) and not dtypes.is_string(dtype)
+    return is_plain and values.dtype.newbyteorder("<") == dtype and fits_shape(shape, values.shape)
+
+
 def fits_shape(spec: Shape, shape: tuple[int, ...]) -> bool:
     """Return whether the shape of a spec, with None for unknown dimensions, allows this shape."""
     return len(spec) == len(shape) and all(want is None or want == dim for want, dim in zip(spec, shape, strict=True))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 
 from cachelayer.records import dtypes
 from cachelayer.records.column import Column, Flat
-from cachelayer.records.conform import conform, conform_batch, stacked_rows
+from cachelayer.records.conform import conform, conform_batch, is_stored_as_it_is, stacked_rows
 from cachelayer.records.flat_values import Values, decode_strings, encode_strings
 from cachelayer.records.leaf_parts import U32, FixedPart, as_u32
 from cachelayer.records.memory import Ints, rows_apart, splits_of
+from cachelayer.records.ragged_rows import flat_rows, wrong_row
 from cachelayer.records.ragged_sparse_codecs import RaggedLeaf, SparseLeaf
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.values import Ragged
@@ -96,6 +98,8 @@ class StaticLeaf:
         return Column((stacked,))
 
     def from_batch(self, batch: Any) -> Column:
+        if isinstance(batch, Ragged):
+            return self.from_rows(list(batch))
         return Column((conform_batch(self._spec, batch),))
 
     def to_rows(self, column: Column) -> list[Any]:
@@ -156,7 +160,23 @@ class DenseLeaf:
         return Column(fixed, self._values.encode(flat))
 
     def from_batch(self, batch: Any) -> Column:
+        if is_stored_as_it_is(batch, self._spec.dtype, (None, *self._spec.shape)):
+            shapes = np.broadcast_to(np.array(batch.shape[1:], np.int64), (len(batch), len(self._spec.shape)))
+            splits = np.arange(len(batch) + 1, dtype=np.int64) * prod(batch.shape[1:])
+            return self.from_parts(shapes, Flat(batch.reshape(-1), splits))
+        if isinstance(batch, Ragged) and self._are_rows(batch):
+            lengths = np.diff(batch.row_splits.astype(np.int64))
+            return Column((as_u32(self._spec, lengths[:, None]),), self._values.encode(flat_rows(batch)[1]))
         return self.from_rows(list(batch))
+
+    def _are_rows(self, batch: Ragged) -> bool:
+        """Return whether the rows of a batch are what the spec asks for, and differ only in their first dimension."""
+        values = batch.values
+        return (
+            self._unknown == [0]
+            and is_stored_as_it_is(values, self._spec.dtype, self._spec.shape)
+            and wrong_row(batch) is None
+        )
 
     def _dims(self, column: Column, rows: int) -> NDArray[np.int64]:
         dims = np.empty((rows, len(self._spec.shape)), np.int64)

@@ -98,7 +98,7 @@ def move_ranges(target: Bytes, target_starts: Ints, source: Bytes, source_starts
         _move_each(target, target_starts[long], source, source_starts[long], lengths[long])
         target_starts, source_starts, lengths = target_starts[short], source_starts[short], lengths[short]
     exponents = np.frexp(np.asarray(lengths, np.float64))[1] - 1
-    for exponent in np.unique(exponents[lengths > 0]):
+    for exponent in distinct(exponents[lengths > 0]):
         chosen = np.flatnonzero((exponents == exponent) & (lengths > 0))
         width = 1 << int(exponent)
         into, out_of = windows(target, width), windows(source, width)
@@ -127,6 +127,17 @@ def rows_apart(array: NDArray[Any]) -> list[Any]:
         return list(array)
     starts = range(0, len(array), together)
     return [row for start in starts for row in array[start : start + together].copy()]
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the different values of a one-dimensional array, ascending.
+
+    ``np.unique`` imports ``numpy.ma`` when it is first called, which takes longer than to read a first batch.
+    """
+    found = np.sort(values)
+    is_first = np.ones(len(found), np.bool_)
+    is_first[1:] = found[1:] != found[:-1]
+    return found[is_first]
 
 
 def splits_of(lengths: NDArray[Any]) -> Ints:

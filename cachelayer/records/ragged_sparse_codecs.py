@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.records.column import Column, Flat
-from cachelayer.records.conform import conform, fits_shape
+from cachelayer.records.conform import conform, fits_shape, is_stored_as_it_is
 from cachelayer.records.flat_values import Values
 from cachelayer.records.leaf_parts import U32, FixedPart, as_u32
 from cachelayer.records.memory import Ints, rows_apart, splits_of
+from cachelayer.records.ragged_rows import flat_rows, wrong_row
 from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, Shape, SparseSpec
 from cachelayer.records.tree import describe
 from cachelayer.records.values import Ragged, Sparse
@@ -74,7 +75,23 @@ class RaggedLeaf:
         return Column(fixed, (*lengths, *self._values.encode(flat)))
 
     def from_batch(self, batch: Any) -> Column:
-        return self.from_rows(list(batch))
+        if not (isinstance(batch, Ragged) and self._are_rows(batch)):
+            return self.from_rows(list(batch))
+        levels, flat = flat_rows(batch)
+        return self.from_parts(levels, np.empty((len(batch), len(self._inner)), np.int64), flat)
+
+    def _are_rows(self, batch: Ragged) -> bool:
+        """Return whether the rows of a batch are what the spec asks for, and differ only in their splits."""
+        spec, values, levels = self._spec, batch.flat_values, batch.nested_row_splits[1:]
+        return (
+            spec.shape[0] is None
+            and not self._unknown
+            and batch.row_shapes is None
+            and len(levels) == spec.ragged_rank
+            and all(level.dtype.newbyteorder("<") == spec.splits_dtype for level in levels)
+            and is_stored_as_it_is(values, spec.dtype, (None, *self._inner))
+            and wrong_row(batch) is None
+        )
 
     def to_rows(self, column: Column) -> list[Any]:
         levels = column.variable[: self._spec.ragged_rank]

@@ -82,6 +82,14 @@ class Ragged(NoArray):
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self)))
 
+    def rows(self, start: int, stop: int) -> Ragged:
+        """Return some consecutive rows, without a copy of the values."""
+        if not len(self):
+            return self
+        shapes = None if self.row_shapes is None else self.row_shapes[start:stop]
+        splits = self.row_splits[start : stop + 1]
+        return Ragged(_rows(self.values, int(splits[0]), int(splits[-1])), splits - splits[0], shapes)
+
     @property
     def flat_values(self) -> NDArray[Any]:
         """The innermost values."""
@@ -183,10 +191,7 @@ def _filler(values: NDArray[Any], value: Any) -> NDArray[Any]:
 
 
 def _rows(values: NDArray[Any] | Ragged, start: int, stop: int) -> NDArray[Any] | Ragged:
-    if isinstance(values, Ragged):
-        splits = values.row_splits[start : stop + 1]
-        return Ragged(_rows(values.values, int(splits[0]), int(splits[-1])), splits - splits[0])
-    return values[start:stop]
+    return values.rows(start, stop) if isinstance(values, Ragged) else values[start:stop]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,0 +1,193 @@
+"""Batches that are taken apart: encoded at once if their leaves are arrays and Ragged, with the bytes of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachelayer import ArraySpec, Ragged, RaggedSpec, Storage
+from cachelayer.builds import batches as batches_module
+from cachelayer.builds.batches import Elements, Rows
+from cachelayer.builds.encode import Encoder
+from cachelayer.builds.source import as_source
+from cachelayer.builds.unbatch import are_arrays, row_count, rows_of
+from cachelayer.errors import CacheLayerError, ElementError, SourceError
+from cachelayer.records import tree
+from cachelayer.records.codec import codec_for
+from tests.support.strategies import versions
+
+TOKENS = {"tokens": ArraySpec("int32", (None,)), "id": ArraySpec("int64")}
+
+
+def encoded(spec: Any, batch: Any) -> list[bytes]:
+    return Encoder(codec_for(spec), "raise").encode(batch).to_list()
+
+
+def swapped(_path: str, leaf: Any) -> Any:
+    """The same values in the other byte order, every second of an array that is twice as long."""
+    if isinstance(leaf, Ragged):
+        return Ragged(swapped("", leaf.values), leaf.row_splits.astype(leaf.row_splits.dtype.newbyteorder()))
+    other = np.empty((2 * len(leaf), *leaf.shape[1:]), leaf.dtype.newbyteorder())
+    other[::2] = leaf
+    return other[::2]
+
+
+@given(versions(max_rows=6), st.integers(0, 6), st.integers(0, 6), st.booleans())
+def test_rows_together_have_the_bytes_of_elements(version: Any, start: int, stop: int, swap: bool) -> None:
+    spec, elements = version
+    codec = codec_for(spec)
+    batch = codec.batch(codec.columns(elements))
+    start, stop = min(start, stop, len(elements)), min(max(start, stop), len(elements))
+    if start == stop or not tree.leaves(spec) or not are_arrays(batch):
+        return
+    if swap:
+        batch = tree.map_structure(batch, swapped)
+    some = Rows(rows_of(batch, start, stop), stop - start)
+    assert encoded(spec, some) == encoded(spec, Elements(elements[start:stop]))
+
+
+def documents(lengths: list[int], **other: Any) -> dict[str, Any]:
+    splits = np.cumsum([0, *lengths])
+    tokens = np.arange(splits[-1], dtype=np.int32)
+    return {"tokens": Ragged(tokens, splits), "id": np.arange(len(lengths)), **other}
+
+
+def test_no_row_of_a_large_batch_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = documents([number % 5 for number in range(20_000)])
+    expected = list(as_source([batch], unbatch=True).batches(50))
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("a row was taken")
+
+    monkeypatch.setattr(Ragged, "__getitem__", refused)
+    monkeypatch.setattr(batches_module, "row_of", refused)
+    ref = Storage(tmp_path).cache([batch, batch], "d", "v1", element_spec=TOKENS, unbatch=True)
+    assert len(ref) == 40_000
+    assert [len(each) for each in expected] == [50]
+    for number in (0, 1, 4, 19_999, 20_000, 39_998):
+        row = number % 20_000
+        begin = int(batch["tokens"].row_splits[row])
+        assert ref[number]["tokens"].tolist() == list(range(begin, begin + row % 5))
+        assert ref[number]["id"] == row
+
+
+NESTED = RaggedSpec("float32", (None, None, 2), ragged_rank=1, splits_dtype=np.dtype(np.int64))
+
+
+@pytest.mark.parametrize("given_spec", [None, {"words": NESTED, "text": ArraySpec(str)}])
+def test_batches_of_any_size_make_one_digest(tmp_path: Path, given_spec: Any) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "words": Ragged(rng.random((int(rng.integers(0, 5)) * 3, 2), np.float32), np.zeros(0, np.int64)),
+            "text": "x" * number,
+        }
+        for number in range(60)
+    ]
+    for row in rows:
+        count = len(row["words"].values)
+        row["words"] = Ragged(row["words"].values, np.array([0, count // 3, count]))
+
+    def batches(size: int) -> Iterator[Any]:
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            words = [each["words"] for each in some]
+            inner = np.cumsum([0, *(int(length) for each in words for length in np.diff(each.row_splits))])
+            values = np.concatenate([each.values for each in words])
+            outer = np.arange(len(some) + 1) * 2
+            yield {"words": Ragged(Ragged(values, inner), outer), "text": [each["text"] for each in some]}
+
+    storage = Storage(tmp_path)
+    wanted = storage.cache(rows, "rows", "v1", element_spec=given_spec).digest
+    found = {
+        size: storage.cache(lambda size=size: batches(size), "b", f"v{size}", element_spec=given_spec, unbatch=True)
+        for size in (1, 7, 20, 60)
+    }
+    assert {ref.digest for ref in found.values()} == {wanted}
+
+
+WRONG: dict[str, list[int]] = {
+    "a row that ends before it begins": [0, 4, 2, 6],
+    "a row past the last value": [0, 2, 4, 9],
+    "a row before the first value": [-2, 2, 4, 6],
+}
+
+
+@pytest.mark.parametrize("splits", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_rows_that_do_not_lie_in_the_values_are_refused_with_their_record(splits: list[int], depth: int) -> None:
+    good = Ragged(np.arange(6, dtype=np.int32), np.array([0, 2, 4, 6]))
+    bad = Ragged(good.values, np.array(splits))
+    if depth == 2:
+        good, bad = (Ragged(each, np.array([0, 1, 2, 3])) for each in (good, bad))
+    steps = np.diff(splits)
+    row = int(np.flatnonzero((steps < 0) | (np.array(splits[1:]) > 6) | (np.array(splits[:-1]) < 0))[0])
+    source = as_source([{"tokens": good}, {"tokens": bad}], unbatch=True)
+    with pytest.raises(ElementError, match=f"record {3 + row}, leaf .'tokens'.*within the values"):
+        list(source.batches(None))
+
+
+def test_row_splits_are_integers() -> None:
+    with pytest.raises(ElementError, match="ascend"):
+        row_count(Ragged(np.arange(4), np.array([0.0, 2.5, 4.0])))
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "another dtype": {"tokens": Ragged(np.arange(40), np.arange(0, 41, 2))},
+    "another rank": {"tokens": Ragged(np.zeros((40, 2), np.int32), np.arange(0, 41, 2))},
+    "None among them": {"id": np.array([*range(19), None], object)},
+    "no Ragged": {"tokens": np.zeros((20, 3), np.int32)},
+    "floats": {"id": np.zeros(20)},
+    "Python numbers": {"id": np.arange(20).astype(object)},
+    "masked": {"id": np.ma.masked_array(np.arange(20), np.arange(20) % 2)},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_does_not_fit_at_once_is_what_it_is_one_by_one(change: dict[str, Any]) -> None:
+    batch = documents([2] * 20) | change
+    rows = [{name: leaf[row] for name, leaf in batch.items()} for row in range(20)]
+
+    def outcome(batches: Iterator[Any]) -> Any:
+        encoder = Encoder(codec_for(TOKENS), "raise")
+        try:
+            return [raw for each in batches for raw in encoder.encode(each).to_list()], encoder.nullable
+        except CacheLayerError as error:
+            return str(error)
+
+    apart = as_source([documents([2] * 20), batch], unbatch=True).batches(None)
+    first = [{"tokens": np.arange(2 * row, 2 * row + 2, dtype=np.int32), "id": row} for row in range(20)]
+    assert outcome(apart) == outcome(as_source([*first, *rows]).batches(None))
+
+
+def test_elements_that_do_not_fit_are_left_out_of_a_batch(tmp_path: Path) -> None:
+    ids = np.array([*range(19), "x"], object)
+    batches = [documents([2] * 20), documents([2] * 20, id=ids)]
+    with pytest.warns(match="1 of 40 records were left out"):
+        ref = Storage(tmp_path).cache(batches, "d", "v1", element_spec=TOKENS, unbatch=True, on_error="skip")
+    assert [row["id"] for row in ref] == [*range(20), *range(19)]
+
+
+def test_a_function_that_raises_stop_iteration_ends_no_source() -> None:
+    def taken(number: int) -> Any:
+        return next(iter([])) if number == 2 else documents([1] * 20)
+
+    with pytest.raises(SourceError, match=r"record 40: taken\(\) raised StopIteration"):
+        list(as_source(map(taken, range(4)), unbatch=True).batches(None))
+
+
+def test_no_batch_is_drawn_after_the_last_record() -> None:
+    def batches() -> Iterator[Any]:
+        yield documents([1] * 20)
+        yield documents([1] * 20)
+        raise OSError("the disk is gone")
+
+    assert sum(map(len, as_source(batches(), unbatch=True).batches(40))) == 40
+    with pytest.raises(SourceError, match="record 40: OSError"):
+        list(as_source(batches(), unbatch=True).batches(41))
