@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.held import Held, joined
-from cachelayer.access.joined_views import JoinedViewsBase
+from cachelayer.access.joined_fields import JoinedFieldsBase
+from cachelayer.access.joined_views import JoinedViewsBase, in_common
 from cachelayer.access.local_shards import GroupedRecords
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
@@ -92,6 +93,10 @@ class JoinedBase(RecordBase):
     @property
     def name(self) -> str:
         return " + ".join(member.base.name for member in self.members)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return in_common([member.base.metadata for member in self.members])
 
     @property
     def digest(self) -> str:
@@ -193,6 +198,9 @@ class JoinedViews(JoinedRef[T], Generic[T]):
     def _stored(self) -> None:  # type: ignore[override]
         return None
 
+    def fields(self, *names: str) -> JoinedViews[Any]:  # type: ignore[override]
+        return JoinedViews(self._base.fields(names), self._selection)
+
     def __repr__(self) -> str:
         return f"JoinedRef({list(self._base.members)!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
@@ -220,7 +228,7 @@ def concat(refs: Iterable[View[T]]) -> JoinedRef[T]:
             )
     stored = [ref for ref in refs if isinstance(ref, (DataRef, JoinedRef)) and not isinstance(ref, JoinedViews)]
     if len(stored) < len(refs):
-        return JoinedViews(JoinedViewsBase([member for ref in refs for member in _views_in(ref)]))
+        return JoinedViews(JoinedFieldsBase.of([member for ref in refs for member in _views_in(ref)]))
     members = [member for ref in stored for member in _members(ref)]
     # A version that was built from an empty source has no element spec, so it fits every other.
     return JoinedRef(JoinedBase([member for member in members if member.base.element_spec is not None] or members[:1]))

@@ -47,9 +47,8 @@ class DataRef(StoredView[T], Generic[T]):
         return self._base.version.reference
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """The metadata from the user and from the source."""
-        return dict(self._base.version.manifest.provenance.get("metadata") or {})
+    def _source_metadata(self) -> dict[str, Any]:
+        return self.metadata
 
     @property
     def provenance(self) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import ReadingCost
 from cachelayer.records import tree
-from cachelayer.records.codec import codec_for
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.common_spec import common_spec
 from cachelayer.records.memory import distinct, splits_of
 from cachelayer.records.spec import LeafSpec
@@ -44,19 +44,28 @@ class JoinedViewsBase:
         self._splits = splits_of(np.array([len(member) for member in members], np.int64))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JoinedViewsBase, (self.members,)
+        return type(self), (self.members,)
 
     @property
-    def codec(self) -> NoReturn:
-        """Raise: these elements are not records of one codec.
+    def metadata(self) -> Mapping[str, Any]:
+        return in_common([member.metadata for member in self.members])
+
+    @property
+    def codec(self) -> Codec:
+        """Raise: these elements have no leaves of stored records.
 
         Raises:
             InvalidTypeError: in any case.
         """
-        raise InvalidTypeError(
-            "joined windows, packs, padded records and fields have no leaves of stored records: call lengths(), "
-            "total(), fields(), windows() and packed() of the datasets before you join them"
-        )
+        raise _no_stored_leaves()
+
+    def fields(self, names: Sequence[str]) -> JoinedViewsBase:  # noqa: ARG002
+        """Raise: see ``codec``.
+
+        Raises:
+            InvalidTypeError: in any case.
+        """
+        raise _no_stored_leaves()
 
     @cached_property
     def digest(self) -> str:
@@ -125,6 +134,19 @@ class JoinedViewsBase:
         """Return the members that these elements come from, and the rows of each."""
         member_of = self._splits[1:].searchsorted(numbers, side="right")
         return [(index, np.flatnonzero(member_of == index)) for index in distinct(member_of).tolist()]
+
+
+def _no_stored_leaves() -> InvalidTypeError:
+    return InvalidTypeError(
+        "joined windows, packs and padded records have no leaves of stored records: call lengths(), total(), "
+        "fields(), windows() and packed() of the datasets before you join them"
+    )
+
+
+def in_common(metadata: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries that are the same in the metadata of all of some datasets."""
+    first, *others = metadata
+    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
 
 
 def _stacked(spec: Tree, parts: Sequence[tuple[NDArray[np.int64], Any]], rows: int) -> Any:

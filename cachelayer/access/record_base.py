@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn, Self
 
@@ -49,6 +49,11 @@ class RecordBase(ABC):
     @abstractmethod
     def name(self) -> str:
         """The name for error messages."""
+
+    @property
+    @abstractmethod
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the version; see :attr:`cachelayer.access.view.View.metadata`."""
 
     @property
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -129,6 +129,10 @@ class FieldsBase(RecordBase):
     @property
     def name(self) -> str:
         return self.base.name
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.base.metadata
 
     @property
     def digest(self) -> str:

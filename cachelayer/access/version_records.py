@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -61,6 +61,10 @@ class VersionRecords(RecordBase):
     @property
     def name(self) -> str:
         return self.version.name
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.version.manifest.provenance.get("metadata") or {}
 
     def __len__(self) -> int:
         return self.version.manifest.shard_records

@@ -36,6 +36,10 @@ class ViewBase(Protocol):
     def element_spec(self) -> Tree:
         """The spec of the elements."""
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the version that the records come from; see :attr:`View.metadata`."""
+
     def __len__(self) -> int: ...
 
     @property
@@ -86,6 +90,19 @@ class View(ABC, Generic[T]):
     def element_spec(self) -> Tree:
         """The structure of an element; its leaves are :class:`cachelayer.ArraySpec` or another leaf spec."""
         return self._base.element_spec
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the version that the records come from: what the user passed, and what the source said.
+
+        If they come from several versions, it is what the metadata of all of them have in common.
+        """
+        return dict(self._base.metadata)
+
+    @property
+    def _source_metadata(self) -> Mapping[str, Any]:
+        """What the source said about the elements; empty if they are not those of a version."""
+        return {}
 
     @property
     def _declared_spec(self) -> Tree | None:
@@ -277,7 +294,7 @@ class ViewRecords:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        return getattr(self.view, "metadata", {})
+        return self.view._source_metadata
 
     @property
     def record_nbytes(self) -> int:

@@ -57,6 +57,10 @@ class WrappedBase:
     reading_cost: ReadingCost = "foreign"
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
     def segments(self) -> tuple[int, ...]:
         return (self._records,)
 

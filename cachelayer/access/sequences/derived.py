@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.record_base import chosen_leaves
+from cachelayer.access.sequences.documents import Documents
 from cachelayer.protocols import ReadingCost
 from cachelayer.records.memory import rows_apart, splits_of
 from cachelayer.records.tree import Tree
@@ -27,9 +28,18 @@ def derived_digest(digest: str, name: str, parameters: dict[str, Any]) -> str:
 
 
 class ArraysBase(ABC):
-    """A :class:`cachelayer.access.view.ViewBase` whose elements are dicts of arrays of fixed shape."""
+    """A :class:`cachelayer.access.view.ViewBase` whose elements are dicts of arrays of fixed shape.
+
+    Attributes:
+        documents: what they are made of.
+    """
 
     reading_cost: ReadingCost = "stored"
+    documents: Documents
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.documents.view.metadata
 
     @property
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +30,10 @@ class DocumentView(Protocol):
     @property
     def digest(self) -> str:
         """The digest of the view, in hexadecimal."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the version that its records come from."""
 
     def __len__(self) -> int: ...
 

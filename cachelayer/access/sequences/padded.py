@@ -132,6 +132,10 @@ class PaddedBase:
             ),
         )
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.view.metadata
+
     def __len__(self) -> int:
         return len(self.view)
 

@@ -58,10 +58,16 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ref, list[
     found["chosen"] = many.select(chosen), [ELEMENTS[number] for number in chosen]
     found["fields"] = many.fields("meta", "tokens", "maybe"), ELEMENTS
     found["joined"] = cachelayer.concat([built["zstd"], many[10:20]])[2:95], (ELEMENTS + ELEMENTS[10:20])[2:95]
+    fields = ("tokens", "meta", "maybe")
+    others = [{"score": np.float32(1), **{name: each[name] for name in fields}} for each in ELEMENTS[10:40]]
+    other_spec = {"score": ArraySpec("float32"), **{name: SPEC[name] for name in fields}}
+    other = storage.cache(others, "docs", "other", element_spec=other_spec, shard_bytes=1000)
+    both = cachelayer.concat([many.fields(*fields)[::-1], other.fields(*fields)])
+    found["joined fields"] = both[:110], (ELEMENTS[::-1] + ELEMENTS[10:40])[:110]
     return found
 
 
-KINDS = ["one", "many", "zstd", "slice", "backwards", "chosen", "fields", "joined"]
+KINDS = ["one", "many", "zstd", "slice", "backwards", "chosen", "fields", "joined", "joined fields"]
 LEAVES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "tokens": ("tokens", lambda each: each["tokens"]),
     "meta/weights": ("weights", lambda each: each["meta"]["weights"]),
