@@ -6,20 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from documents import BUCKETS, OPTIONS, cached_documents, same_batches
 
 import cachelayer
-from cachelayer import ArraySpec, StateError
-
-BUCKETS = ("tokens", [8, 16, 32])
-OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 1, "remainder": "drop"}
+from cachelayer import StateError
 
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    rng = np.random.default_rng(0)
-    docs = [{"tokens": rng.integers(1, 99, rng.integers(0, 33)).astype(np.int32)} for _ in range(120)]
-    storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
-    return storage.cache(docs, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))}, shard_bytes=2000)
+    return cached_documents(cachelayer.Storage(tmp_path_factory.mktemp("storage")))
 
 
 @pytest.fixture
@@ -34,30 +29,22 @@ def expected(ref: Any) -> list[Any]:
     return found
 
 
-def same(found: Any, expected: Any) -> None:
-    assert len(found) == len(expected) > 1
-    for batch, wanted in zip(found, expected, strict=True):
-        assert batch.keys() == wanted.keys()
-        for key, values in wanted.items():
-            assert np.array_equal(np.asarray(batch[key]), values)
-
-
 @pytest.mark.needs("grain")
 @pytest.mark.filterwarnings("ignore:this stream is iterated over again")
 def test_grain_reads_them_at_random_and_in_order(ref: Any, stream: Any, expected: list[Any]) -> None:
     from cachelayer.adapters.grain import batches, iter_dataset
 
     dataset = batches(ref, 8, buckets=BUCKETS, **OPTIONS)
-    same(list(dataset), expected)
-    same([dataset[len(expected)], dataset[0]], [next(stream.epoch(1)), expected[0]])
+    same_batches(list(dataset), expected)
+    same_batches([dataset[len(expected)], dataset[0]], [next(stream.epoch(1)), expected[0]])
     iterated = iter_dataset(stream)
-    same(list(iterated), expected)
+    same_batches(list(iterated), expected)
     iterator = iter(iterated)
     next(iterator)
     state = iterator.get_state()
     again = iter(iterated)
     again.set_state(state)
-    same(list(again), expected[1:])
+    same_batches(list(again), expected[1:])
     with pytest.raises(StateError, match="global_batch_size is 4 here and 8 in the state"):
         iter(iter_dataset(ref.stream(4, buckets=BUCKETS, **OPTIONS))).set_state(state)
     with pytest.raises(StateError, match="position 3 lies within a step"):
@@ -75,8 +62,8 @@ def test_torch_loads_them(ref: Any, stream: Any, expected: list[Any], workers: i
     state = loading.state_dict()
     again = loader(ref.stream(8, buckets=BUCKETS, **OPTIONS))
     again.load_state_dict(state)
-    same([first, *again], expected)
-    same([first, *iterator], expected)
+    same_batches([first, *again], expected)
+    same_batches([first, *iterator], expected)
     with pytest.raises(StateError, match="position 3 lies within a step"):
         again.load_state_dict({**state, "position": 3})
 
@@ -93,9 +80,9 @@ def test_tensorflow_gets_tensors_of_the_length_of_the_bucket(ref: Any, stream: A
     assert spec["tokens_mask"] == tf.TensorSpec((8, None), tf.bool)
     assert len(dataset) == len(expected)
     items = list(dataset)
-    same([{key: value.numpy() for key, value in batch.items()} for batch, _ in items], expected)
+    same_batches([{key: value.numpy() for key, value in batch.items()} for batch, _ in items], expected)
     rest = ref.stream(8, buckets=BUCKETS, **OPTIONS, start=int(items[1][1]))
-    same(list(rest), expected[2:])
+    same_batches(list(rest), expected[2:])
     kept = to_tf(ref.stream(8, buckets=BUCKETS))
     assert kept.element_spec["tokens"].shape.as_list() == [None, None]
     assert sum(len(batch["tokens"]) for batch in kept) == 120

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from documents import OPTIONS, cached_documents, same_batches
 
 import cachelayer
-from cachelayer import ArraySpec
 
 NAMES = ["windows", "packed", "padded", "joined"]
 
 
 @pytest.fixture(scope="module")
 def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    docs = [{"tokens": rng.integers(1, 99, rng.integers(0, 30)).astype(np.int32)} for _ in range(60)]
-    storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
-    ref = storage.cache(docs, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))}, shard_bytes=2000)
+    ref = cached_documents(cachelayer.Storage(tmp_path_factory.mktemp("storage")))
     return {
         "windows": ref.windows("tokens", 12),
         "packed": ref.packed("tokens", 30),
         "padded": ref.padded({"tokens": 20}),
         "joined": cachelayer.concat([ref.packed("tokens", 30), ref[::2].packed("tokens", 30)]),
     }
-
-
-OPTIONS = {"shuffle": True, "seed": 1, "remainder": "drop"}
-
-
-def same(found: Any, expected: Any) -> None:
-    assert len(found) == len(expected) > 1
-    for batch, wanted in zip(found, expected, strict=True):
-        assert batch.keys() == wanted.keys()
-        for key, values in wanted.items():
-            assert np.array_equal(np.asarray(batch[key]), values)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,21 +33,21 @@ def test_grain_reads_them_in_our_order(views: dict[str, Any], name: str) -> None
 
     view = views[name]
     expected = list(view.stream(8, **OPTIONS))
-    same(list(batches(view, 8, **OPTIONS)), expected)
+    same_batches(list(batches(view, 8, **OPTIONS)), expected)
     dataset = iter_dataset(view.stream(8, **OPTIONS))
-    same(list(dataset), expected)
+    same_batches(list(dataset), expected)
     iterator = iter(dataset)
     next(iterator)
     again = iter(dataset)
     again.set_state(iterator.get_state())
-    same(list(again), expected[1:])
+    same_batches(list(again), expected[1:])
     loader = grain.DataLoader(
         data_source=view,
         sampler=Sampler(view, shuffle=True, seed=1),
         operations=[grain.transforms.Batch(8, drop_remainder=True)],
         worker_count=0,
     )
-    same(list(loader), expected)
+    same_batches(list(loader), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -74,9 +59,9 @@ def test_torch_reads_them(views: dict[str, Any], name: str) -> None:
 
     view = views[name]
     expected = list(view.stream(8, **OPTIONS))
-    same(list(loader(view.stream(8, **OPTIONS))), expected)
+    same_batches(list(loader(view.stream(8, **OPTIONS))), expected)
     sampler = BatchSampler(view, 8, 1, 0, seed=1, drop_last=True)
-    same(list(DataLoader(to_torch(view), batch_size=None, sampler=sampler)), expected)
+    same_batches(list(DataLoader(to_torch(view), batch_size=None, sampler=sampler)), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,4 +73,4 @@ def test_tensorflow_gets_tensors_of_known_shape(views: dict[str, Any], name: str
     dataset = to_tf(stream)
     length = views[name].element_spec["tokens"].shape[0]
     assert dataset.element_spec["tokens"].shape[-1] == length
-    same([{key: value.numpy() for key, value in batch.items()} for batch in dataset], list(stream))
+    same_batches([{key: value.numpy() for key, value in batch.items()} for batch in dataset], list(stream))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import versions
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Storage
 from cachelayer.builds import batches as batches_module
@@ -20,7 +21,6 @@ from cachelayer.builds.unbatch import are_arrays, row_count, rows_of
 from cachelayer.errors import CacheLayerError, ElementError, SourceError
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
-from tests.support.strategies import versions
 
 TOKENS = {"tokens": ArraySpec("int32", (None,)), "id": ArraySpec("int64")}
 

@@ -5,25 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
+from documents import BUCKETS, OPTIONS, cached_documents, same_batches
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cachelayer
-from cachelayer import ArraySpec
 from cachelayer.adapters.jax import global_batches
-
-OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 1, "remainder": "drop"}
-BUCKETS = ("tokens", [8, 16, 32])
 
 
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    rng = np.random.default_rng(0)
-    docs = [{"tokens": rng.integers(1, 99, rng.integers(0, 33)).astype(np.int32)} for _ in range(120)]
-    storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
-    return storage.cache(docs, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))}, shard_bytes=2000)
+    return cached_documents(cachelayer.Storage(tmp_path_factory.mktemp("storage")))
 
 
 @pytest.fixture
@@ -32,12 +25,8 @@ def sharding() -> NamedSharding:
 
 
 def same(found: Any, expected: Any) -> None:
-    assert len(found) == len(expected) > 1
-    for batch, wanted in zip(found, expected, strict=True):
-        assert batch.keys() == wanted.keys()
-        for key, values in wanted.items():
-            assert isinstance(batch[key], jax.Array)
-            assert np.array_equal(np.asarray(batch[key]), values)
+    same_batches(found, expected)
+    assert all(isinstance(leaf, jax.Array) for batch in found for leaf in batch.values())
 
 
 @pytest.mark.parametrize("name", ["windows", "packed", "padded", "joined", "in blocks"])
