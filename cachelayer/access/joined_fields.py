@@ -57,13 +57,21 @@ class JoinedFieldsBase(JoinedViewsBase):
     def lengths(self, leaf: int) -> LengthColumn:
         return JoinedColumn([selected(member._base.lengths(leaf), member._selection) for member in self.members])
 
-    def leaf_values(self, leaves: Sequence[int], numbers: Ints, starts: Ints, counts: Ints) -> list[NDArray[Any]]:
+    def leaf_values(
+        self,
+        leaves: Sequence[int],
+        numbers: Ints,
+        starts: Ints,
+        counts: Ints,
+        ends: NDArray[np.bool_] | None = None,
+    ) -> list[NDArray[Any]]:
         """Return what :meth:`cachelayer.access.record_base.RecordBase.leaf_values` does."""
         found = []
         for index, rows in self._groups(numbers) or [(0, np.empty(0, np.int64))]:
             member = self.members[index]
             own = member._selection.numbers_of(numbers[rows] - self._splits[index])
-            found.append((rows, member._base.leaf_values(leaves, own, starts[rows], counts[rows])))
+            own_ends = None if ends is None else ends[rows]
+            found.append((rows, member._base.leaf_values(leaves, own, starts[rows], counts[rows], own_ends)))
         if len(found) == 1:
             return found[0][1]
         return [_together([(rows, values[place]) for rows, values in found], counts) for place in range(len(leaves))]

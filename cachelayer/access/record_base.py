@@ -144,6 +144,7 @@ class RecordBase(ABC):
         numbers: NDArray[np.int64],
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
+        ends: NDArray[np.bool_] | None = None,
     ) -> list[NDArray[Any]]:
         """Return consecutive values of some leaves of varying length; see :meth:`VaryingLeaves.values`.
 
@@ -151,7 +152,7 @@ class RecordBase(ABC):
         """
         try:
             records = self.records(numbers, in_part=True)
-            return [self.varying.values(records, leaf, starts, counts) for leaf in leaves]
+            return [self.varying.values(records, leaf, starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
 

@@ -211,8 +211,9 @@ class FieldsBase(RecordBase):
         numbers: NDArray[np.int64],
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
+        ends: NDArray[np.bool_] | None = None,
     ) -> list[NDArray[Any]]:
-        return self.base.leaf_values([self.chosen[leaf] for leaf in leaves], numbers, starts, counts)
+        return self.base.leaf_values([self.chosen[leaf] for leaf in leaves], numbers, starts, counts, ends)
 
 
 class FieldsRef(StoredView[T], Generic[T]):

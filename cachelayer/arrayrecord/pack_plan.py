@@ -178,6 +178,17 @@ def check_plan(path: Path) -> PlanHeader:
     return header
 
 
+def check_bytes(raw: Bytes, name: str) -> None:
+    """Raise unless these bytes are a whole plan, and match its checksum.
+
+    Raises:
+        FormatError, CorruptionError: if they are not.
+    """
+    header = PlanHeader.decode(raw[:HEADER_NBYTES].tobytes(), len(raw), name)
+    if google_crc32c.value(raw[HEADER_NBYTES:].tobytes()) != header.checksum:
+        raise CorruptionError(f"{name}: the plan of packs does not match its checksum")
+
+
 class PlanBytes(Protocol):
     """The bytes of a plan, wherever they are. Thread-safe."""
 
@@ -256,7 +267,8 @@ class PackPlan:
         splits = splits_of(count)
         offset = splits[:-1] - splits[splits_of(stop - first)[:-1]][row]
         self._check((record < 0) | (record >= self._documents) | (count < 1) | (count > header.length - offset))
-        return Pieces(row, record, begin, count, offset)
+        # What is shorter than a pack was not cut there.
+        return Pieces(row, record, begin, count, offset, count < header.length)
 
     def _check(self, wrong: NDArray[np.bool_]) -> None:
         if wrong.any():

@@ -28,7 +28,7 @@ class DocumentPiece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Pieces of documents, ordered by their place: all are int64 of shape ``[pieces]``.
+    """Pieces of documents, ordered by their place: all but ``ends`` are int64 of shape ``[pieces]``.
 
     Args:
         row: the row that holds each.
@@ -36,6 +36,7 @@ class Pieces:
         begin: its first value in the record.
         count: the number of its values, at least 1.
         offset: its place in the row.
+        ends: bool, True if its document is known to end with it.
     """
 
     row: Ints
@@ -43,6 +44,7 @@ class Pieces:
     begin: Ints
     count: Ints
     offset: Ints
+    ends: NDArray[np.bool_]
 
     def listed(self) -> list[DocumentPiece]:
         """Return the pieces one by one."""

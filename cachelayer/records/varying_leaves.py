@@ -82,7 +82,9 @@ class VaryingLeaves:
         sizes = np.array([self._codec.variable_dtype(number).itemsize for number in self.numbers], np.int64)
         return nbytes[:, parts] // sizes
 
-    def values(self, records: Records, number: int, starts: Ints, counts: Ints) -> NDArray[Any]:
+    def values(
+        self, records: Records, number: int, starts: Ints, counts: Ints, ends: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
         """Return some consecutive values of a leaf of each record, one after another.
 
         Nothing is read past the end of a leaf, whatever starts and counts are.
@@ -92,12 +94,13 @@ class VaryingLeaves:
             number: the number of the leaf.
             starts: for each record, the first value.
             counts: for each record, how many values.
+            ends: for each record, True if the leaf must end with the last of these; None if it may always have more.
 
         Returns:
             An array of the leaf's dtype; uint8 for ``bytes`` and ``str``.
 
         Raises:
-            CorruptionError: if a leaf has fewer values than asked for, or a record is damaged.
+            CorruptionError: if a leaf has fewer values than asked for, or more than it may, or a record is damaged.
             InvalidArgumentError: if the leaf is an array of strings.
         """
         leaf = self._leaves[number]
@@ -111,7 +114,10 @@ class VaryingLeaves:
             all_begins, all_nbytes = self._codec.variable_ranges(records)
             begins, nbytes = all_begins[:, part], all_nbytes[:, part]
         held = nbytes // dtype.itemsize
-        wrong = np.flatnonzero((starts < 0) | (counts < 0) | (counts > held) | (starts > held - counts))
+        are_wrong = (starts < 0) | (counts < 0) | (counts > held) | (starts > held - counts)
+        if ends is not None:
+            are_wrong |= ends & (starts + counts != held)
+        wrong = np.flatnonzero(are_wrong)
         if len(wrong):
             row = int(wrong[0])
             raise CorruptionError(

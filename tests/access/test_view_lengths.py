@@ -18,7 +18,15 @@ from old_versions import forget_lengths
 from servers import Server, new_bucket
 
 import cachelayer
-from cachelayer import ArraySpec, CacheLayerWarning, CorruptionError, InvalidArgumentError, InvalidTypeError, Storage
+from cachelayer import (
+    ArraySpec,
+    CacheLayerWarning,
+    CorruptionError,
+    ElementError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    Storage,
+)
 from cachelayer.arrayrecord.lengths import encode, header_checksum
 
 SPEC = {
@@ -277,8 +285,35 @@ def test_lengths_that_lie_never_read_past_a_record(tmp_path: Path) -> None:
     for record in (5, 9):
         with pytest.raises(CorruptionError, match="its length is not the one that is stored"):
             base.leaf_values([1], record * ones, 0 * ones, lengths[record, :1])
+    with pytest.raises(CorruptionError, match="its length is not the one that is stored"):
+        base.leaf_values([1], 6 * ones, 0 * ones, lengths[6, :1] - 1, np.ones(1, np.bool_))
     report = Storage(tmp_path).verify("d", "v1", progress=False)
     assert "the lengths of record 5 of the shard are not those of its leaves" in report.problems[0]
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+@pytest.mark.parametrize("leaf", ["tokens", "meta/url"])
+def test_no_document_is_cut_or_filled_up_where_lengths_lie(tmp_path: Path, more: int, leaf: str) -> None:
+    ref = submit(Storage(tmp_path), shard_bytes=1 << 28)
+    lengths = np.stack([naive(ROWS, leaf) for leaf in LEAVES], axis=1)
+    record = int(np.flatnonzero((lengths[:, 0] > 2) & (lengths[:, 1] > 2))[3])
+    lengths[record] += more
+    foreign = lie(tmp_path, ref, lengths)
+    views = [
+        foreign.windows(leaf, 7),
+        foreign.windows(leaf, 64, stride=3, separator=0, remainder="pad"),
+        foreign.packed(leaf, 100),
+        cachelayer.concat([foreign.fields(leaf), foreign[::-1].fields(leaf)]).windows(leaf, 7),
+    ]
+    for view in views:
+        with pytest.raises(CorruptionError, match="its length is not the one that is stored"):
+            view.read(np.arange(len(view)))
+    longest = 1 << 20
+    bounds = [int(lengths[record, 0 if leaf == "tokens" else 1]), longest]
+    if leaf == "tokens" and more < 0:
+        buckets = cachelayer.Buckets(leaf, bounds, long="truncate")
+        with pytest.raises(ElementError, match=f"record {record}: expected at most {bounds[0]} values"):
+            list(foreign.fields(leaf)[: record + 1].stream(1, buckets=buckets))
 
 
 @settings(max_examples=30, deadline=None)

@@ -194,8 +194,13 @@ def bucketed_stream(
     """
     if global_batch_size is None:
         raise InvalidArgumentError("buckets are those of batches: pass a global_batch_size to stream()")
+    # A record that its bucket would cut is longer than its stored length says: only the last bucket may truncate.
+    longest = buckets.lengths[-1]
     views = [
-        padded_of(view, dict.fromkeys(buckets.names, bound), buckets.value, buckets.long) for bound in buckets.lengths
+        padded_of(
+            view, dict.fromkeys(buckets.names, bound), buckets.value, buckets.long if bound == longest else "refuse"
+        )
+        for bound in buckets.lengths
     ]
     nbytes = views[-1]._base.record_nbytes
     checked = make_options(len(view), global_batch_size, nbytes, _table_of(view, buckets), **options)

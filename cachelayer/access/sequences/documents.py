@@ -98,10 +98,10 @@ class Documents:
             rows, length: the number of rows, and of cells in each.
 
         Raises:
-            CorruptionError: if a record is damaged, or shorter than its length says.
+            CorruptionError: if a record is damaged, or shorter or longer than its length says.
         """
         numbers = self.view._selection.numbers_of(pieces.record)
-        found = self.view._base.leaf_values(self._leaves, numbers, pieces.begin, pieces.count)
+        found = self.view._base.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
         return [pieces.placed(values, rows, length, np.zeros((), values.dtype)) for values in found]
 
 

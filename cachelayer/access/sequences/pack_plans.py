@@ -13,7 +13,7 @@ import numpy as np
 from cachelayer.access.sequences.documents import Documents
 from cachelayer.access.sequences.pack_planner import Packing, plan
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.pack_plan import BytesInMemory, PackPlan, PlanBytes, write_plan
+from cachelayer.arrayrecord.pack_plan import BytesInMemory, PackPlan, PlanBytes, check_bytes, write_plan
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -117,7 +117,11 @@ def _made(wanted: _Wanted, version: StoredVersion, name: str) -> PackPlan:
 
 
 def _opened(store: ObjectStore, name: str) -> PlanBytes | None:
-    """Return the bytes of a stored plan; None if there is none."""
+    """Return the bytes of a stored plan; None if there is none.
+
+    Raises:
+        FormatError, CorruptionError: if it came over the network as a whole and is damaged.
+    """
     nbytes = store.size(name)
     if nbytes is None:
         return None
@@ -126,7 +130,9 @@ def _opened(store: ObjectStore, name: str) -> PlanBytes | None:
     source = _InBucket(store, name, nbytes)
     if nbytes > _READ_WHOLE:
         return source
-    return BytesInMemory(source.name, source.read(np.zeros(1, np.int64), np.array([nbytes])))
+    raw = source.read(np.zeros(1, np.int64), np.array([nbytes]))
+    check_bytes(raw, source.name)
+    return BytesInMemory(source.name, raw)
 
 
 @dataclass(frozen=True)

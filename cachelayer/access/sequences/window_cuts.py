@@ -66,7 +66,8 @@ class Windowing:
         begin = np.maximum(-at, 0)
         count = np.minimum(lengths, filled[row] - at) - begin
         held = np.flatnonzero(count > 0)
-        pieces = Pieces(row[held], record[held], begin[held], count[held], np.maximum(at, 0)[held])
+        ends = begin + count == lengths
+        pieces = Pieces(row[held], record[held], begin[held], count[held], np.maximum(at, 0)[held], ends[held])
         separators = np.empty(0, np.int64)
         if self.extra:
             place = at + lengths

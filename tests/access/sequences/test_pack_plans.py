@@ -30,6 +30,7 @@ from cachelayer.access.sequences import pack_plans
 from cachelayer.access.sequences.pack_planner import Packing, plan
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.pack_plan import BytesInMemory, PackPlan, PlanHeader, check_plan, write_plan
+from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 
 SPEC = {"tokens": ArraySpec("int32", (None,))}
@@ -321,6 +322,21 @@ def test_a_plan_in_a_bucket_is_read_whole_or_by_ranges(
     assert storage.verify("d", "v1").ok
     assert storage.gc(grace=0) == []
     assert values(cachelayer.open(ref.reference, **options).packed("tokens", LENGTH)) == expected
+
+
+def test_a_damaged_plan_from_a_bucket_is_made_again_with_a_warning(gcs: Server) -> None:
+    storage = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options(), local_cache_bytes=0)
+    ref = built(storage)
+    expected = values(ref.packed("tokens", LENGTH))
+    store = ref._base.version.store
+    folder = paths.attempt_of(ref._base.version.info.manifest)
+    name = f"d/{paths.plan(folder, ref.packed('tokens', LENGTH)._base.digest)}"
+    raw = bytearray(store.read(name))
+    raw[128] ^= 1  # another record, that there is
+    store.put(name, bytes(raw))
+    with pytest.warns(CacheLayerWarning, match="made again: .*does not match its checksum"):
+        view = storage.fetch("d", "v1").packed("tokens", LENGTH)
+    assert values(view) == expected
 
 
 @pytest.mark.parametrize("name", ["windows", "windows of a slice", "packed"])
