@@ -165,8 +165,8 @@ class DenseLeaf:
             splits = np.arange(len(batch) + 1, dtype=np.int64) * prod(batch.shape[1:])
             return self.from_parts(shapes, Flat(batch.reshape(-1), splits))
         if isinstance(batch, Ragged) and self._are_rows(batch):
-            lengths: Ints = np.diff(batch.row_splits.astype(np.int64))
-            return Column((as_u32(self._spec, lengths[:, None]),), self._values.encode(flat_rows(batch)[1]))
+            splits = batch.row_splits.astype(np.int64)
+            return Column((as_u32(self._spec, (splits[1:] - splits[:-1])[:, None]),), self._values.encode(flat_rows(batch)[1]))
         return self.from_rows(list(batch))
 
     def _are_rows(self, batch: Ragged) -> bool:
