@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cachelayer.builds.batches import Batch, Elements, Framed, Separable
+from cachelayer.builds.batches import Batch, Elements, Framed, Rows, Separable
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
@@ -119,6 +119,7 @@ class Encoder:
 
     def _proposal(self, batch: Batch, row: int) -> str:
         """Return how to declare a spec that fits an element which did not; empty if that is unlikely to be the fix."""
+        batch = batch.elements() if isinstance(batch, Rows) else batch
         if not isinstance(batch, Elements):
             return ""
         proposed = wider(self._codec.spec, batch.items[row], may_add=self._records + row == 0)

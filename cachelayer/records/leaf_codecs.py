@@ -166,7 +166,8 @@ class DenseLeaf:
             return self.from_parts(shapes, Flat(batch.reshape(-1), splits))
         if isinstance(batch, Ragged) and self._are_rows(batch):
             splits = batch.row_splits.astype(np.int64)
-            return Column((as_u32(self._spec, (splits[1:] - splits[:-1])[:, None]),), self._values.encode(flat_rows(batch)[1]))
+            lengths = as_u32(self._spec, (splits[1:] - splits[:-1])[:, None])
+            return Column((lengths,), self._values.encode(flat_rows(batch)[1]))
         return self.from_rows(list(batch))
 
     def _are_rows(self, batch: Ragged) -> bool:

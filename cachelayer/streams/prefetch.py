@@ -72,7 +72,9 @@ class Prefetcher(Generic[T]):
             plan = self._plan(position, self._pace.size)
             return None if plan is None else plan.load(None, Exception)
         self._notice_fork()
-        ahead = self._read_ahead(position, self._depth)
+        # The first block of all is small, and read alone: nobody who begins waits for later batches.
+        begins = self._helps and all(each.plan.begin != position for each in self._ahead)
+        ahead = self._read_ahead(position, 1 if begins else self._depth)
         if not ahead:
             return None
         if self._helps:
@@ -95,7 +97,10 @@ class Prefetcher(Generic[T]):
                 each.outcome.cancel()
         self._ahead = ahead
         end = ahead[-1].plan.end if ahead else position
-        while len(ahead) < count and (plan := self._plan(end, self._pace.size)) is not None:
+        while len(ahead) < count:
+            plan = self._plan(end, self._pace.size if ahead else self._pace.least)
+            if plan is None:
+                break
             loading = self._thread().submit(partial(plan.load, caught=BaseException))
             self._ahead = ahead = (*ahead, _Ahead(plan, loading))
             end = plan.end

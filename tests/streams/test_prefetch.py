@@ -97,10 +97,10 @@ def test_who_would_wait_loads_what_the_thread_has_not_come_to() -> None:
 
     class Slow(Records):
         def __getitem__(self, index: int) -> int:
-            if threading.current_thread() is threading.main_thread():
+            if threading.current_thread() is not threading.main_thread():
+                assert not 1000 <= index < 2000 or waiting.wait(60)
+            elif index >= 1000:
                 waiting.set()
-            elif index < 1000:
-                assert waiting.wait(60)
             return super().__getitem__(index)
 
     def load(position: int, out: list[int], _: Reading) -> None:
@@ -117,6 +117,27 @@ def test_who_would_wait_loads_what_the_thread_has_not_come_to() -> None:
     while (found := prefetcher.block(len(loaded))) is not None:
         loaded += found.items
     assert loaded == list(range(4_000))
+
+
+def test_the_first_block_is_small_and_read_alone() -> None:
+    planned: list[tuple[int, int]] = []
+
+    def load(position: int, out: list[int], _: Reading) -> None:
+        # Nothing else is planned before it is here.
+        assert position > 0 or planned == [(0, 1)]
+        out.extend(range(position, position + (8 if position else 1)))
+
+    def plan(position: int, size: int) -> Plan[int] | None:
+        planned.append((position, size))
+        after = range(position + 1, position + 1 + (8 if position else 1))
+        return Plan(position, after, partial(load, position)) if position < 33 else None
+
+    prefetcher = Prefetcher(plan, 3, Pace(8, 1, 8), helps=True)
+    found: list[int] = []
+    while (block := prefetcher.block(len(found))) is not None:
+        found += block.items
+    assert found == list(range(33))
+    assert {size for position, size in planned if 0 < position < 33} == {8}
 
 
 def test_objects_that_are_wrapped_are_read_by_one_thread_at_a_time() -> None:
