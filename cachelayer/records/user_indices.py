@@ -121,7 +121,8 @@ def _checked_mask(mask: NDArray[np.bool_], records: int) -> NDArray[np.bool_]:
 
 def _as_array(indices: Any, records: int) -> NDArray[Any]:
     """Return integers or bools as an array; return an array of anything else unchanged."""
-    if isinstance(indices, np.ma.MaskedArray):
+    # Asking for numpy.ma imports it, which takes longer than to read a batch.
+    if type(indices) is not np.ndarray and isinstance(indices, np.ndarray) and isinstance(indices, np.ma.MaskedArray):
         raise InvalidTypeError("a masked array hides numbers: pass a plain array of the numbers that you mean")
     if not isinstance(indices, np.ndarray) and hasattr(indices, "__array__"):
         try:
