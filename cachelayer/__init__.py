@@ -5,6 +5,7 @@ from cachelayer.access.concat import JoinedRef, concat
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.mirror import Mirrored
 from cachelayer.access.mix import Mixture, mix
+from cachelayer.access.sampling.sampled import Sampled
 from cachelayer.access.sequences.packs import Packed
 from cachelayer.access.sequences.padded import Padded
 from cachelayer.access.sequences.windows import Windows
@@ -87,6 +88,7 @@ __all__ = [
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
+    "Sampled",
     "Sharded",
     "SourceError",
     "Sparse",

@@ -50,6 +50,7 @@ PUBLIC = [
     "Ragged",
     "RaggedSpec",
     "RecordIndexError",
+    "Sampled",
     "Sharded",
     "SourceError",
     "Sparse",
@@ -81,15 +82,20 @@ ATTRIBUTES = {
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "dataset_id dataset_version diff digest element_spec fields lengths metadata mirror nbytes packed padded "
-        "provenance raw read reference select split stored_nbytes stream total windows"
+        "dataset_id dataset_version diff digest element_spec exclude fields lengths metadata mirror nbytes packed "
+        "padded provenance raw read reference sample select split stored_nbytes stream total windows"
     ),
-    "FieldsRef": "digest element_spec fields lengths metadata packed padded read select split stream total windows",
-    "JoinedRef": "digest element_spec fields lengths metadata packed padded read select split stream total windows",
-    "Windows": "digest document element_spec metadata read select split stream",
-    "Packed": "digest document element_spec fill metadata read select split stream",
-    "Padded": "digest element_spec metadata read select split stream",
-    "WrappedRef": "digest element_spec metadata read select split stream",
+    "FieldsRef": (
+        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total windows"
+    ),
+    "JoinedRef": (
+        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total windows"
+    ),
+    "Windows": "digest document element_spec exclude metadata read sample select split stream",
+    "Packed": "digest document element_spec exclude fill metadata read sample select split stream",
+    "Padded": "digest element_spec exclude metadata read sample select split stream",
+    "WrappedRef": "digest element_spec exclude metadata read sample select split stream",
+    "Sampled": "digest element_spec stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches records with_state",
     "StreamIterator": "get_state load position save set_state",

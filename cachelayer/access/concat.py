@@ -23,6 +23,7 @@ from cachelayer.access.wrap import WrappedRef
 from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
+from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.protocols import T
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.common_spec import common_spec
@@ -114,6 +115,10 @@ class JoinedBase(RecordBase):
     def home(self) -> StoredVersion | None:
         """The version of the first dataset: what is stored about all of them lies beside it."""
         return self.members[0].base.home
+
+    @property
+    def copies(self) -> CacheFolder | None:
+        return self.members[0].base.copies
 
     @property
     def segments(self) -> tuple[int, ...]:

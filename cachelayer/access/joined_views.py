@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import chosen_leaves
+from cachelayer.access.record_base import RecordBase, chosen_leaves
 from cachelayer.access.stacking import is_plain
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -74,6 +74,10 @@ class JoinedViewsBase:
         if len(digests) == 1:
             return digests[0]
         return hashlib.sha256(b"concat" + b"".join(map(bytes.fromhex, digests))).hexdigest()
+
+    @property
+    def stored_records(self) -> RecordBase | None:
+        return self.members[0]._base.stored_records
 
     @property
     def segments(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from cachelayer.access.held import Held
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
+from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.protocols import ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
@@ -122,6 +123,16 @@ class RecordBase(ABC):
     def home(self) -> StoredVersion | None:
         """The version beside which files about the records are stored; None if there is none."""
         return None
+
+    @property
+    def copies(self) -> CacheFolder | None:
+        """The local cache for files about the records if that version is far; None if there is none."""
+        return None
+
+    @property
+    def stored_records(self) -> RecordBase | None:
+        """The stored records that the elements are made of."""
+        return self
 
     @property
     def decodes(self) -> bool:

@@ -15,6 +15,7 @@ from cachelayer.access.selected_lengths import selected
 from cachelayer.access.sequences.sequence_views import SequenceViews
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.locks import cached_property
+from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.protocols import T
 from cachelayer.records.chosen_codec import ChosenCodec
 from cachelayer.records.codec import Codec
@@ -148,6 +149,10 @@ class FieldsBase(RecordBase):
     @property
     def home(self) -> StoredVersion | None:
         return self.base.home
+
+    @property
+    def copies(self) -> CacheFolder | None:
+        return self.base.copies
 
     @property
     def segments(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.block_holder import ViewBlocks
 from cachelayer.access.record_base import RecordBase
+from cachelayer.access.sampling.sampled import Sampled, sampled_of
 from cachelayer.access.split import split
 from cachelayer.access.stacking import Stacking
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -57,6 +58,10 @@ class ViewBase(Protocol):
     @property
     def reading_cost(self) -> ReadingCost:
         """What is known in advance about the cost of reading a record."""
+
+    @property
+    def stored_records(self) -> RecordBase | None:
+        """The stored records that the elements are made of; None if they are made of something else."""
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -156,6 +161,38 @@ class View(ABC, Generic[T]):
             InvalidTypeError: if they are neither integers nor bools.
         """
         return self._with_selection(self._selection.select(indices))
+
+    def exclude(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
+        """Return a view without some records; the others keep their order.
+
+        Its digest is that of ``select`` with the indices of the others.
+
+        Args:
+            indices: integers in any order, which may repeat, and negative ones count from the end; or a mask with True
+                for each record to leave out; or a slice.
+
+        Raises:
+            RecordIndexError: if there is no such record.
+            InvalidArgumentError: if a mask has the wrong length.
+            InvalidTypeError: if they are neither integers nor bools.
+        """
+        return self._with_selection(self._selection.exclude(indices))
+
+    def sample(self, weights: str | Sequence[float] | NDArray[Any], *, seed: int) -> Sampled[T]:
+        """Draw records by their weights, with replacement: what it returns has endless ``stream(...)``.
+
+        Args:
+            weights: one number for each record, 0 or more; or the name of a leaf that has it, such as
+                ``"meta/weight"``; or ``"balanced:"`` and the name of a leaf with labels, such as ``"balanced:label"``:
+                then each class is drawn equally often, and each record of a class too.
+            seed: an integer in [0, 2**64), which decides all draws.
+
+        Raises:
+            InvalidArgumentError: if a weight is negative, infinite, NaN or None, all are 0, there is another number of
+                them, there is no such leaf, or it is of another kind; the message names the record.
+            InvalidTypeError: if an argument is of the wrong type.
+        """
+        return sampled_of(self, records_of(self), self._base.stored_records, weights, seed)
 
     def split(self, shares: Mapping[str, float], *, seed: int) -> dict[str, Self]:
         """Split the records at random into views that do not overlap, such as ``train`` and ``val``.

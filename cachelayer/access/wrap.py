@@ -55,6 +55,7 @@ class WrappedBase:
     record_nbytes = 4096
     records_per_read = 1024
     reading_cost: ReadingCost = "foreign"
+    stored_records = None
 
     @property
     def metadata(self) -> Mapping[str, Any]:

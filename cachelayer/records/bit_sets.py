@@ -1,4 +1,4 @@
-"""Sets of rows with one bit for each row, which find a member by its rank in constant time."""
+"""Sets of rows, which find a member by its rank: with one bit for each row, or a list of the few that are left out."""
 
 from __future__ import annotations
 
@@ -112,6 +112,39 @@ class Marks:
         rows = np.flatnonzero(np.unpackbits(octets, bitorder="little"))
         begin = start - int(self._before[first])
         return rows[begin : begin + stop - start] + first * _BLOCK_ROWS
+
+
+class AllBut:
+    """All rows below a size but a few: 8 bytes for each that is left out.
+
+    Args:
+        excluded: the rows that are left out, ascending.
+        size: the number of all rows.
+    """
+
+    def __init__(self, excluded: Numbers, size: int) -> None:
+        self._size = size
+        # How many rows of the set come before each that is left out.
+        self._before = excluded - np.arange(len(excluded))
+
+    @property
+    def excluded(self) -> Numbers:
+        """The rows that are left out, ascending."""
+        return self._before + np.arange(len(self._before))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AllBut, (self.excluded, self._size)
+
+    def __len__(self) -> int:
+        return self._size - len(self._before)
+
+    def take(self, ranks: Numbers) -> Numbers:
+        """Return the rows of these ranks, each in [0, len)."""
+        return ranks + self._before.searchsorted(ranks, side="right")
+
+    def row(self, rank: int) -> int:
+        """Return the row of one rank, in [0, len)."""
+        return rank + int(self._before.searchsorted(rank, side="right"))
 
 
 def no_bits(size: int) -> Bits:

@@ -12,13 +12,15 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.bit_sets import Marks
+from cachelayer.records.bit_sets import AllBut, Marks
 from cachelayer.records.user_indices import numbers_or_mask, record_number, record_numbers, sliced
 
 Numbers = NDArray[np.int64]
 
 # How many numbers are computed at a time when all are needed.
 _PIECE = 1 << 16
+# An excluded row takes 64 bits in a list, and every row 1.25 bits in a set of marks.
+_FEW = 52
 
 
 class Rows(Protocol):
@@ -58,6 +60,11 @@ class Picked(Sequence[int]):
         if isinstance(index, slice):
             return replace(self, places=self.places[index])
         return int(self.numbers[self.rows.row(self.places[index])])
+
+    @property
+    def all_but(self) -> AllBut | None:
+        """The rows, if they are all in order but a few; else None."""
+        return self.rows if isinstance(self.rows, AllBut) and self.places == range(len(self.rows)) else None
 
     def take(self, places: Numbers) -> Numbers:
         """Return the numbers at these places, each in [0, len)."""
@@ -111,6 +118,27 @@ class Selection:
         numbers = wanted.copy() if self._is_whole else _taken(self.numbers, wanted)
         numbers.setflags(write=False)
         return Selection(numbers)
+
+    def exclude(self, indices: Any) -> Selection:
+        """Return the records without those of these indices.
+
+        Raises:
+            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :func:`record_numbers`.
+        """
+        numbers, excluded = self.numbers, np.unique(record_numbers(indices, len(self)))
+        if isinstance(numbers, Picked) and (others := numbers.all_but) is not None:
+            # Several exclusions in a row are one.
+            return Selection(numbers.numbers).exclude(np.union1d(others.excluded, others.take(excluded)))
+        left = len(self) - len(excluded)
+        before = excluded - np.arange(len(excluded))
+        if ((before == 0) | (before == left)).all():
+            first = int(np.count_nonzero(before == 0))
+            return Selection(numbers[first : first + left])
+        if len(excluded) * _FEW < len(self):
+            return self.picked(AllBut(excluded, len(self)))
+        mask = np.ones(len(self), np.bool_)
+        mask[excluded] = False
+        return self.picked(Marks.of_mask(mask))
 
     def picked(self, rows: Rows) -> Selection:
         """Return the records at these rows."""

@@ -183,7 +183,8 @@ class BuildingCatalog(Catalog):
         base_version: str | None = None,
         new_version: str | None = None,
         *,
-        keep: Any,
+        keep: Any = None,
+        exclude: Any = None,
         allow_empty: bool = False,
         description: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -195,27 +196,32 @@ class BuildingCatalog(Catalog):
                 accepted.
             new_version: the name of the new version.
             keep: the records in their new order: integers, a slice, or one bool for each record of the base.
-            allow_empty: if ``keep`` keeps no records, publish a version without records instead of raising.
+            exclude: in place of ``keep``, the records to leave out, in any order; the others keep their order.
+            allow_empty: if no records are kept, publish a version without records instead of raising.
             description, metadata: as in :meth:`submit`. The metadata is added to that of the base, and replaces equal
                 keys.
 
         Returns:
-            The version; its digest is that of ``fetch(dataset_id, base_version).select(keep)``.
+            The version; its digest is that of ``fetch(dataset_id, base_version).select(keep)``, or of
+            ``.exclude(exclude)``.
 
         Raises:
             AlreadyExistsError: if the new version exists.
             NotFoundError: if there is no such base.
             RecordIndexError: if the base has no such record.
-            InvalidArgumentError: if ``keep`` keeps no records and ``allow_empty`` is False.
-            InvalidTypeError: if ``keep`` is of another type.
+            InvalidArgumentError: if no records are kept and ``allow_empty`` is False, or not exactly one of ``keep``
+                and ``exclude`` is passed.
+            InvalidTypeError: if ``keep`` or ``exclude`` is of another type.
         """
         reference = Reference.parse(*dataset_and_version(dataset_id, base_version, "base_version"))
         name = check_version(required("new_version", new_version, InvalidNameError))
-        base = self._fetch(reference)
-        selection = base._selection.select(keep)
+        if (keep is None) == (exclude is None):
+            raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
+        base, chosen = self._fetch(reference), "keep" if exclude is None else "exclude"
+        selection = base._selection.select(keep) if exclude is None else base._selection.exclude(exclude)
         if not len(selection) and not boolean("allow_empty", allow_empty):
             raise InvalidArgumentError(
-                f"{base.dataset_id}@{name}: keep= keeps none of the {len(base)} records of {base.dataset_version}; "
+                f"{base.dataset_id}@{name}: {chosen}= keeps none of the {len(base)} records of {base.dataset_version}; "
                 f"{ALLOW_EMPTY}"
             )
         checked = checked_metadata(metadata)

@@ -16,6 +16,7 @@ from cachelayer.streams.steps import MOST_POSITIONS, Steps
 FORMAT = 1
 _LABELS = {
     ("order", "version"): "order version",
+    ("order", "weights"): "the hash of the weights",
     ("blocks", "records"): "records of a block",
     ("blocks", "window"): "window of blocks",
     ("blocks", "lanes"): "lanes of blocks",

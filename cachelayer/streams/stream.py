@@ -15,6 +15,7 @@ from cachelayer.protocols import T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
 from cachelayer.streams.maps import ElementMap
+from cachelayer.streams.sampled_order import SampledOrder
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
@@ -157,6 +158,8 @@ class Stream(Generic[T]):
         # Without batches a shard skips the steps that are too short to have an element for it.
         offset = 0 if options.batched else options.shard_index
         count = options.steps.count(options.start, offset)
+        if count is None and isinstance(options.order, SampledOrder):
+            raise InvalidTypeError("a weighted sample has no end, and so no length: take as many batches as you need")
         if count is None and options.steps.records >= MOST_POSITIONS:
             raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
         if count is None:

@@ -1,4 +1,4 @@
-"""The plans of packs beside a version's manifest. They follow from its records: one that is deleted is made again."""
+"""The plans beside a version's manifest, of packs and of weighted samples: one that is deleted is made again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cachelayer.arrayrecord.pack_plan import check_plan
+from cachelayer.arrayrecord.weight_table import read_table
 from cachelayer.errors import CacheLayerError, CorruptionError, FormatError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -44,7 +45,8 @@ def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str, attempt:
             with _checked(source.store, name) as path:
                 to.upload(path, target)
         except (CorruptionError, FormatError) as error:
-            warn(f"a plan of packs is not copied: {error}")
+            what = "table of weights" if paths.is_weights(name) else "plan of packs"
+            warn(f"a {what} is not copied: {error}")
 
 
 @contextmanager
@@ -54,12 +56,13 @@ def _checked(store: ObjectStore, name: str) -> Iterator[Path]:
     Raises:
         FormatError, CorruptionError: if they are not.
     """
+    check = read_table if paths.is_weights(name) else check_plan
     if isinstance(store, LocalStore):
-        check_plan(store.path(name))
+        check(store.path(name))
         yield store.path(name)
         return
     with tempfile.TemporaryDirectory(prefix="cachelayer-") as folder:
         path = Path(folder) / name.rpartition("/")[2]
         store.download(name, path, store.size(name) or 0)
-        check_plan(path)
+        check(path)
         yield path

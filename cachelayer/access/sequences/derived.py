@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import chosen_leaves
+from cachelayer.access.record_base import RecordBase, chosen_leaves
 from cachelayer.access.sequences.documents import Documents
 from cachelayer.protocols import ReadingCost
 from cachelayer.records.memory import rows_apart, splits_of
@@ -63,6 +63,10 @@ class ArraysBase(ABC):
     @abstractmethod
     def records_per_read(self) -> int:
         """Number of elements that a stream with smaller batches should read at once."""
+
+    @property
+    def stored_records(self) -> RecordBase | None:
+        return self.documents.view._base
 
     @property
     def segments(self) -> tuple[int, ...]:

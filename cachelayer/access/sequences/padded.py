@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import chosen_leaves
+from cachelayer.access.record_base import RecordBase, chosen_leaves
 from cachelayer.access.sequences.derived import derived_digest
 from cachelayer.access.sequences.fill_values import checked_fill, fill_hex
 from cachelayer.access.view import View
@@ -138,6 +138,10 @@ class PaddedBase:
 
     def __len__(self) -> int:
         return len(self.view)
+
+    @property
+    def stored_records(self) -> RecordBase | None:
+        return self.view._base.stored_records
 
     @property
     def record_nbytes(self) -> int:
