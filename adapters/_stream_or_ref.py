@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cachelayer.access.mix import Mixture
+from cachelayer.access.sampling.sampled import Sampled
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidTypeError
 from cachelayer.streams.stream import Stream
@@ -20,7 +21,7 @@ def check_stream(value: Any) -> None:
     if isinstance(value, Stream):
         return
     name = type(value).__name__
-    if isinstance(value, (View, Mixture)):
+    if isinstance(value, (View, Mixture, Sampled)):
         raise InvalidTypeError(f"a {name} is not a stream: pass its stream(...), which decides the order of records")
     if isinstance(value, Iterator):
         raise InvalidTypeError(f"a {name} is not a stream, but one iteration of it: pass ref.stream(...) itself")
@@ -38,6 +39,6 @@ def check_ref(value: Any) -> None:
     name = type(value).__name__
     if isinstance(value, (Stream, Iterator)):
         raise InvalidTypeError(f"a {name} is not a DataRef: pass the DataRef itself, without stream(...)")
-    if isinstance(value, Mixture):
+    if isinstance(value, (Mixture, Sampled)):
         raise InvalidTypeError(f"a {name} has no length: pass its stream(...) to an adapter that takes streams")
     raise InvalidTypeError(f"a {name} is not a DataRef: pass a DataRef, or wrap() another object")

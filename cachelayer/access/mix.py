@@ -10,6 +10,7 @@ from typing import Any, Generic, Unpack, overload
 import numpy as np
 
 from cachelayer.access.concat import concat
+from cachelayer.access.sampling.sampled import Sampled
 from cachelayer.access.view import View, ViewRecords
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -106,6 +107,11 @@ def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
     if not isinstance(parts, Iterable):
         raise InvalidTypeError(f"mix takes a list of pairs of a DataRef and its weight, not a {type(parts).__name__}")
     for part in parts:
+        if isinstance(part, (tuple, list)) and part and isinstance(part[0], Sampled):
+            raise InvalidTypeError(
+                f"cannot mix {part[0]!r}: a part of a mixture goes through epochs, and a weighted sample has none. Mix the "
+                "records themselves, or sample from concat() of all with weights that make up the shares"
+            )
         if not isinstance(part, (tuple, list)) or len(part) != 2 or not isinstance(part[0], View):
             raise InvalidTypeError(f"cannot mix {part!r}: pass pairs of a DataRef and its weight")
         ref, weight = part[0], integer("weight", part[1], 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.protocols import T
 from cachelayer.streams.iterator import END, StreamIterator
+from cachelayer.streams.sampled_order import SampledOrder
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream_options import StreamOptions
 
@@ -63,8 +64,10 @@ def epoch_options(options: StreamOptions, epoch: int) -> StreamOptions:
     """Return the options of a stream of one whole epoch.
 
     Raises:
-        InvalidArgumentError: if its positions are too large.
+        InvalidArgumentError: if its positions are too large, or there are no epochs.
     """
+    if isinstance(options.order, SampledOrder):
+        raise InvalidArgumentError("a weighted sample has no epochs: iterate over the stream itself")
     if (epoch + 1) * options.steps.records > MOST_POSITIONS:
         raise InvalidArgumentError(
             f"epoch {epoch} of {options.steps.records} records ends past 2**62, the largest position"

@@ -1,4 +1,4 @@
-"""Where tables of weights are: beside the version or in the local cache, made by the first who needs them; or in memory."""
+"""Where tables of weights are: beside the version or in the local cache, made by who needs them first; or in memory."""
 
 from __future__ import annotations
 

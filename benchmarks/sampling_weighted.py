@@ -1,0 +1,90 @@
+"""Weighted sampling against the exact shuffle of the same records; in one run.
+
+Run: ``python benchmarks/sampling_weighted.py [records]``: 10 million records by default, in batches of 256.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import machine, medians, table
+
+import cachelayer
+
+RECORDS, BATCH, STEPS = 10_000_000, 256, 2000
+
+
+def cached(folder: Path, records: int) -> Any:
+    """A version of records of 72 bytes, each with a log-normal weight."""
+    rng = np.random.default_rng(0)
+
+    def batches() -> Iterator[Any]:
+        for first in range(0, records, 1 << 16):
+            rows = min(1 << 16, records - first)
+            yield {
+                "features": rng.integers(0, 99, (rows, 16), dtype=np.int32),
+                "weight": rng.lognormal(0, 1, rows),
+            }
+
+    return cachelayer.Storage(folder).cache(batches, "records", "v1", unbatch=True)
+
+
+def streamed(make: Callable[[int], Any]) -> Callable[[], int]:
+    """Batches of a stream that begins elsewhere in every round, as those of a long run do."""
+    starts = count()
+
+    def work() -> int:
+        stream = make(next(starts) * STEPS * BATCH)
+        return sum(1 for _ in islice(stream, STEPS))
+
+    return work
+
+
+def opened(reference: str, seed: int) -> float:
+    """Milliseconds from a version to the first batch of a sample whose table is stored."""
+    started = time.perf_counter()
+    next(iter(cachelayer.open(reference).sample("weight", seed=seed).stream(BATCH)))
+    return (time.perf_counter() - started) * 1000
+
+
+def rows(records: int = RECORDS) -> list[tuple[str, ...]]:
+    """What is measured, in how many units, and how it compares; for a table."""
+    with tempfile.TemporaryDirectory() as folder:
+        ref = cached(Path(folder), records)
+        started = time.perf_counter()
+        sample = ref.sample("weight", seed=1)
+        making = time.perf_counter() - started
+        rates = medians(
+            {
+                "shuffle": streamed(
+                    lambda start: ref.stream(BATCH, shuffle=True, seed=1, num_epochs=None, start=start)
+                ),
+                "sample": streamed(lambda start: sample.stream(BATCH, start=start)),
+            }
+        )
+        first = min(opened(ref.reference, seed) for seed in range(3))
+    ratio = rates["sample"] / rates["shuffle"]
+    return [
+        ("exact shuffle", f"{rates['shuffle']:,.0f} batches/s", "1"),
+        ("weighted sample", f"{rates['sample']:,.0f} batches/s", f"{ratio:.2f}"),
+        ("making the table from a leaf", f"{making:.1f} s", ""),
+        ("opening the version and its table, first batch", f"{first:.0f} ms", ""),
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    records = int(sys.argv[1]) if sys.argv[1:] else RECORDS
+    title = f"Weighted sampling of {records:,} records, batches of {BATCH} ({machine()})"
+    print(table(title, ("what", "measured", "of the shuffle"), rows(records)))
+
+
+if __name__ == "__main__":
+    main()
