@@ -109,7 +109,7 @@ def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
     for part in parts:
         if isinstance(part, (tuple, list)) and part and isinstance(part[0], Sampled):
             raise InvalidTypeError(
-                f"cannot mix {part[0]!r}: a part of a mixture goes through epochs, and a weighted sample has none. Mix the "
+                f"cannot mix {part[0]!r}: parts go through epochs, and a weighted sample has none. Mix the "
                 "records themselves, or sample from concat() of all with weights that make up the shares"
             )
         if not isinstance(part, (tuple, list)) or len(part) != 2 or not isinstance(part[0], View):
