@@ -36,12 +36,15 @@ def table_of(base: RecordBase | None, records: int, weights: Weights) -> WeightT
     Raises:
         InvalidArgumentError: if a weight is invalid.
     """
-    wanted = _Wanted(records, weights)
+    wanted, home = _Wanted(records, weights), None if base is None else base.home
+    if base is None or home is None:
+        return wanted.in_memory()
     # A leaf of far records takes long to read, however few there are.
-    if base is None or base.home is None or not (records > _IN_MEMORY or (weights.of_leaf and base.is_fetched)):
+    is_far_leaf = weights.of_leaf and not isinstance(home.store, LocalStore)
+    if records <= _IN_MEMORY and not is_far_leaf:
         return wanted.in_memory()
     tried = []
-    for place in _places(base.home, base.copies, wanted):
+    for place in _places(home, base.copies, wanted):
         try:
             table = _stored(place) or place.made()
         except StorageError as error:

@@ -1,0 +1,300 @@
+"""Weighted samples of all kinds of records: elastic, resumable, endless, and clear about weights that are wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import (
+    ArraySpec,
+    InvalidArgumentError,
+    InvalidTypeError,
+    RecordIndexError,
+    StateError,
+    Storage,
+    UnknownOptionError,
+)
+
+N = 60
+SPEC = {
+    "id": ArraySpec("int64"),
+    "weight": ArraySpec("float32"),
+    "maybe": ArraySpec("float64", (), nullable=True),
+    "meta": {"label": ArraySpec(str), "kind": ArraySpec("int8"), "good": ArraySpec("bool")},
+    "tokens": ArraySpec("int32", (None,)),
+    "one": ArraySpec("int64"),
+    "bad": ArraySpec("float64"),
+}
+LABELS = ["a"] * 40 + ["b"] * 15 + ["c"] * 5
+
+
+def element(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "weight": number % 5,
+        "maybe": None if number == 31 else 1.0,
+        "meta": {"label": LABELS[number], "kind": number % 3 and -1, "good": number < 6},
+        "tokens": np.full(number % 7 + 1, number, np.int32),
+        "one": 1,
+        "bad": -2.5 if number in (17, 20) else 1.0,
+    }
+
+
+ELEMENTS = [element(number) for number in range(N)]
+WEIGHTS = [number % 5 for number in range(N)]
+Ref = Any
+
+
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> Ref:
+    return Storage(tmp_path_factory.mktemp("storage")).cache(ELEMENTS, "d", "v1", element_spec=SPEC, shard_bytes=2000)
+
+
+def numbers(stream: Any, count: int) -> list[int]:
+    return [number for batch in itertools.islice(stream, count) for number in batch["id"].tolist()]
+
+
+def drawn(sample: Any, count: int) -> np.ndarray[Any, Any]:
+    """The numbers of the first draws."""
+    return sample.stream(count).records(0)
+
+
+VIEWS: dict[str, Callable[[Ref], tuple[Any, Any]]] = {
+    "version": lambda ref: (ref, "weight"),
+    "slice": lambda ref: (ref[50:3:-3], "weight"),
+    "repeats": lambda ref: (ref.select([1, 1, 4, 9, 0, 59]), "weight"),
+    "excluded": lambda ref: (ref.exclude(range(0, 50, 2)), "weight"),
+    "fields": lambda ref: (ref.fields("weight", "meta/kind"), "weight"),
+    "joined": lambda ref: (cachelayer.concat([ref[10:20], ref, ref[:4]]), "weight"),
+    "joined views": lambda ref: (
+        cachelayer.concat([ref.padded({"tokens": 8}), ref[:9].padded({"tokens": 8})]),
+        "weight",
+    ),
+    "padded": lambda ref: (ref.padded({"tokens": 4}), "tokens_length"),
+    "wrapped": lambda _: (cachelayer.wrap(ELEMENTS, identity="e", element_spec=SPEC), "weight"),
+    "wrapped numbers": lambda _: (cachelayer.wrap([1.5, 0.0, 2.0], identity="n"), ""),
+    "windows": lambda ref: (ref.windows("tokens", 8), None),
+    "packs": lambda ref: (ref.packed("tokens", 16), None),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_kind_of_records_is_sampled_by_an_array_or_a_leaf(ref: Ref, name: str) -> None:
+    view, leaf = VIEWS[name](ref)
+    read = view.read(slice(None))
+    weights = np.arange(len(view)) % 4 if leaf is None else np.asarray(read if leaf == "" else read[leaf], np.float64)
+    sample = view.sample(weights, seed=5)
+    stream = sample.stream(16)
+    batch, records = stream[3], stream.records(3)
+    assert repr(batch) == repr(view.read(records))
+    assert repr(pickle.loads(pickle.dumps(sample)).stream(16)[3]) == repr(batch)
+    assert (weights[drawn(sample, 3000)] > 0).all()
+    assert sample.element_spec == view.element_spec
+    assert sample.digest == view.digest
+    if leaf is not None:
+        by_leaf = view.sample(leaf, seed=5)
+        assert by_leaf.stream(16).records(3).tolist() == records.tolist()
+        assert iter(by_leaf.stream(4)).get_state() == iter(stream).get_state()
+
+
+@pytest.mark.parametrize("name", ["meta/label", "meta/kind", "meta/good"])
+def test_classes_are_drawn_equally_often(ref: Ref, name: str) -> None:
+    column = ref.read(slice(None))["meta"][name.removeprefix("meta/")]
+    draws = drawn(ref.sample(f"balanced:{name}", seed=1), 60_000)
+    classes, counts = np.unique(column.astype(str)[draws], return_counts=True)
+    assert abs(counts / len(draws) - 1 / len(classes)).max() < 0.01
+    # So is each record of a class.
+    for label in classes:
+        own = np.bincount(draws, minlength=N)[column.astype(str) == label]
+        expected = len(draws) / len(classes) / len(own)
+        assert ((own - expected) ** 2 / expected).sum() < len(own) + 6 * np.sqrt(2 * len(own))
+
+
+def test_wrapped_labels_are_balanced_too() -> None:
+    for labels in ([b"x", b"y", b"y"], ["x", "y", "y"], [True, False, False], [1, -7, -7]):
+        draws = drawn(cachelayer.wrap(labels, identity="labels").sample("balanced:", seed=1), 4000)
+        assert abs(np.bincount(draws, minlength=3) / 4000 - [0.5, 0.25, 0.25]).max() < 0.03
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 4, 8])
+def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(ref: Ref, shards: int) -> None:
+    sample = ref.sample("weight", seed=9)
+    whole = drawn(sample, 24 * 40).tolist()
+    rng = np.random.default_rng(shards)
+    states: list[Any] = []
+    for shard in range(shards):
+        stream = sample.stream(24, shard=(shard, shards))
+        found = [batch["id"].tolist() for batch in itertools.islice(stream, 12)]
+        share = 24 // shards
+        assert found == [whole[24 * t + share * shard : 24 * t + share * (shard + 1)] for t in range(12)]
+        iterator = iter(stream)
+        list(itertools.islice(iterator, 5))
+        states.append(json.loads(json.dumps(iterator.get_state())))
+    assert all(state == states[0] for state in states)
+    assert len(json.dumps(states[0])) < 400
+    for position in rng.integers(0, 700, 3).tolist():
+        iterator = iter(sample.stream(8))
+        iterator.set_state(states[0] | {"position": position})
+        assert numbers(iterator, 3) == whole[position : position + 24]
+        assert numbers(sample.stream(6, start=position), 2) == whole[position : position + 12]
+
+
+def test_elements_come_one_by_one_as_the_positions_of_all_shards(ref: Ref) -> None:
+    sample = ref.sample("weight", seed=9)
+    whole = drawn(sample, 30).tolist()
+    for shard in range(3):
+        elements = itertools.islice(sample.stream(shard=(shard, 3)), 10)
+        assert [int(element["id"]) for element in elements] == whole[shard::3]
+
+
+def test_a_stream_has_no_end_and_any_step_is_found_at_once(ref: Ref) -> None:
+    stream = ref.sample("weight", seed=9).stream(16)
+    with pytest.raises(TypeError, match="a weighted sample has no end, and so no length"):
+        len(stream)
+    with pytest.raises(TypeError):
+        len(ref.sample("weight", seed=9))
+    far = 10**15
+    assert stream[far]["id"].tolist() == stream.records(far).tolist()
+    assert numbers(ref.sample("weight", seed=9).stream(16, start=16 * far), 1) == stream.records(far).tolist()
+    with pytest.raises(RecordIndexError, match="no last step"):
+        stream[-1]
+    for epochs in (stream.epochs, lambda: stream.epoch(0)):
+        with pytest.raises(InvalidArgumentError, match="a weighted sample has no epochs"):
+            epochs()
+
+
+def test_functions_draw_random_numbers_of_their_position(ref: Ref) -> None:
+    def noisy(element: Any, rng: np.random.Generator) -> Any:
+        return int(element["id"]) + rng.random()
+
+    sample = ref.sample("weight", seed=9)
+    whole = sample.stream(8).map(noisy, rng=True)[2]
+    assert sample.stream(4, start=16).map(noisy, rng=True)[1].tolist() == whole[4:].tolist()
+    assert len(set(whole.tolist())) == 8
+
+
+def test_states_of_other_weights_seeds_orders_and_records_are_refused_by_name(ref: Ref) -> None:
+    def stream(weights: Any = "weight", seed: int = 9, view: Any = ref) -> Any:
+        return view.sample(weights, seed=seed).stream(4)
+
+    iterator = iter(stream())
+    next(iterator)
+    state = iterator.get_state()
+    iter(stream(WEIGHTS)).set_state(state)
+    iter(stream([2 * weight for weight in WEIGHTS])).set_state(state)
+    refused = {
+        "the hash of the weights is": stream([*WEIGHTS[:-1], 3]),
+        "seed is 8 here and 9": stream(seed=8),
+        "digest is": stream(WEIGHTS[1:], view=ref[1:]),
+        "order version is 1 here and 4": ref.stream(4, shuffle=True, seed=9),
+    }
+    for message, other in refused.items():
+        with pytest.raises(StateError, match=message):
+            iter(other).set_state(state)
+    with pytest.raises(StateError, match="order version is 4 here and 1"):
+        iter(stream()).set_state(iter(ref.stream(4, shuffle=True, seed=9)).get_state())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("shuffle", True, "nothing is left to shuffle"),
+        ("shuffle", "blocks", "for blocks, stream the records themselves"),
+        ("seed", 1, r"that of sample\(\) keys the draws"),
+        ("reshuffle", False, "no epochs"),
+        ("num_epochs", 2, "no end and no epochs"),
+        ("remainder", "pad", "all of its batches are whole"),
+        ("buckets", ("tokens", [4]), "padded"),
+        ("batch_size", 4, "did you mean global_batch_size"),
+    ],
+)
+def test_options_that_contradict_are_refused_by_name(ref: Ref, option: str, value: Any, message: str) -> None:
+    with pytest.raises(UnknownOptionError, match=f"there is no option '{option}'.*{message}"):
+        ref.sample("weight", seed=1).stream(4, **{option: value})
+    with pytest.raises(InvalidArgumentError, match="not divisible by the shard count"):
+        ref.sample("weight", seed=1).stream(4, shard=(0, 3))
+
+
+def test_a_sample_is_no_part_of_a_mixture_or_a_join(ref: Ref) -> None:
+    sample = ref.sample("weight", seed=1)
+    with pytest.raises(InvalidTypeError, match=r"cannot mix Sampled\(.*a weighted sample has none"):
+        cachelayer.mix([(sample, 1)])  # type: ignore[list-item]
+    with pytest.raises(InvalidTypeError, match="Sampled"):
+        cachelayer.concat([sample])  # type: ignore[list-item]
+
+
+ONES: list[Any] = [1] * N
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "negative": ([*ONES[:-1], -1], InvalidArgumentError, "record 59 has the weight -1.0"),
+    "NaN": ([1, np.nan, *ONES[2:]], InvalidArgumentError, "record 1 has the weight nan"),
+    "infinite": ([np.inf, -1, *ONES[2:]], InvalidArgumentError, "record 0 has the weight inf, and 1 others"),
+    "all zero": ([0] * N, InvalidArgumentError, "all 60 weights are 0"),
+    "too few": (ONES[1:], InvalidArgumentError, r"weights of shape \[59\]: pass one for each record, \[60\]"),
+    "2-D": (np.ones((N, 1)), InvalidArgumentError, r"shape \[60, 1\]"),
+    "a scalar": (np.float64(1), InvalidArgumentError, r"shape \[\]"),
+    "objects": (np.array([None] * N), InvalidTypeError, "dtype object"),
+    "one None": ([None, *ONES[1:]], InvalidTypeError, "dtype object"),
+    "bools": (np.ones(N, bool), InvalidTypeError, "dtype bool"),
+    "strings": (["1"] * N, InvalidTypeError, "dtype <U1"),
+    "complex": ([1j] * N, InvalidTypeError, "dtype complex128"),
+    "ragged": ([[1], [1, 2]], InvalidTypeError, "does not become an array"),
+    "masked": (np.ma.masked_array(np.ones(N)), InvalidTypeError, "masked"),
+    "None": (None, InvalidTypeError, "weights of type NoneType: pass an array"),
+    "a number": (3, InvalidTypeError, "weights of type int"),
+    "a dict": ({"weight": 1}, InvalidTypeError, "weights of type dict"),
+    "a set": ({1, 2}, InvalidTypeError, "weights of type set"),
+    "a generator": ((1 for _ in range(N)), InvalidTypeError, "weights of type generator"),
+    "unknown leaf": ("wieght", InvalidArgumentError, "no field 'wieght': the leaves are 'id', 'weight'"),
+    "a structure": ("meta", InvalidArgumentError, "'meta' is not a leaf"),
+    "leaf of text": ("meta/label", InvalidArgumentError, "'meta/label' is str: a weight is one number"),
+    "leaf of bools": ("meta/good", InvalidArgumentError, "a weight is one number, which is not a bool"),
+    "leaf of arrays": ("tokens", InvalidArgumentError, "a weight is one number"),
+    "nulls": ("maybe", InvalidArgumentError, "record 31 has no 'maybe', it is None"),
+    "negative leaf": ("bad", InvalidArgumentError, "record 17 has the weight -2.5, and 1 others"),
+    "unknown label": ("balanced:x", InvalidArgumentError, "no field 'x'"),
+    "labels of floats": ("balanced:weight", InvalidArgumentError, "the label of a class is an integer, a string"),
+    "labels of arrays": ("balanced:tokens", InvalidArgumentError, "the label of a class"),
+    "one class": ("balanced:one", InvalidArgumentError, "all 60 records have the label 1 in 'one'"),
+}
+
+
+@pytest.mark.parametrize(("weights", "error", "message"), BAD.values(), ids=BAD)
+def test_wrong_weights_are_refused_with_what_is_wrong(ref: Ref, weights: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        ref.sample(weights, seed=1)
+
+
+@pytest.mark.parametrize("seed", [None, -1, 2**64, 1.5, True, "1"])
+def test_wrong_seeds_are_refused(ref: Ref, seed: Any) -> None:
+    with pytest.raises((InvalidArgumentError, InvalidTypeError), match="seed"):
+        ref.sample("weight", seed=seed)
+
+
+def test_a_seed_and_records_are_needed(ref: Ref) -> None:
+    with pytest.raises(TypeError, match="seed"):
+        ref.sample("weight")
+    with pytest.raises(InvalidArgumentError, match="there are no records to draw from"):
+        ref[:0].sample("weight", seed=1)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "float32", "bfloat16"])
+def test_numbers_of_any_dtype_are_weights(ref: Ref, dtype: str) -> None:
+    import ml_dtypes
+
+    wanted = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    assert (drawn(ref.sample(np.array(WEIGHTS, wanted), seed=1), 99) == drawn(ref.sample(WEIGHTS, seed=1), 99)).all()
+
+
+def test_weights_that_change_later_change_nothing(ref: Ref) -> None:
+    weights = np.array(WEIGHTS, np.float64)
+    sample = ref.sample(weights, seed=1)
+    before = drawn(sample, 50).tolist()
+    weights[:] = -1
+    assert drawn(pickle.loads(pickle.dumps(sample)), 50).tolist() == before
