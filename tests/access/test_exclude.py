@@ -1,0 +1,133 @@
+"""Views without some records: those that are left keep their order, and nothing is copied."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cachelayer
+from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError, Storage
+from cachelayer.records.bit_sets import AllBut
+from cachelayer.records.selection import Picked, Selection
+
+BASE = "ab" * 32
+
+
+def numbers(selection: Selection) -> list[int]:
+    return np.concatenate(list(selection.pieces())).tolist()  # type: ignore[no-any-return]
+
+
+@given(st.integers(1, 300), st.data())
+def test_what_is_left_is_the_selection_of_the_others(records: int, data: st.DataObject) -> None:
+    selection, model = Selection.all(records), list(range(records))
+    for _ in range(data.draw(st.integers(1, 4))):
+        step = data.draw(st.sampled_from(["exclude", "slice", "reverse", "select"]))
+        if step == "slice":
+            rows = slice(data.draw(st.integers(0, len(model))), data.draw(st.integers(0, len(model))))
+            selection, model = selection.slice(rows), model[rows]
+        elif step == "reverse":
+            selection, model = selection.slice(slice(None, None, -1)), model[::-1]
+        elif model and step == "select":
+            rows = data.draw(st.lists(st.integers(0, len(model) - 1), max_size=30))
+            selection, model = selection.select(rows), [model[row] for row in rows]
+        elif model:
+            rows = data.draw(st.lists(st.integers(-len(model), len(model) - 1), max_size=40))
+            selection = selection.exclude(rows)
+            out = {row % len(model) for row in rows}
+            model = [number for row, number in enumerate(model) if row not in out]
+    assert numbers(selection) == model
+    assert [selection.number(row) for row in range(len(model))] == model
+    assert selection.digest(BASE, records) == Selection.all(records).select(model).digest(BASE, records)
+    assert numbers(pickle.loads(pickle.dumps(selection))) == model
+    assert selection.has_repeats == (len(set(model)) < len(model))
+
+
+def test_records_are_named_in_any_way() -> None:
+    ref = cachelayer.wrap(list(range(10)), identity="ten")
+    mask = np.zeros(10, bool)
+    mask[[2, 9]] = True
+    ways = ([2, 9], [9, 2, 2, -1], np.array([9, 2], np.uint8), range(2, 10, 7), slice(2, None, 7), mask, (-8, -1))
+    for way in ways:
+        assert list(ref.exclude(way)) == [0, 1, 3, 4, 5, 6, 7, 8]
+    assert ref.exclude([]).digest == ref.digest
+    assert ref.exclude(range(4)).digest == ref[4:].digest
+    assert ref.exclude([0, 9, 8]).digest == ref[1:8].digest
+    assert len(ref.exclude(range(10))) == 0
+    assert list(ref.exclude([3]).exclude([3])) == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert list(ref.select([1, 1, 2]).exclude([0])) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ([3, 10], RecordIndexError, r"record 10 of 10: indices lie in \[-10, 10\)"),
+        ([-11], RecordIndexError, "record -11 of 10"),
+        (range(5, 12), RecordIndexError, "record 11 of 10"),
+        ([1.5], InvalidTypeError, "indices hold 1.5"),
+        (3, InvalidTypeError, "pass a sequence of integers"),
+        ({3}, InvalidTypeError, "pass a sequence of integers"),
+        (np.zeros(9, bool), InvalidArgumentError, "a mask of shape"),
+    ],
+)
+def test_records_that_do_not_exist_are_refused_with_their_number(wrong: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        cachelayer.wrap(list(range(10)), identity="ten").exclude(wrong)
+
+
+def test_few_excluded_records_take_8_bytes_each_and_many_a_bit_for_each_record() -> None:
+    whole = Selection.all(10**7)
+    few = whole.exclude([10, 10**6, 5]).exclude(range(20, 40, 2))
+    assert len(pickle.dumps(few)) < 600
+    assert few.number(5) == 6
+    assert few.take(np.array([9_999_986])).tolist() == [9_999_999]
+    # However many exclusions follow each other, they are one.
+    assert isinstance(few.numbers, Picked)
+    assert few.numbers.all_but is not None
+    assert len(few.numbers.all_but.excluded) == 13
+    many = whole.exclude(np.arange(0, 10**7, 3))
+    assert len(pickle.dumps(many)) < 10**7 / 8 * 1.3
+    assert many.take(np.arange(4)).tolist() == [1, 2, 4, 5]
+
+
+def test_all_but_some_rows_are_found_by_their_rank() -> None:
+    rows = AllBut(np.array([0, 1, 5, 9]), 10)
+    assert (len(rows), rows.excluded.tolist()) == (6, [0, 1, 5, 9])
+    assert rows.take(np.arange(6)).tolist() == [rows.row(rank) for rank in range(6)] == [2, 3, 4, 6, 7, 8]
+
+
+def test_every_shard_streams_what_is_left(tmp_path: Path) -> None:
+    ref = Storage(tmp_path).cache([{"n": number} for number in range(50)], "d", "v1").exclude([3, 44, 7])
+    left = [number for number in range(50) if number not in (3, 44, 7)]
+    stream = [ref.stream(4, shuffle=True, seed=1, shard=(shard, 2)) for shard in range(2)]
+    assert sorted(n for each in stream for batch in each for n in batch["n"].tolist()) == left
+    state = iter(ref.stream(4)).get_state()
+    iter(ref.exclude([]).stream(4)).set_state(state)
+
+
+def test_a_version_without_some_records_shares_the_shards(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    base = storage.cache([{"n": number} for number in range(50)], "d", "v1", shard_bytes=200)
+    shards = sorted(tmp_path.rglob("*.array_record"))
+    made = storage.derive("d", "v1", "v2", exclude=[-1, 3, 3], metadata={"why": "damaged"})
+    assert [element["n"] for element in made] == [number for number in range(49) if number != 3]
+    assert made.digest == base.exclude([3, 49]).digest
+    assert made.metadata == {"why": "damaged"}
+    assert sorted(tmp_path.rglob("*.array_record")) == shards
+    assert storage.verify("d", "v2").ok
+    again = storage.derive("d@v2", new_version="v3", exclude=[0])
+    assert again.digest == base.exclude([0, 3, 49]).digest
+    assert storage.derive("d", "v1", "v4", exclude=[]).digest == base.digest
+    with pytest.raises(InvalidArgumentError, match="exclude= keeps none of the 50 records of v1"):
+        storage.derive("d", "v1", "v5", exclude=slice(None))
+    assert len(storage.derive("d", "v1", "v5", exclude=slice(None), allow_empty=True)) == 0
+    with pytest.raises(RecordIndexError, match="record 50 of 50"):
+        storage.derive("d", "v1", "v6", exclude=[50])
+    for both in ({}, {"keep": [1], "exclude": [2]}):
+        with pytest.raises(InvalidArgumentError, match="pass keep=, the records to keep, or exclude=, those to leave"):
+            storage.derive("d", "v1", "v6", **both)
