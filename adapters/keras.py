@@ -31,6 +31,7 @@ from cachelayer.errors import (
 from cachelayer.locks import ProcessLock
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
+from cachelayer.streams.sampled_order import SampledOrder
 from cachelayer.streams.stream import Stream, reader_of, with_options
 
 try:
@@ -177,6 +178,11 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     if options.start:
         raise InvalidArgumentError(
             f"start={options.start}: Keras needs whole epochs: leave start out, and pass initial_epoch= to fit()"
+        )
+    if isinstance(options.order, SampledOrder):
+        raise InvalidArgumentError(
+            "a weighted sample has no end, and Keras asks for epochs: pass to_tf(stream), or batches in a loop of your "
+            "own, and steps_per_epoch= to fit()"
         )
     if steps.per_epoch() == 0:
         raise InvalidArgumentError(f"{steps.records} records give no batch of {steps.global_batch}")

@@ -57,3 +57,14 @@ def test_buckets_become_global_batches(ref: Any, sharding: NamedSharding) -> Non
     same(list(again), expected[1:])
     short = ref.stream(50, buckets=BUCKETS, shuffle=True, seed=1)
     same(list(global_batches(short, sharding)), list(short))
+
+
+def test_weighted_samples_become_global_batches(ref: Any, sharding: NamedSharding) -> None:
+    view = ref.padded({"tokens": 20})
+    stream = view.sample("tokens_length", seed=1).stream(8)
+    expected = [stream[step] for step in range(6)]
+    iterator = iter(global_batches(stream, sharding))
+    same([next(iterator) for _ in range(2)], expected[:2])
+    again = iter(global_batches(view.sample("tokens_length", seed=1).stream(8), sharding))
+    again.set_state(iterator.get_state())
+    same([next(again) for _ in range(4)], expected[2:])
