@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,8 @@ RECORDS, BATCH, STEPS = 10_000_000, 256, 2000
 def cached(folder: Path, records: int) -> Any:
     """A version of records of 72 bytes, each with a log-normal weight."""
     rng = np.random.default_rng(0)
-
-    def batches() -> Iterator[Any]:
-        for first in range(0, records, 1 << 16):
-            rows = min(1 << 16, records - first)
-            yield {
-                "features": rng.integers(0, 99, (rows, 16), dtype=np.int32),
-                "weight": rng.lognormal(0, 1, rows),
-            }
-
-    return cachelayer.Storage(folder).cache(batches, "records", "v1", unbatch=True)
+    columns = {"features": rng.integers(0, 99, (records, 16), dtype=np.int32), "weight": rng.lognormal(0, 1, records)}
+    return cachelayer.Storage(folder).cache(columns, "records", "v1", progress=False)
 
 
 def streamed(make: Callable[[int], Any]) -> Callable[[], int]:

@@ -35,11 +35,14 @@ def plan_problems(version: StoredVersion) -> Iterator[str]:
 
 
 def copy_plans(source: StoredVersion, to: ObjectStore, dataset_id: str, attempt: str) -> None:
-    """Copy the plans of a version, those that are not damaged, beside the manifest of an attempt."""
+    """Copy the plans of a version, those that are not damaged, beside the manifest of an attempt.
+
+    Tables of weights are mapped, so none is copied into a bucket.
+    """
     folder = paths.build(dataset_id, attempt)
     for name in plans_of(source.store, source.dataset_id, source.info):
         target = f"{folder}/{name.rpartition('/')[2]}"
-        if to.exists(target):
+        if to.exists(target) or (paths.is_weights(name) and not isinstance(to, LocalStore)):
             continue
         try:
             with _checked(source.store, name) as path:

@@ -271,6 +271,11 @@ def test_wrong_weights_are_refused_with_what_is_wrong(ref: Ref, weights: Any, er
         ref.sample(weights, seed=1)
 
 
+def test_records_that_have_a_weight_can_be_sampled_without_the_others(ref: Ref) -> None:
+    left = ref.exclude([31])
+    assert len(set(drawn(left.sample("maybe", seed=1), 3000).tolist())) == len(left)
+
+
 @pytest.mark.parametrize("seed", [None, -1, 2**64, 1.5, True, "1"])
 def test_wrong_seeds_are_refused(ref: Ref, seed: Any) -> None:
     with pytest.raises((InvalidArgumentError, InvalidTypeError), match="seed"):

@@ -22,6 +22,7 @@ from cachelayer.access.sampling import tables
 from cachelayer.arrayrecord.weight_table import HEADER_NBYTES, TableHeader, read_table, table_nbytes, write_table
 from cachelayer.objects.local import LocalStore
 from cachelayer.streams.alias_table import alias_table, units_of
+from cachelayer.versions.plans import plans_of
 
 N = 100
 
@@ -224,6 +225,16 @@ def test_the_table_of_a_version_in_a_bucket_is_in_the_local_cache(
     again.sample("balanced:n", seed=2)
     assert {path.stat().st_size for path in tables_in(tmp_path / "copies")} == {table_nbytes(N)}
     assert storage.verify("d", "v1").ok
+
+
+def test_a_copy_in_a_bucket_has_no_table_because_none_is_read_there(gcs: Server, tmp_path: Path) -> None:
+    here = Storage(tmp_path / "here")
+    there = Storage(gcs.url(new_bucket(gcs), "caches"), storage_options=gcs.storage_options())
+    ref = built(here)
+    ref.sample("weight", seed=1)
+    here.copy("d", "v1", to=there)
+    assert plans_of(there._store, "d", there.fetch("d", "v1")._base.version.info) == []
+    assert draws(there.fetch("d", "v1").sample("weight", seed=1)) == expected()
 
 
 def test_a_local_cache_that_is_full_gives_a_table_in_memory_with_a_warning(gcs: Server) -> None:

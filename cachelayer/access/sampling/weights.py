@@ -177,8 +177,8 @@ def _pieces(view: Weighed, name: str) -> Iterator[NDArray[Any]]:
             missing = np.flatnonzero(~values.valid)
             if len(missing):
                 raise InvalidArgumentError(
-                    f"record {first + int(missing[0])} has no {name!r}, it is None: select() the records that have "
-                    "one, or pass an array of weights"
+                    f"record {first + int(missing[0])} has no {name!r}, it is None: exclude() the records that have "
+                    "none, or pass an array of weights"
                 )
             values = values.values
         yield np.asarray(values)
