@@ -234,7 +234,11 @@ ONES: list[Any] = [1] * N
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "negative": ([*ONES[:-1], -1], InvalidArgumentError, "record 59 has the weight -1.0"),
     "NaN": ([1, np.nan, *ONES[2:]], InvalidArgumentError, "record 1 has the weight nan"),
-    "infinite": ([np.inf, -1, *ONES[2:]], InvalidArgumentError, "record 0 has the weight inf, and 1 others"),
+    "infinite": (
+        [np.inf, -1, *ONES[2:]],
+        InvalidArgumentError,
+        "record 0 has the weight inf, as the first of 2",
+    ),
     "all zero": ([0] * N, InvalidArgumentError, "all 60 weights are 0"),
     "too few": (ONES[1:], InvalidArgumentError, r"weights of shape \[59\]: pass one for each record, \[60\]"),
     "2-D": (np.ones((N, 1)), InvalidArgumentError, r"shape \[60, 1\]"),
@@ -257,7 +261,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "leaf of bools": ("meta/good", InvalidArgumentError, "a weight is one number, which is not a bool"),
     "leaf of arrays": ("tokens", InvalidArgumentError, "a weight is one number"),
     "nulls": ("maybe", InvalidArgumentError, "record 31 has no 'maybe', it is None"),
-    "negative leaf": ("bad", InvalidArgumentError, "record 17 has the weight -2.5, and 1 others"),
+    "negative leaf": ("bad", InvalidArgumentError, "record 17 has the weight -2.5, as the first of 2 such records"),
     "unknown label": ("balanced:x", InvalidArgumentError, "no field 'x'"),
     "labels of floats": ("balanced:weight", InvalidArgumentError, "the label of a class is an integer, a string"),
     "labels of arrays": ("balanced:tokens", InvalidArgumentError, "the label of a class"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -85,8 +85,7 @@ def _numbers(weights: Any, records: int) -> Floats:
     kind = type(weights).__name__
     if isinstance(weights, np.ma.MaskedArray):
         raise InvalidTypeError("weights in a masked array hide numbers: pass a plain array, with 0 for what is masked")
-    unordered = isinstance(weights, (bytes, Mapping, Set)) or hasattr(weights, "element_spec")
-    if unordered or not (isinstance(weights, (list, tuple, range)) or hasattr(weights, "__array__")):
+    if not isinstance(weights, (list, tuple, range)) and not hasattr(weights, "__array__"):
         raise InvalidTypeError(f"weights of type {kind}: {_ACCEPTED}")
     try:
         array = np.asarray(weights)
@@ -112,7 +111,7 @@ def _positive(weights: Floats) -> Floats:
     wrong = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
     if len(wrong):
         record = int(wrong[0])
-        more = f", and {len(wrong) - 1} others have such weights" if len(wrong) > 1 else ""
+        more = f", as the first of {len(wrong)} such records" if len(wrong) > 1 else ""
         raise InvalidArgumentError(
             f"record {record} has the weight {weights[record]}{more}: weights are finite and not negative"
         )
