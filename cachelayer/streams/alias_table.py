@@ -21,6 +21,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 UNITS_BITS = 62
+# Sums of 31 bits of each stay within int64.
+MOST_WEIGHTS = 1 << 31
 # Weights are scaled so that their sum is below 2**60. With at most one unit more for each record it stays below 2**61.
 _SCALED_BITS = 60
 _HALF = UNITS_BITS // 2
@@ -39,7 +41,7 @@ def units_of(weights: Floats) -> Ints:
     ``n``, its units are less than ``(1 + n * p) * 2**-58`` of all units off, the same on every machine.
 
     Args:
-        weights: finite, not negative, and not all 0.
+        weights: finite, not negative, and not all 0; at most :data:`MOST_WEIGHTS`.
     """
     scaled = _scaled(weights)
     total = int(scaled.sum())

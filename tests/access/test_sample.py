@@ -291,6 +291,8 @@ def test_a_seed_and_records_are_needed(ref: Ref) -> None:
         ref.sample("weight")
     with pytest.raises(InvalidArgumentError, match="there are no records to draw from"):
         ref[:0].sample("weight", seed=1)
+    with pytest.raises(InvalidArgumentError, match="2147483649 records: at most 2147483648 can have weights"):
+        cachelayer.wrap(range(2**31 + 1), identity="many").sample([1], seed=1)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "float32", "bfloat16"])

@@ -17,6 +17,7 @@ from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.spec import ArraySpec, LeafSpec
 from cachelayer.records.tree import Tree, flatten_like, leaves
 from cachelayer.records.values import Nullable
+from cachelayer.streams.alias_table import MOST_WEIGHTS
 
 BALANCED = "balanced:"
 _ACCEPTED = 'pass an array with one number for each record, the name of a leaf, or "balanced:" and the name of a leaf'
@@ -66,6 +67,8 @@ def weights_of(view: Weighed, weights: Any) -> Weights:
     """
     if len(view) == 0:
         raise InvalidArgumentError("there are no records to draw from: sample() needs at least one")
+    if len(view) > MOST_WEIGHTS:
+        raise InvalidArgumentError(f"{len(view)} records: at most {MOST_WEIGHTS} can have weights, sample from a part")
     if not isinstance(weights, str):
         numbers = _positive(_numbers(weights, len(view)))
         digest = hashlib.sha256(b"array" + numbers.astype("<f8", copy=False).tobytes()).hexdigest()
