@@ -86,10 +86,12 @@ ATTRIBUTES = {
         "padded provenance raw read reference sample select split stored_nbytes stream total windows"
     ),
     "FieldsRef": (
-        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total windows"
+        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total "
+        "windows"
     ),
     "JoinedRef": (
-        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total windows"
+        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total "
+        "windows"
     ),
     "Windows": "digest document element_spec exclude metadata read sample select split stream",
     "Packed": "digest document element_spec exclude fill metadata read sample select split stream",

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.bit_sets import AllBut, Marks
+from cachelayer.records.memory import distinct
 from cachelayer.records.user_indices import numbers_or_mask, record_number, record_numbers, sliced
 
 Numbers = NDArray[np.int64]
@@ -134,7 +135,7 @@ class Selection:
         if isinstance(numbers, Picked) and (others := numbers.all_but) is not None:
             # Several exclusions in a row are one.
             return Selection(numbers.numbers)._without(np.concatenate([others.excluded, others.take(rows)]))
-        excluded = _ascending(rows)
+        excluded = distinct(rows)
         left = len(self) - len(excluded)
         before = excluded - np.arange(len(excluded))
         if ((before == 0) | (before == left)).all():
@@ -262,13 +263,6 @@ class Selection:
                 return None
             expected = int(piece[-1]) + step
         return first, step, count
-
-
-def _ascending(rows: Numbers) -> Numbers:
-    """Return rows in order, each once; far faster than numpy.unique, which hashes them."""
-    ordered = np.sort(rows)
-    found: Numbers = ordered[np.diff(ordered, prepend=-1) > 0]
-    return found
 
 
 def _taken(numbers: range | Numbers | Picked, places: Numbers) -> Numbers:

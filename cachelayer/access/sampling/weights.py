@@ -86,7 +86,8 @@ def weights_of(view: Weighed, weights: Any) -> Weights:
 def _numbers(weights: Any, records: int) -> Floats:
     """Return numbers that a user passed as float64 of shape ``[records]``."""
     kind = type(weights).__name__
-    if isinstance(weights, np.ma.MaskedArray):
+    # Asking for numpy.ma imports it.
+    if type(weights) is not np.ndarray and isinstance(weights, np.ndarray) and isinstance(weights, np.ma.MaskedArray):
         raise InvalidTypeError("weights in a masked array hide numbers: pass a plain array, with 0 for what is masked")
     if not isinstance(weights, (list, tuple, range)) and not hasattr(weights, "__array__"):
         raise InvalidTypeError(f"weights of type {kind}: {_ACCEPTED}")
