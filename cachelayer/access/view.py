@@ -163,18 +163,14 @@ class View(ABC, Generic[T]):
         return self._with_selection(self._selection.select(indices))
 
     def exclude(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
-        """Return a view without some records; the others keep their order.
-
-        Its digest is that of ``select`` with the indices of the others.
+        """Return a view without some records: it is that of ``select`` with the indices of all others, in order.
 
         Args:
             indices: integers in any order, which may repeat, and negative ones count from the end; or a mask with True
                 for each record to leave out; or a slice.
 
         Raises:
-            RecordIndexError: if there is no such record.
-            InvalidArgumentError: if a mask has the wrong length.
-            InvalidTypeError: if they are neither integers nor bools.
+            RecordIndexError, InvalidArgumentError, InvalidTypeError: see :meth:`select`.
         """
         return self._with_selection(self._selection.exclude(indices))
 
