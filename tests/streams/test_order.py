@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pages import run_page
 from repository import ROOT
+from samples import examples
 
 from cachelayer.streams.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, places_of, round_keys
 
@@ -116,7 +117,7 @@ def test_the_documented_code_is_the_order(documented: dict[str, Any]) -> None:
 
 
 @given(n=st.one_of(st.integers(1, 300), st.integers(65_537, 1 << 45)), seed=WORDS, epoch=WORDS, data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_place_is_what_the_documented_code_says(
     documented: dict[str, Any], n: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
@@ -131,7 +132,7 @@ def test_an_epoch_holds_each_record_once(n: int) -> None:
 
 
 @given(n=SIZES, seed=WORDS, epoch=WORDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_any_key_gives_a_permutation(n: int, seed: int, epoch: int) -> None:
     order = permuted(n, seed, epoch, 0, n)
     assert order.dtype == np.int64
@@ -150,7 +151,7 @@ def test_huge_orders_repeat_nothing(n: int) -> None:
 
 
 @given(n=SIZES, seed=WORDS, epoch=st.integers(0, 9), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_part_is_the_same_part_of_the_whole(n: int, seed: int, epoch: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n))
     stop = data.draw(st.integers(start, n))
@@ -209,7 +210,8 @@ def test_without_shuffle_records_come_as_they_are() -> None:
 
 # Golden vectors pin the order, so its statistics cannot change under a version: large samples are in the soak suite.
 
-SAMPLES = {2: 8000, 3: 8000, 10: 8000, 100: 8000, 1000: 8000, 30_000: 700, 65_536: 400, 10**6: 4000}
+MANY = examples(8000)
+SAMPLES = {2: MANY, 3: MANY, 10: MANY, 100: MANY, 1000: MANY, 30_000: 700, 65_536: 400, 10**6: 4000}
 
 
 def soak_if_large(*numbers: int) -> list[Any]:
@@ -245,6 +247,7 @@ def pairs_of_records(n: int, apart: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("n", soak_if_large(*SAMPLES))
 def test_records_differences_and_pairs_are_uniform(n: int) -> None:
     first, second = pairs_of_records(n, apart=1)
@@ -258,6 +261,7 @@ def test_records_differences_and_pairs_are_uniform(n: int) -> None:
 
 # In the order of 10**6 records, 1024 places are one in the upper half of a word, and 2**19 are its topmost bit.
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("n", "apart"),
     [
@@ -276,6 +280,7 @@ def test_distant_pairs_are_uniform(n: int, apart: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("n", soak_if_large(*SAMPLES))
 def test_the_place_of_a_record_is_uniform(n: int) -> None:
     seeds = range(SAMPLES[n])
@@ -290,9 +295,10 @@ def test_the_place_of_a_record_is_uniform(n: int) -> None:
         assert abs(z) < 4
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("n", [3, 4, 5])
 def test_all_permutations_of_few_records_are_equally_likely(n: int) -> None:
-    orders = np.array([permuted(n, seed, 0, 0, n) for seed in range(8000)])
+    orders = np.array([permuted(n, seed, 0, 0, n) for seed in range(MANY)])
     numbers = np.unique(orders @ (n ** np.arange(n)), return_inverse=True)[1].reshape(-1)
     assert abs(chi_square(numbers, np.full(math.factorial(n), 1 / math.factorial(n)))) < 4
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 from servers import Server, new_bucket
 
 import cachelayer
@@ -251,7 +252,7 @@ def opened(raw: bytes) -> PackPlan:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_damage_is_found_or_harmless(stored: Path, data: st.DataObject) -> None:
     raw = bytearray(stored.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
