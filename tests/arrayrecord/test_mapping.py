@@ -303,6 +303,7 @@ print(len(os.listdir("/dev/fd")))
 """
 
 
+@pytest.mark.slow
 def test_hundreds_of_shards_are_open_with_a_handful_of_descriptors(shards: dict[str, Shard]) -> None:
     assert int(run(MANY, shards["uniform"].ref.reference)) < 16
 
@@ -363,6 +364,7 @@ print(len([each for each in caught if issubclass(each.category, cachelayer.Cache
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mapping_limit() > 100_000, reason="so many mappings take long to be used up")
 def test_if_others_use_up_all_mappings_records_are_read_all_the_same_after_one_warning(
     shards: dict[str, Shard],

@@ -120,6 +120,7 @@ def test_json_is_one_document_and_nothing_else_is_on_stdout(here: Path) -> None:
     assert (failed.stdout, failed.stderr[:7]) == ("", "error: ")
 
 
+@pytest.mark.slow
 def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> None:
     metadata = {"half": "\ud800", "whole": "näïve"}
     cachelayer.Storage(here / "cache").submit([1], "told", "v1", metadata=metadata)

@@ -157,6 +157,7 @@ def test_a_part_in_blocks_is_the_same_part_of_the_whole(order: BlockOrder, data:
     np.testing.assert_array_equal(order.at(3, lane), whole[lane])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2**40, 2**40 + 12_345, 10**12])
 @pytest.mark.parametrize("nbytes", [4, 300, 10_000, 3_000_000])
 def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
@@ -560,6 +561,7 @@ def test_batches_of_sorted_classes_are_as_mixed_as_exactly_shuffled_ones(block: 
     assert mean_chi_square(order_of(n, block, window, lanes, 1), batch, 10, 4) <= 1.05 * exact
 
 
+@pytest.mark.slow
 def test_the_records_that_are_left_out_are_others_in_each_epoch() -> None:
     order = order_of(1000, 16, 64, 32, 1)
     left = np.concatenate([order(epoch, 960, 1000) for epoch in range(200)])

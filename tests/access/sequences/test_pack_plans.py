@@ -123,6 +123,7 @@ def test_a_record_is_read_once_for_all_leaves_of_a_pack(tmp_path: Path, monkeypa
     assert seen[0] == [piece.record for number in (0, 1) for piece in view.document(number)]
 
 
+@pytest.mark.slow
 def test_processes_that_need_a_plan_at_once_get_the_same(tmp_path: Path) -> None:
     ref = built(Storage(tmp_path), count=5000)
     code = (
