@@ -1,18 +1,14 @@
-"""Cache any sequential source once; then read it at random, shuffled, sharded and resumable."""
+"""Cache any sequential source once; then read it at random, shuffled, sharded and resumable.
 
-from cachelayer.access.array_record_source import ArrayRecordDataSource
-from cachelayer.access.concat import JoinedRef, concat
-from cachelayer.access.dataref import DataRef
-from cachelayer.access.mirror import Mirrored
-from cachelayer.access.mix import Mixture, mix
-from cachelayer.access.sampling.sampled import Sampled
-from cachelayer.access.sequences.packs import Packed
-from cachelayer.access.sequences.padded import Padded
-from cachelayer.access.sequences.windows import Windows
-from cachelayer.access.stored_view import FieldsRef
-from cachelayer.access.wrap import WrappedRef, wrap
-from cachelayer.builds.build_options import SubmitOptions
-from cachelayer.builds.sharded_source import Sharded, sharded
+Importing this package imports nothing but its errors: a public name brings its module when it is first used.
+"""
+
+import importlib
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
 from cachelayer.errors import (
     AlreadyExistsError,
     ArgumentsMismatchError,
@@ -37,19 +33,34 @@ from cachelayer.errors import (
     UnknownOptionError,
     VersionNotFoundError,
 )
-from cachelayer.records.pieces import DocumentPiece
-from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
-from cachelayer.records.values import Nullable, Ragged, Sparse
-from cachelayer.storage.open import open_reference as open
-from cachelayer.storage.storage import Storage
-from cachelayer.streams.block_order import Blocks
-from cachelayer.streams.buckets import Buckets
-from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream
-from cachelayer.versions.diff import Diff
-from cachelayer.versions.history import LogEvent
-from cachelayer.versions.snapshot import VersionInfo
-from cachelayer.versions.verify import VerifyReport
+
+if TYPE_CHECKING:
+    from cachelayer.access.array_record_source import ArrayRecordDataSource
+    from cachelayer.access.concat import JoinedRef, concat
+    from cachelayer.access.dataref import DataRef
+    from cachelayer.access.mirror import Mirrored
+    from cachelayer.access.mix import Mixture, mix
+    from cachelayer.access.sampling.sampled import Sampled
+    from cachelayer.access.sequences.packs import Packed
+    from cachelayer.access.sequences.padded import Padded
+    from cachelayer.access.sequences.windows import Windows
+    from cachelayer.access.stored_view import FieldsRef
+    from cachelayer.access.wrap import WrappedRef, wrap
+    from cachelayer.builds.build_options import SubmitOptions
+    from cachelayer.builds.sharded_source import Sharded, sharded
+    from cachelayer.records.pieces import DocumentPiece
+    from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec
+    from cachelayer.records.values import Nullable, Ragged, Sparse
+    from cachelayer.storage.open import open
+    from cachelayer.storage.storage import Storage
+    from cachelayer.streams.block_order import Blocks
+    from cachelayer.streams.buckets import Buckets
+    from cachelayer.streams.iterator import StreamIterator
+    from cachelayer.streams.stream import Stream
+    from cachelayer.versions.diff import Diff
+    from cachelayer.versions.history import LogEvent
+    from cachelayer.versions.snapshot import VersionInfo
+    from cachelayer.versions.verify import VerifyReport
 
 __version__ = "0.1.0"
 
@@ -113,6 +124,51 @@ __all__ = [
     "sharded",
     "wrap",
 ]
+
+
+_HOMES = {
+    "cachelayer.access.array_record_source": ("ArrayRecordDataSource",),
+    "cachelayer.access.concat": ("JoinedRef", "concat"),
+    "cachelayer.access.dataref": ("DataRef",),
+    "cachelayer.access.mirror": ("Mirrored",),
+    "cachelayer.access.mix": ("Mixture", "mix"),
+    "cachelayer.access.sampling.sampled": ("Sampled",),
+    "cachelayer.access.sequences.packs": ("Packed",),
+    "cachelayer.access.sequences.padded": ("Padded",),
+    "cachelayer.access.sequences.windows": ("Windows",),
+    "cachelayer.access.stored_view": ("FieldsRef",),
+    "cachelayer.access.wrap": ("WrappedRef", "wrap"),
+    "cachelayer.builds.build_options": ("SubmitOptions",),
+    "cachelayer.builds.sharded_source": ("Sharded", "sharded"),
+    "cachelayer.records.pieces": ("DocumentPiece",),
+    "cachelayer.records.spec": ("ArraySpec", "AudioSpec", "ImageSpec", "RaggedSpec", "SparseSpec"),
+    "cachelayer.records.values": ("Nullable", "Ragged", "Sparse"),
+    "cachelayer.storage.open": ("open",),
+    "cachelayer.storage.storage": ("Storage",),
+    "cachelayer.streams.block_order": ("Blocks",),
+    "cachelayer.streams.buckets": ("Buckets",),
+    "cachelayer.streams.iterator": ("StreamIterator",),
+    "cachelayer.streams.stream": ("Stream",),
+    "cachelayer.versions.diff": ("Diff",),
+    "cachelayer.versions.history": ("LogEvent",),
+    "cachelayer.versions.snapshot": ("VersionInfo",),
+    "cachelayer.versions.verify": ("VerifyReport",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+# A child that is forked while another thread imports would wait for ever for that import, so a fork waits for its end.
+_importing = threading.RLock()
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+
+if not TYPE_CHECKING:  # a type checker would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used, and keep it."""
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        with _importing:
+            value = getattr(importlib.import_module(_HOME_OF[name]), name)
+        return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:

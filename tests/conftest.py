@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import samples
 from absent import left_out
 from servers import Server, gcs_server, s3_server
 
@@ -64,8 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
         for folder in (package, package / "adapters"):
             with suppress(OSError):
                 compileall.compile_dir(folder.resolve(), quiet=2)
+    samples.IN_FULL = "soak" in config.option.markexpr.replace("not soak", "")
     settings = importlib.import_module("hypothesis").settings
-    settings.register_profile("tests", deadline=None)  # a busy machine fails no test
+    settings.register_profile(
+        "tests", deadline=None, max_examples=samples.examples(100)
+    )  # a busy machine fails no test
     settings.load_profile("tests")
 
 
@@ -82,6 +86,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+    for item in items if samples.IN_FULL else []:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or item.get_closest_marker("sampled"):
+            item.add_marker("soak")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

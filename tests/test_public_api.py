@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import subprocess
 import sys
@@ -176,11 +178,81 @@ def test_the_reference_page_has_every_public_name() -> None:
     assert [name for name in PUBLIC if name not in of_errors and f"::: cachelayer.{name}\n" not in page] == []
 
 
-def test_importing_it_imports_no_framework() -> None:
-    heavy = sorted(OPTIONAL | {"array_record", "fsspec", "sqlite3", "tqdm", "zstandard"})
-    code = f"import sys, cachelayer; print([name for name in {heavy!r} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+def printed(code: str) -> str:
+    """What a program prints in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_it_imports_nothing_but_its_errors() -> None:
+    code = "import sys; before = set(sys.modules); import cachelayer; print(*sorted(set(sys.modules) - before))"
+    imported = printed(code).split()
+    assert [name for name in imported if name.startswith("cachelayer")] == ["cachelayer", "cachelayer.errors"]
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names | {"cachelayer"}
+    assert {"asyncio", "ctypes", "dataclasses", "importlib.metadata", "multiprocessing"}.isdisjoint(imported)
+
+
+def test_using_every_public_name_imports_no_framework() -> None:
+    heavy = sorted(OPTIONAL | {"array_record", "asyncio", "fsspec", "sqlite3", "tqdm", "typer", "zstandard"})
+    code = f"import sys; from cachelayer import *; print([name for name in {heavy!r} if name in sys.modules])"
+    assert printed(code) == "[]"
+
+
+def test_a_public_name_is_that_of_the_module_that_type_checkers_read_it_from() -> None:
+    [of_checkers] = [
+        node.body
+        for node in ast.parse(inspect.getsource(cachelayer)).body
+        if isinstance(node, ast.If)
+        and "TYPE_CHECKING" in ast.unparse(node.test)
+        and "not" not in ast.unparse(node.test)
+    ]
+    imports = [node for node in of_checkers if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names}
+    assert homes.keys() | vars(errors).keys() >= set(PUBLIC)
+    for name, module in homes.items():
+        assert getattr(cachelayer, name) is getattr(importlib.import_module(str(module)), name)
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error_that_suggests_one() -> None:
+    with pytest.raises(AttributeError, match="module 'cachelayer' has no attribute 'Storge'") as failed:
+        cachelayer.Storge  # noqa: B018
+    assert (failed.value.name, failed.value.obj) == ("Storge", cachelayer)
+
+
+def test_threads_that_use_it_first_get_the_same_class() -> None:
+    code = """
+import threading, cachelayer
+names, start, found = ["Storage", "DataRef", "Stream", "concat"], threading.Barrier(8), []
+def use(name):
+    start.wait()
+    found.append(getattr(cachelayer, name))
+threads = [threading.Thread(target=use, args=[name]) for name in names * 2]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(found), set(found) == {getattr(cachelayer, name) for name in names})
+"""
+    assert printed(code) == "8 True"
+
+
+def test_a_process_forked_while_a_thread_uses_it_first_can_use_it() -> None:
+    """The thread is in the midst of the import of ``cachelayer.access.dataref`` when this one forks."""
+    code = """
+import os, sys, threading, cachelayer
+importing = threading.Event()
+def seen(event, arguments):
+    if event == "import" and arguments[0] == "cachelayer.access.dataref":
+        importing.set()
+sys.addaudithook(seen)
+thread = threading.Thread(target=lambda: cachelayer.Storage)
+thread.start()
+importing.wait()
+child = os.fork()
+if child == 0:
+    import signal; signal.alarm(60)
+    os._exit(cachelayer.Storage.__name__ != "Storage")
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert printed(code) == "0"
 
 
 def test_completion_shows_public_names_only() -> None:

@@ -146,6 +146,8 @@ storage.diff("a@v")
 storage.copy("a@v")
 storage.append("a@v", new_version="w")
 storage.append("a", "v", "w")
+cachelayer.Storge
+cachelayer.Storage(2).fetch("a@v").nothing
 """
 
 
@@ -178,4 +180,4 @@ def test_refs_streams_and_decorated_functions_keep_their_types(tmp_path: Path, c
 def test_wrong_uses_are_errors(tmp_path: Path, cache: Path) -> None:
     found = errors_of(tmp_path, cache, BAD)
     lines = {int(line.split(":")[1]) for line in found}
-    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 36)}
+    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 38)}

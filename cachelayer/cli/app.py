@@ -1,32 +1,121 @@
-"""The application: all commands, in the order in which ``--help`` lists them."""
+"""The application: all commands, in the order in which ``--help`` lists them.
+
+The module of a command imports numpy and the library, so it is imported when that command runs or shows its own help.
+``cachelayer --help`` needs none of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
-
-from cachelayer.cli import (
-    bench,
-    build_and_import,
-    cp_and_mirror,
-    demo,
-    doctor,
-    head_sample_stats,
-    ls_and_log,
-    rewrite,
-    show,
-    tag_rm_gc,
-    verify_and_diff,
-)
+from typer.core import TyperGroup
+from typer.main import get_command
 
 _EXIT_CODES = (
     "Exit codes: 0 success, 1 a finding (damage, a difference), 2 a mistake in the command, 3 the storage failed or is "
     "damaged, 4 a bug in cachelayer, 130 interrupted."
 )
 
+# By panel: each command, its function, and the first line of that function's docstring.
+PANELS: dict[str, dict[str, tuple[str, str]]] = {
+    "Build": {
+        "build": (
+            "build_and_import.build",
+            "Call a function that returns a source, and publish its elements as a version.",
+        ),
+        "import": (
+            "build_and_import.import_",
+            "Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, "
+            "a folder.",
+        ),
+    },
+    "List": {
+        "ls": (
+            "ls_and_log.ls",
+            "List the datasets of a storage, or the versions of a dataset (STORAGE/ID), newest last.",
+        ),
+        "log": (
+            "ls_and_log.log",
+            "Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when.",
+        ),
+        "show": ("show.show", "Show a version: its element spec, counts, sizes, shards, tags and how it was made."),
+    },
+    "Inspect": {
+        "head": ("head_sample_stats.head", "Show the first records. Images are drawn if the terminal has colour."),
+        "sample": (
+            "head_sample_stats.sample",
+            "Show records drawn at random: the first ones of a stream shuffled with this seed.",
+        ),
+        "stats": (
+            "head_sample_stats.stats",
+            "Show statistics of the records: sizes, ranges, lengths, nulls and histograms, in one pass.",
+        ),
+        "bench": (
+            "bench.bench",
+            "Measure how fast records are read: in order, shuffled and one by one, from disk and from memory.",
+        ),
+    },
+    "Check": {
+        "verify": (
+            "verify_and_diff.verify",
+            "Read every record of a version, and compare every checksum. Exit code 1 if something is damaged.",
+        ),
+        "diff": (
+            "verify_and_diff.diff",
+            "Compare two versions: spec, counts, shards, provenance. Exit code 1 if the data differ.",
+        ),
+    },
+    "Manage": {
+        "tag": ("tag_rm_gc.tag", "Make a tag name a version, or remove the tag."),
+        "cp": (
+            "cp_and_mirror.cp",
+            "Copy a version to another storage, with the same shards and digest. Shards that are there are "
+            "not sent again.",
+        ),
+        "mirror": (
+            "cp_and_mirror.mirror",
+            "Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room.",
+        ),
+        "rewrite": (
+            "rewrite.rewrite",
+            "Write the records of a version into shards of their own: shuffled, compressed or cut otherwise.",
+        ),
+        "rm": (
+            "tag_rm_gc.rm",
+            "Delete a version. Once the grace is over, gc deletes the files that no other version has.",
+        ),
+        "gc": (
+            "tag_rm_gc.gc",
+            "Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after "
+            "their grace.",
+        ),
+    },
+    "Help": {
+        "doctor": (
+            "doctor.doctor",
+            "Show versions, credentials found and local copies; probe a storage. Exit code 1 if it cannot be used.",
+        ),
+        "demo": (
+            "demo.demo",
+            "Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost.",
+        ),
+    },
+}
+
+
+class _OnDemand(TyperGroup):
+    """A group that lists commands by their summaries, and imports a command when it is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in self.commands:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_OnDemand,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -34,30 +123,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Build": {"build": build_and_import.build, "import": build_and_import.import_},
-    "List": {"ls": ls_and_log.ls, "log": ls_and_log.log, "show": show.show},
-    "Inspect": {
-        "head": head_sample_stats.head,
-        "sample": head_sample_stats.sample,
-        "stats": head_sample_stats.stats,
-        "bench": bench.bench,
-    },
-    "Check": {"verify": verify_and_diff.verify, "diff": verify_and_diff.diff},
-    "Manage": {
-        "tag": tag_rm_gc.tag,
-        "cp": cp_and_mirror.cp,
-        "mirror": cp_and_mirror.mirror,
-        "rewrite": rewrite.rewrite,
-        "rm": tag_rm_gc.rm,
-        "gc": tag_rm_gc.gc,
-    },
-    "Help": {"doctor": doctor.doctor, "demo": demo.demo},
-}
 
-for _panel, _commands in _PANELS.items():
-    for _name, _function in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_function)
+def load(name: str) -> Any:
+    """Import a command."""
+    [(path, _)] = [commands[name] for commands in PANELS.values() if name in commands]
+    module, _, function = path.partition(".")
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    alone.command(name)(getattr(import_module(f"cachelayer.cli.{module}"), function))
+    return get_command(alone)
+
+
+def _listed() -> None:
+    """Stand for a command in the list of all."""
+
+
+for _panel, _commands in PANELS.items():
+    for _name, (_, _summary) in _commands.items():
+        app.command(_name, help=_summary, rich_help_panel=_panel)(_listed)
 
 
 def _print_version(wanted: bool) -> None:

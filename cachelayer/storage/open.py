@@ -14,7 +14,7 @@ from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import split_slice, split_url
 
 
-def open_reference(reference: str, **storage_options: Any) -> DataRef[Any]:
+def open(reference: str, **storage_options: Any) -> DataRef[Any]:
     """Open a version, given its storage, dataset and version in one text.
 
     Args:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from array_record.python.array_record_data_source import ArrayRecordDataSource as Stock
 from array_record.python.array_record_module import ArrayRecordWriter
+from samples import pairwise
 
 import cachelayer
 from cachelayer import ArrayRecordDataSource
@@ -30,9 +31,11 @@ def write(path: Path, options: str, records: list[bytes] = RECORDS) -> Path:
     return path
 
 
-@pytest.mark.parametrize("group", [1, 2, 7, 1000])
-@pytest.mark.parametrize("codec", [*CODECS, "transpose:true,uncompressed", "transpose:true,zstd"])
-@pytest.mark.parametrize("verify", ["open", "always"])
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("codec", "group", "verify"),
+    pairwise([*CODECS, "transpose:true,uncompressed", "transpose:true,zstd"], [1, 2, 7, 1000], ["open", "always"]),
+)
 def test_the_same_records_as_the_stock_reader(tmp_path: Path, codec: str, group: int, verify: Any) -> None:
     path = write(tmp_path / "a.array_record", f"group_size:{group},{codec}")
     mine = ArrayRecordDataSource(str(path), verify=verify)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, DataRef, InvalidArgumentError, InvalidTypeError, Nullable, StateError, Storage
@@ -46,7 +47,7 @@ def numbers_of(refs: Sequence[Any]) -> list[int]:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_join_reads_like_its_parts_one_after_another(refs: list[DataRef[Any]], data: st.DataObject) -> None:
     parts = data.draw(
         st.lists(st.sampled_from([*refs, refs[0][5:20:2], refs[3].select([3, 1, 1])]), min_size=1, max_size=5)

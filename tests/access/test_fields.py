@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, CorruptionError, InvalidArgumentError, InvalidTypeError, Storage
@@ -92,7 +93,7 @@ def ref(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 NAMES = st.lists(st.sampled_from([*PATHS, "meta", "meta/at"]), min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(names=NAMES, more=NAMES, seed=st.integers(0, 99))
 def test_elements_are_those_of_the_whole_with_these_leaves_alone(
     ref: Any, names: list[str], more: list[str], seed: int

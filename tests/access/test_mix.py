@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import DataRef, InvalidArgumentError, InvalidTypeError, StateError, Storage
@@ -60,7 +61,7 @@ def test_the_pattern_is_this_for_ever() -> None:
 
 
 @given(WEIGHTS, st.data())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_each_part_goes_through_its_own_epochs(weights: tuple[int, ...], data: st.DataObject) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 20), min_size=len(weights), max_size=len(weights))))
     order = MixedOrder(Pattern(weights), sizes, shuffle=True, seed=data.draw(st.integers(0, 2**64 - 1)))

@@ -15,6 +15,7 @@ from faults import fault_proxy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from old_versions import forget_lengths
+from samples import examples
 from servers import Server, new_bucket
 
 import cachelayer
@@ -96,7 +97,7 @@ def test_every_build_stores_the_lengths_of_its_records(tmp_path: Path, options: 
     assert Storage(tmp_path).verify("d", "v1", progress=False)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_views_and_what_is_joined_have_the_lengths_of_their_records(ref: Any, data: st.DataObject) -> None:
     def some() -> tuple[Any, list[dict[str, Any]]]:
@@ -316,7 +317,7 @@ def test_no_document_is_cut_or_filled_up_where_lengths_lie(tmp_path: Path, more:
             list(foreign.fields(leaf)[: record + 1].stream(1, buckets=buckets))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(numbers=st.lists(st.integers(0, 699), max_size=8), data=st.data())
 def test_ranges_of_values_are_slices_of_the_leaf(ref: Any, numbers: list[int], data: st.DataObject) -> None:
     for number, leaf in ((1, "tokens"), (2, "meta/url"), (3, "meta/raw")):

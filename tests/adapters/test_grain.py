@@ -27,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Case
 from repository import ROOT
+from samples import examples
 
 import cachelayer
 from cachelayer.adapters.grain import Sampler, batches, iter_dataset
@@ -131,7 +132,7 @@ def streams(draw: st.DrawFn) -> tuple[int, int, dict[str, Any]]:
 
 
 @given(streams())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_elements_are_the_steps_of_the_stream(drawn: tuple[int, int, dict[str, Any]]) -> None:
     n, size, arguments = drawn
     dataset = batches(numbers(n), size, **arguments)
@@ -142,7 +143,7 @@ def test_elements_are_the_steps_of_the_stream(drawn: tuple[int, int, dict[str, A
 
 
 @given(streams(), st.integers(1, 4))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_repeating_goes_on_with_the_epochs_that_follow(drawn: tuple[int, int, dict[str, Any]], times: int) -> None:
     n, size, arguments = drawn
     arguments["start"] = 0
@@ -201,7 +202,7 @@ def test_what_cannot_be_batches_is_refused(ref: Any) -> None:
 
 
 @given(st.integers(1, 50), st.integers(1, 3), SHARDS, st.integers(0, 2**64 - 1), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_shards_share_out_what_was_shuffled_as_a_whole(
     n: int, epochs: int, shards: int, seed: int, data: st.DataObject
 ) -> None:
@@ -309,7 +310,7 @@ def test_a_sampler_says_what_it_cannot_take(ref: Any) -> None:
 
 
 @given(streams(), st.booleans(), st.integers(1, 4), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_workers_take_turns_and_go_on_from_any_state(
     drawn: tuple[int, int, dict[str, Any]], batched: bool, workers: int, data: st.DataObject
 ) -> None:

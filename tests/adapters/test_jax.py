@@ -7,6 +7,7 @@ from jax_process import assert_tests_pass
 
 
 @pytest.mark.needs("jax")
+@pytest.mark.sampled
 def test_global_batches_keep_their_promises_on_eight_devices() -> None:
     assert_tests_pass("jax_cases.py", devices=8)
 

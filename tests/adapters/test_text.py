@@ -20,6 +20,7 @@ import pyarrow.json as pa_json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -106,7 +107,7 @@ NUMBERS = st.one_of(
 
 
 @given(texts=st.lists(NUMBERS, min_size=1, max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_csv_value_is_its_text_or_the_number_that_is_written_so(texts: list[str]) -> None:
     form, block = Csv(None, None, None, None), pa.record_batch({"x": texts})
     for text, row in zip(texts, form.convert(block, form.schema(block)).to_pylist(), strict=True):
@@ -282,7 +283,7 @@ def same(found: Any, given: Any) -> bool:
     records=st.lists(st.dictionaries(st.sampled_from("xy"), JSON, max_size=2), min_size=1, max_size=3),
     told_by=st.integers(1, 3),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_json_is_kept_or_refused_with_its_record(records: list[dict[str, Any]], told_by: int) -> None:
     form, lines = JsonLines(), [json.dumps(record).encode() for record in records]
     try:

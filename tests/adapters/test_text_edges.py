@@ -18,6 +18,7 @@ import pyarrow.json as pa_json
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import ElementError, InvalidTypeError, SourceError
@@ -57,7 +58,7 @@ NUMBERS = st.one_of(
 
 
 @pytest.mark.parametrize("name", READ)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(number=NUMBERS, kind=st.sampled_from(sorted(TYPES)))
 @example(number="9007199254740993", kind="float64")
 @example(number="16777217", kind="float32")
@@ -298,6 +299,6 @@ def test_a_row_of_text_that_is_no_utf_8_is_refused_by_its_record_or_left_out(
 
 def test_a_late_csv_value_of_a_number_that_is_no_utf_8_is_refused_by_its_record(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(b"x\n" + b"1\n" * 800_000 + b"\xff\n")
-    with pytest.raises(cachelayer.ElementError, match=r"record 800000, leaf \['x'\].*got '\\\\xff'"):
+    path.write_bytes(b"x\n" + b"1000000000\n" * 100_000 + b"\xff\n")
+    with pytest.raises(cachelayer.ElementError, match=r"record 100000, leaf \['x'\].*got '\\\\xff'"):
         cachelayer.Storage(tmp_path / "cache").submit(from_csv(path), "d", "v1")

@@ -20,6 +20,7 @@ from forks import importing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import run_page
+from samples import examples
 from source_conformance import SourceConformance
 from torch.utils import data
 from torch_rank import write_indices
@@ -724,7 +725,7 @@ def order(n: int, seed: int, epoch: int) -> list[int]:
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2**64 - 1), st.integers(0, 3))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_samplers_of_all_ranks_give_each_record_once_in_our_order(n: int, ranks: int, seed: int, epoch: int) -> None:
     samplers = [Sampler(numbers(n), ranks, rank, seed=seed, drop_last=False) for rank in range(ranks)]
     for sampler in samplers:
@@ -737,7 +738,7 @@ def test_samplers_of_all_ranks_give_each_record_once_in_our_order(n: int, ranks:
 
 
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.integers(0, 3))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_batch_samplers_give_the_batches_of_the_stream(n: int, ranks: int, share: int, drop: bool, epoch: int) -> None:
     size = ranks * share
     for rank in range(ranks):
@@ -757,7 +758,7 @@ def test_batch_samplers_give_the_batches_of_the_stream(n: int, ranks: int, share
 
 
 @given(st.integers(4, 40), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(0, 40))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_samplers_go_on_on_another_number_of_ranks(n: int, before: int, after: int, stop: int) -> None:
     def samplers(ranks: int) -> list[Any]:
         return [BatchSampler(numbers(n), 4, ranks, rank, seed=5, drop_last=False) for rank in range(ranks)]

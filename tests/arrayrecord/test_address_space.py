@@ -14,6 +14,7 @@ import pytest
 from forks import beside_threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 from cachelayer.arrayrecord.address_space import AddressSpace, NoRoomError, Slot
 from cachelayer.arrayrecord.buddies import Buddies
@@ -75,7 +76,7 @@ def content(space: AddressSpace, slot: Slot, nbytes: int) -> set[int]:
 SIZES = st.integers(1, 6 * UNIT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=6),
     steps=st.lists(st.tuples(st.sampled_from(["map", "hold", "drop", "pin", "unpin"]), st.integers(0, 5)), max_size=60),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from samples import examples
 
 from cachelayer import CorruptionError, FormatError, InvalidArgumentError
 from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn, StoredColumn
@@ -96,7 +97,7 @@ def check_as_lists(column: LengthColumn, lengths: NDArray[np.int64], rng: np.ran
         assert places.tolist() == (offsets - splits[expected]).tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     sizes=st.lists(st.sampled_from(SIZES), max_size=4),

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer.access import open_shards
@@ -104,7 +105,7 @@ def outcome(attempt: Callable[[], list[bytes]]) -> list[bytes] | str:
         return str(error)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kind=st.sampled_from(["varying", "zstd"]),
     row=st.integers(0, N - 1),
@@ -142,7 +143,7 @@ def test_an_index_that_points_anywhere_is_found_out_and_reads_nothing_else(
             assert kind == "zstd" or mine in plain or mine == expected[row]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(first=WILD, nbytes=WILD)
 def test_a_header_of_an_index_that_points_anywhere_is_found_out(
     shards: dict[str, Shard], first: int, nbytes: int
@@ -195,7 +196,7 @@ def test_shards_of_impossible_numbers_of_records_are_refused(shards: dict[str, S
         LocalShards(numbers, lambda *_: pytest.fail("opened"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(row=st.integers(0, N - 1), offset=st.integers(-(2**63), 2**63 - 1), chunk=st.booleans())
 def test_a_footer_that_points_anywhere_is_found_out(
     shards: dict[str, Shard], row: int, offset: int, chunk: bool
@@ -302,6 +303,7 @@ print(len(os.listdir("/dev/fd")))
 """
 
 
+@pytest.mark.slow
 def test_hundreds_of_shards_are_open_with_a_handful_of_descriptors(shards: dict[str, Shard]) -> None:
     assert int(run(MANY, shards["uniform"].ref.reference)) < 16
 
@@ -362,6 +364,7 @@ print(len([each for each in caught if issubclass(each.category, cachelayer.Cache
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mapping_limit() > 100_000, reason="so many mappings take long to be used up")
 def test_if_others_use_up_all_mappings_records_are_read_all_the_same_after_one_warning(
     shards: dict[str, Shard],

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
@@ -81,7 +82,7 @@ def expected(numbers: Sequence[int]) -> list[bytes]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=30),
     typed=st.booleans(),
@@ -237,7 +238,7 @@ def test_a_damaged_copy_of_an_index_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_whatever_byte_is_flipped_no_record_is_wrong(
     small: Callable[[str | None], Any], compression: str | None, kept_nbytes: int, data: st.DataObject

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_entries import commit
+from samples import examples
 
 import cachelayer
 from cachelayer import Storage, StorageError
@@ -43,7 +44,7 @@ class InBatches:
                 yield Elements(self._items[start:stop])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(data=st.data(), compression=st.sampled_from([None, "zstd", "zstd:-1"]))
 def test_shards_do_not_depend_on_batches_or_compression(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, compression: str | None

@@ -150,6 +150,7 @@ class ByName:
         return iter((1, 2, 3))
 
 
+@pytest.mark.slow
 def test_items_with_other_keys_than_numbers_are_iterated_and_workers_name_the_fix(
     storage: Storage,
 ) -> None:

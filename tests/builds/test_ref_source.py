@@ -54,6 +54,7 @@ COPIES: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COPIES)
 def test_a_copy_has_the_spec_and_the_records(storage: Storage, case: str) -> None:
     make, options = COPIES[case]

@@ -192,6 +192,7 @@ def all_of(end: IO[bytes]) -> str:
     return text.decode()
 
 
+@pytest.mark.slow
 def test_control_c_in_a_build_leaves_no_version_and_says_how_to_go_on(here: Path) -> None:
     os.mkfifo(here / "pipe")
     waits = ("build", "pipeline:waits", "cache", *BUILD, "--arg", "fifo=pipe")
@@ -210,6 +211,7 @@ def test_control_c_in_a_build_leaves_no_version_and_says_how_to_go_on(here: Path
     assert len(fetched()) == 1
 
 
+@pytest.mark.slow
 def test_progress_is_shown_at_a_terminal() -> None:
     with at_a_terminal("build", "pipeline:rows", "cache", *BUILD, "--arg", "size=5000") as (child, end):
         text = all_of(end)
@@ -218,6 +220,7 @@ def test_progress_is_shown_at_a_terminal() -> None:
     assert "5,000 records" in text
 
 
+@pytest.mark.slow
 def test_rm_asks_at_a_terminal() -> None:
     document("build", "pipeline:rows", "cache", *BUILD)
     for answer, code in ((b"n\n", 130), (b"y\n", 0)):

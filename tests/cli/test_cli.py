@@ -11,18 +11,20 @@ import pytest
 import typer
 from absent import OPTIONAL
 from commands import PIPELINE, document, invoke, refused, script
-from typer.main import get_command
+from commands_imported import COMMANDS as IMPORTED
 from typer.testing import CliRunner
 
 import cachelayer
 from cachelayer.cli.addresses import Address, storage_options
-from cachelayer.cli.app import app
+from cachelayer.cli.app import PANELS
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, size
 from cachelayer.cli.quantities import nbytes, seconds
 
-COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+COMMANDS = sorted(IMPORTED)
 FRAMEWORKS = sorted(OPTIONAL)
+OF_THE_LIST = ["cachelayer", "cachelayer.cli", "cachelayer.cli.app", "cachelayer.cli.output", "cachelayer.errors"]
+HEAVY = {"array_record", "asyncio", "fsspec", "importlib.metadata", "numpy", "tqdm", "zstandard"}
 
 
 @pytest.fixture
@@ -55,9 +57,32 @@ def test_help_of_all_names_each_command_and_the_exit_codes(tmp_path: Path) -> No
 
 
 def test_the_command_line_loads_no_framework() -> None:
-    code = f"import sys, cachelayer.cli.app; print([name for name in {FRAMEWORKS} if name in sys.modules])"
+    support = str(Path(__file__).parents[1] / "support")
+    code = (
+        f"import sys; sys.path.append({support!r}); import commands_imported; "
+        f"print([name for name in {FRAMEWORKS} if name in sys.modules])"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = (
+        "import sys; from cachelayer.cli import main; sys.argv = ['cachelayer', '--help']\n"
+        "try: main()\n"
+        "finally: print('imported:', *sorted(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    imported = shown.partition("imported: ")[2].split()
+    assert "typer" in imported
+    assert [name for name in imported if name.startswith("cachelayer")] == OF_THE_LIST
+    assert HEAVY.isdisjoint(imported)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_of_a_command_what_its_own_help_says_first(name: str) -> None:
+    [(_, summary)] = [commands[name] for commands in PANELS.values() if name in commands]
+    assert " ".join(IMPORTED[name].help.replace("\\[", "[").split()).startswith(summary)
 
 
 def test_a_shell_is_told_how_to_complete(tmp_path: Path) -> None:
@@ -95,6 +120,7 @@ def test_json_is_one_document_and_nothing_else_is_on_stdout(here: Path) -> None:
     assert (failed.stdout, failed.stderr[:7]) == ("", "error: ")
 
 
+@pytest.mark.slow
 def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> None:
     metadata = {"half": "\ud800", "whole": "näïve"}
     cachelayer.Storage(here / "cache").submit([1], "told", "v1", metadata=metadata)

@@ -162,6 +162,7 @@ def test_no_color_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\x1b[3" not in invoke(*arguments, code=code).output
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_a_command_in_silence(here: Path) -> None:
     command = f"{SCRIPT} log cache/rows --json 2>err | true; echo ${{PIPESTATUS[0]}}"
     assert os.waitstatus_to_exitcode(os.system(f"cd {here} && bash -c '{command}' > code")) == 0

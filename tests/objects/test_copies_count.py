@@ -109,6 +109,7 @@ def drop(folder: CacheFolder, group: CopyGroup) -> None:
     assert not group.has("old-0", 1)
 
 
+@pytest.mark.slow
 def test_a_copy_takes_no_more_calls_beside_ten_thousand_others(tmp_path: Path, clock: Clock) -> None:
     changes = [new_copy, copy_without_room, copy_of_what_was_built, drop, copy_in_the_place_of_another]
     found = []
@@ -161,6 +162,7 @@ def kills(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[int 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_process_killed_anywhere_leaves_no_more_than_is_counted_and_no_folder_that_stays_full(
     kills: dict[str, list[tuple[int | None, int, bool]]], change: str

@@ -141,6 +141,7 @@ def options_of(options: StorageOptions) -> dict[str, Any]:
     return dict(pickle.loads(pickle.dumps(options)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_find_them_again_however_they_are_started(method: str) -> None:
     options = StorageOptions({"key": "hush", "endpoint_url": "x"})

@@ -31,6 +31,7 @@ class TestLocal(StoreConformance):
         return store
 
 
+@pytest.mark.slow
 def test_a_folder_is_deleted_while_others_write_there(store: LocalStore) -> None:
     def write(writer: int) -> None:
         for number in range(300):

@@ -250,6 +250,7 @@ def test_processes_make_each_copy_once_and_never_more_than_fit(tmp_path: Path, l
         assert group.path(name).read_bytes().rstrip(b".") == name.encode()
 
 
+@pytest.mark.slow
 def test_threads_never_make_more_than_fits(tmp_path: Path) -> None:
     for number in range(8):
         folder = CacheFolder(tmp_path / str(number), 20_500)
@@ -386,6 +387,7 @@ def test_no_link_in_the_folder_of_copies_is_followed(tmp_path: Path) -> None:
     assert put(folder.group("g"), "z", 10)
 
 
+@pytest.mark.slow
 def test_a_version_of_many_appends_holds_few_locks_of_its_copies(tmp_path: Path) -> None:
     storage = cachelayer.Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path)
     storage.submit([0], "d", "v0")

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from samples import examples
 
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
@@ -238,9 +239,9 @@ class Machine(RuleBasedStateMachine):
 
 
 TestModel = Machine.TestCase
-TestModel.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestModel.settings = settings(max_examples=examples(15), stateful_step_count=15, deadline=None)
 
 
 @pytest.mark.soak
 class TestModelForLong(Machine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=1000, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=examples(1000), stateful_step_count=40, deadline=None)

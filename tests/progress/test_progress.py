@@ -61,6 +61,7 @@ def test_a_log_gets_lines_by_the_clock_while_the_first_batch_is_not_full_yet(log
     assert re.fullmatch(r"rows@v1: done: 20 records, 0\.0 MB, \d[\d,.]* records/s, \d[\d,.]* MB/s, in 0:\d\d", last)
 
 
+@pytest.mark.slow
 def test_a_source_that_hangs_is_named(logs: Logs) -> None:
     assert any(
         re.match(r"rows@v1: 1 record.*; no record for \d+ s: waiting for the source$", line)

@@ -252,6 +252,7 @@ def test_functions_that_call_each_other_end(load: Load) -> None:
     assert list(known(load(source)["even"]).functions) == ["even", "odd"]
 
 
+@pytest.mark.slow
 def test_deep_code_is_no_trouble(load: Load) -> None:
     chain = "\n".join(f"def f{n}(): return f{n + 1}()" for n in range(3000)) + "\ndef f3000(): return 1"
     assert len(known(load(chain)["f0"]).functions) == 3001

@@ -210,6 +210,7 @@ def test_what_is_typed_into_a_notebook_is_known_by_what_stands_there() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "knows_its_code"),
     [

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, specs, versions
 
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
@@ -121,7 +122,7 @@ def check_stack(spec: LeafSpec, rows: list[Any], batch: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(versions())
 def test_elements_come_back_exactly(version: tuple[Any, list[Any]]) -> None:
     spec, elements = version
@@ -131,7 +132,7 @@ def test_elements_come_back_exactly(version: tuple[Any, list[Any]]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(versions())
 def test_a_batch_is_the_stack_of_its_elements(version: tuple[Any, list[Any]]) -> None:
     spec, elements = version
@@ -152,7 +153,7 @@ def tells_its_spec(leaf: LeafSpec | None) -> bool:
     return leaf is not None and (isinstance(leaf.dtype, np.dtype) or leaf == ArraySpec(leaf.dtype))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(specs(nullable=False), st.integers(0, 2**32))
 def test_elements_come_back_under_the_spec_inferred_from_the_first(spec: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -161,7 +162,7 @@ def test_elements_come_back_under_the_spec_inferred_from_the_first(spec: Any, se
     assert all(map(same, [element] * 2, round_trip(inferred, [element] * 2)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(versions(), st.data())
 def test_a_record_written_before_the_first_none_reads_the_same_after_it(
     version: tuple[Any, list[Any]], data: st.DataObject
@@ -173,7 +174,7 @@ def test_a_record_written_before_the_first_none_reads_the_same_after_it(
     assert all(map(same, written, elements_of(TypedCodec(all_nullable(spec)), records_of(strict, written))))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(versions(), st.data())
 def test_chosen_leaves_read_the_same_as_all_of_them(version: tuple[Any, list[Any]], data: st.DataObject) -> None:
     spec, elements = version
@@ -206,7 +207,7 @@ def arrays_in(value: Any) -> list[Array]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(versions())
 def test_writing_into_an_element_changes_no_other(version: tuple[Any, list[Any]]) -> None:
     spec, elements = version
@@ -220,7 +221,7 @@ def test_writing_into_an_element_changes_no_other(version: tuple[Any, list[Any]]
     assert all(map(same, elements, elements_of(codec, records)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3), st.integers(0, 2**32))
 def test_byte_order_and_memory_layout_of_the_input_do_not_matter(dtype: Any, shape: list[int], seed: int) -> None:
     array = random_leaf(np.random.default_rng(seed), ArraySpec(dtype, tuple(shape)))
@@ -237,7 +238,7 @@ def test_byte_order_and_memory_layout_of_the_input_do_not_matter(dtype: Any, sha
         assert len({b"".join(codec.encode(codec.batch_columns(s), 2).to_list()) for s in stacks}) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(specs(nullable=False), st.integers(0, 2**32))
 def test_a_batch_of_stacked_arrays_gives_the_records_of_its_elements(spec: Any, seed: int) -> None:
     static = tree.map_structure(spec, lambda _, leaf: leaf if leaf is not None and leaf.is_static else None)
@@ -445,7 +446,7 @@ def test_plain_bytes_hold_no_none_unless_it_is_declared() -> None:
     assert round_trip(ArraySpec(bytes, nullable=True), [b"a", None, b""]) == [b"a", None, b""]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(versions(), st.data())
 def test_a_record_of_another_length_is_refused(version: tuple[Any, list[Any]], data: st.DataObject) -> None:
     spec, elements = version

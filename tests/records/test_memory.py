@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 from cachelayer.records.memory import gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
 
@@ -19,7 +20,7 @@ def noise(seed: int, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.lists(LENGTHS, max_size=8), st.integers(0, 2**32))
 @example([], 0)
 @example([0, 0], 0)
@@ -42,7 +43,7 @@ def test_move_ranges_copies_each_range_and_nothing_else(lengths: list[int], seed
     np.testing.assert_array_equal(target, expected)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 3000), st.sampled_from([1, 40, 900, 3000]), st.integers(0, 2**32))
 @example(1023, 1, 0)
 @example(1024, 1, 0)
@@ -61,7 +62,7 @@ def test_few_ranges_and_many_are_copied_alike(count: int, most: int, seed: int) 
     assert target.tobytes() == expected
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(LENGTHS, st.integers(0, 6), st.integers(0, 2**32))
 @example(1 << 20, 2, 0)
 @example((1 << 20) + 1, 2, 0)

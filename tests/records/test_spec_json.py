@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from samples import examples
 from strategies import DTYPES, specs
 
 from cachelayer import ArraySpec, RaggedSpec
@@ -24,7 +25,7 @@ def shape_of(spec: Any) -> Any:
     return spec
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(specs())
 def test_specs_come_back_from_json_exactly(spec: Any) -> None:
     node = json.loads(json.dumps(spec_json.to_json(spec)))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 from strategies import specs, trees
 
 from cachelayer import ArraySpec
@@ -26,14 +27,14 @@ def lookup(value: Any, path: str) -> Any:
     return eval(f"value{path}", {"value": value})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(trees(st.integers()))
 def test_paths_are_python_that_leads_to_the_leaf(value: Any) -> None:
     for path, leaf in tree.leaf_values(value):
         assert lookup(value, path) == leaf
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(specs())
 def test_packing_undoes_flattening(spec: Any) -> None:
     count = len(tree.leaves(spec))
@@ -44,7 +45,7 @@ def test_packing_undoes_flattening(spec: Any) -> None:
     assert rows[0] == packed
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(specs())
 def test_packed_elements_share_no_structure(spec: Any) -> None:
     rows = tree.row_packer(spec)([[0, 0]] * len(tree.leaves(spec)), 2)
@@ -107,7 +108,7 @@ def outcome(call: Any) -> Any:
         return error.record, error.path, error.expected, error.got
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_rows_are_flattened_at_once_as_one_by_one(data: st.DataObject) -> None:
     spec = data.draw(specs())

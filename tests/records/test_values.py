@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 from strategies import random_leaf, same_leaf
 
 import cachelayer
 from cachelayer import ArraySpec, InvalidArgumentError, InvalidTypeError, Nullable, Ragged, RaggedSpec, Sparse
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 4), st.lists(st.integers(0, 2), max_size=2), st.integers(0, 2**32))
 def test_rows_of_a_ragged_are_what_its_splits_say(rank: int, inner: list[int], seed: int) -> None:
     shape = (None, *[None] * rank, *inner)

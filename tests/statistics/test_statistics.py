@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from samples import examples
 from servers import Server, new_bucket
 from strategies import versions
 
@@ -126,7 +127,7 @@ def check_leaf(stats: LeafStats, spec: Any, rows: list[Any]) -> None:
         check_numbers(lengths[f"axis {last}"], reached, np.dtype(np.int64))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(versions())
 def test_each_leaf_has_the_statistics_of_a_loop_over_its_values(
     tmp_path_factory: pytest.TempPathFactory, version: Any

@@ -299,6 +299,7 @@ def test_code_that_is_edited_while_it_runs_is_what_it_was(storage: cachelayer.St
     assert make(3).dataset_version == storage.cacheable("rows", "auto")(load()["rows"])(3).dataset_version
 
 
+@pytest.mark.slow
 def test_auto_is_the_same_in_another_process(tmp_path: Path) -> None:
     call = "cachelayer.Storage(sys.argv[1]).cacheable('rows', 'auto')(rows)(3)"
     code = f"{SOURCE}import cachelayer, sys\nprint({call}.dataset_version)"

@@ -131,6 +131,7 @@ class Backwards:
         return iter(())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [{}, {"workers": 2}, {"engine": Backwards()}, {"hosts": (1, 2)}, {"resume": False}],
@@ -150,6 +151,7 @@ def test_the_digest_is_the_same_however_it_is_built(
     assert files(storage) == named(storage)
 
 
+@pytest.mark.slow
 def test_in_the_order_of_the_base_the_shards_are_those_of_a_build(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     columns = {"x": np.arange(3000).reshape(1000, 3), "y": np.arange(1000, dtype=np.int16)}
@@ -171,6 +173,7 @@ def test_many_small_shards_become_few(tmp_path: Path) -> None:
     assert same(list(new), list(base))
 
 
+@pytest.mark.slow
 def test_compression_is_that_of_the_base_unless_another_is_named(storage: Storage, expected: str) -> None:
     def kinds(version: str) -> set[str]:
         ref = storage.fetch("d", version)
@@ -194,6 +197,7 @@ def test_compression_is_that_of_the_base_unless_another_is_named(storage: Storag
     assert [element["number"] for element in by_runs] == ORDER[ORDER].tolist()
 
 
+@pytest.mark.slow
 def test_only_some_fields_are_kept(storage: Storage) -> None:
     base = storage.fetch("d", "v1")
     new = storage.rewrite("d", "v1", "v3", **OPTIONS, fields=["meta/text", "ragged", "meta/text"])
@@ -268,6 +272,7 @@ def test_images_stay_the_files_that_they_are(tmp_path: Path) -> None:
         assert np.array_equal(new[0]["image"], base[0]["image"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_runs", [False, True])
 def test_views_of_any_storage_are_written(storage: Storage, tmp_path: Path, by_runs: bool) -> None:
     target, base = Storage(tmp_path / "other"), storage.fetch("d", "v1")

@@ -399,6 +399,7 @@ def test_urls_that_are_recorded_have_no_password(storage: Storage, tmp_path: Pat
     assert MARK.encode() not in written(tmp_path / "storage")
 
 
+@pytest.mark.slow
 def test_names_that_are_made_of_arguments_are_the_same_in_every_process(tmp_path: Path) -> None:
     code = (
         "import cachelayer, sys\n"

@@ -10,6 +10,7 @@ import pytest
 from block_orders import WindowOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 from cachelayer.streams import block_feed
 from cachelayer.streams.block_feed import BlockFeed, FeedSteps
@@ -87,7 +88,7 @@ def test_each_block_is_fetched_once_an_epoch() -> None:
     assert sorted(blocks) == sorted([*range(0, RECORDS, BLOCK)] * 3)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.sampled_from([1, 3, 8, 30]), st.integers(0, RECORDS))
 def test_windows_and_what_is_on_the_way_bound_what_is_held(window: int, start: int) -> None:
     fed, steps = feed(window, 2)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pages import run_page
 from repository import ROOT
+from samples import examples
 
 import cachelayer
 from cachelayer import Blocks, InvalidArgumentError, InvalidTypeError, StateError
@@ -109,7 +110,7 @@ def test_the_documented_vectors_are_the_pinned_ones() -> None:
 
 
 @given(orders(), st.integers(0, 2**62), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_place_in_blocks_is_what_the_documented_code_says(
     documented: dict[str, Any], order: BlockOrder, epoch: int, data: st.DataObject
 ) -> None:
@@ -130,7 +131,7 @@ def test_a_window_that_is_walked_is_what_the_documented_code_says(documented: di
 
 
 @given(orders(), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_an_epoch_in_blocks_holds_each_record_once(order: BlockOrder, epoch: int) -> None:
     np.testing.assert_array_equal(np.sort(order(epoch, 0, order.records)), np.arange(order.records))
 
@@ -144,7 +145,7 @@ def test_large_windows_and_many_lanes_hold_each_record_once(block: int, window: 
 
 
 @given(orders(), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_part_in_blocks_is_the_same_part_of_the_whole(order: BlockOrder, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, order.records))
     stop = data.draw(st.integers(start, order.records))
@@ -156,6 +157,7 @@ def test_a_part_in_blocks_is_the_same_part_of_the_whole(order: BlockOrder, data:
     np.testing.assert_array_equal(order.at(3, lane), whole[lane])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2**40, 2**40 + 12_345, 10**12])
 @pytest.mark.parametrize("nbytes", [4, 300, 10_000, 3_000_000])
 def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
@@ -168,7 +170,7 @@ def test_huge_orders_in_blocks_repeat_nothing(n: int, nbytes: int) -> None:
 
 
 @given(orders(), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_spans_are_the_blocks_and_their_last_places(order: BlockOrder, epoch: int) -> None:
     check_spans(order, epoch, order.blocks(epoch, 0, order.records))
 
@@ -201,7 +203,7 @@ def check_spans(order: BlockOrder, epoch: int, spans: BlockSpans) -> None:
 
 
 @given(orders(most=600), st.integers(1, 40), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rows_are_arranged_as_the_page_says(
     documented: dict[str, Any], order: BlockOrder, size: int, skipped: int
 ) -> None:
@@ -223,7 +225,7 @@ def blocks_read(order: BlockOrder, shards: int, batch: int, stop: int) -> tuple[
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 24), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_block_is_read_by_two_of_a_power_of_two_of_shards(lanes: int, shards: int, share: int, seed: int) -> None:
     order = order_of(4000, 16, 2 << lanes, 1 << lanes, seed)
     count = 1 << min(lanes, shards)
@@ -286,7 +288,7 @@ def test_global_batches_are_the_same_for_any_shards(n: int, remainder: Any) -> N
 
 
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 9), st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_batch_sizes_and_shards_may_change_midway(n: int, first: int, second: int, data: st.DataObject) -> None:
     ref = cachelayer.wrap(list(range(n)), identity="numbers")
     options: dict[str, Any] = {"shuffle": Blocks(4, 32, 16), "seed": 5, "prefetch": 0}
@@ -559,6 +561,7 @@ def test_batches_of_sorted_classes_are_as_mixed_as_exactly_shuffled_ones(block: 
     assert mean_chi_square(order_of(n, block, window, lanes, 1), batch, 10, 4) <= 1.05 * exact
 
 
+@pytest.mark.slow
 def test_the_records_that_are_left_out_are_others_in_each_epoch() -> None:
     order = order_of(1000, 16, 64, 32, 1)
     left = np.concatenate([order(epoch, 960, 1000) for epoch in range(200)])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pages import run_page
 from repository import ROOT
+from samples import examples
 
 from cachelayer import Blocks, Buckets, InvalidArgumentError, InvalidTypeError, StateError
 from cachelayer.streams.bucket_plan import interleaved
@@ -104,7 +105,7 @@ def documented() -> dict[str, Any]:
 
 
 @given(tables(), st.integers(1, 9), st.none() | WORDS, st.integers(0, 3), st.booleans())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_steps_are_those_that_the_page_specifies(
     documented: dict[str, Any], table: Listed, batch: int, seed: int | None, epochs: int, reshuffle: bool
 ) -> None:
@@ -118,7 +119,7 @@ def test_steps_are_those_that_the_page_specifies(
 
 
 @given(tables(), st.integers(1, 9), st.none() | WORDS, st.sampled_from(["keep", "drop", "pad"]))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_each_record_comes_once_in_an_epoch_and_each_batch_from_one_bucket(
     table: Listed, batch: int, seed: int | None, remainder: str
 ) -> None:
@@ -135,7 +136,7 @@ def test_each_record_comes_once_in_an_epoch_and_each_batch_from_one_bucket(
 
 
 @given(tables(1), st.integers(1, 9), st.none() | WORDS, st.sampled_from(["keep", "drop", "pad"]), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_any_step_is_found_at_once_and_any_start_of_a_step_continues_there(
     table: Listed, batch: int, seed: int | None, remainder: str, data: st.DataObject
 ) -> None:
@@ -156,7 +157,7 @@ def test_any_step_is_found_at_once_and_any_start_of_a_step_continues_there(
 
 
 @given(tables(1), st.integers(1, 9), st.none() | WORDS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_only_starts_of_steps_are_valid_positions(table: Listed, batch: int, seed: int | None) -> None:
     options = options_of(table, batch, seed, num_epochs=2)
     starts: set[int] = set()
@@ -204,7 +205,7 @@ def test_records_and_steps_of_two_epochs_differ() -> None:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_without_shuffle_buckets_are_interleaved_evenly(counts: list[int]) -> None:
     total = sum(counts)
     steps = np.array([interleaved(counts, index) for index in range(total)], np.int64).reshape(-1, 2)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import cases
+from samples import examples
 
 import cachelayer
 from cachelayer import CacheLayerWarning, InvalidArgumentError, InvalidTypeError, StateError
@@ -25,7 +26,7 @@ def order(n: int, epoch: int, seed: int = 3) -> list[int]:
 
 
 @given(cases(), st.integers(0, 5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_an_epoch_is_that_of_any_run_whatever_start_and_number_of_epochs(case: Any, epoch: int) -> None:
     arguments = {**case.arguments(), "prefetch": 0}
     with warnings.catch_warnings():

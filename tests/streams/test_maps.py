@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Case, cases
+from samples import examples
 
 import cachelayer
 from cachelayer import (
@@ -60,7 +61,7 @@ SHARDED = st.integers(1, 4).flatmap(
 
 
 @given(SHARDED, st.sampled_from([0, 2]), st.sampled_from([0, 2]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_position_draws_the_same_numbers_on_any_shards_and_threads(
     sharded: tuple[int, Case], threads: int, prefetch: int
 ) -> None:

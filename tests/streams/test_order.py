@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pages import run_page
 from repository import ROOT
+from samples import examples
 
 from cachelayer.streams.order import _GOLDEN, _KEY_ROUNDS, Order, mix, permuted, places_of, round_keys
 
@@ -116,7 +117,7 @@ def test_the_documented_code_is_the_order(documented: dict[str, Any]) -> None:
 
 
 @given(n=st.one_of(st.integers(1, 300), st.integers(65_537, 1 << 45)), seed=WORDS, epoch=WORDS, data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_place_is_what_the_documented_code_says(
     documented: dict[str, Any], n: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
@@ -131,7 +132,7 @@ def test_an_epoch_holds_each_record_once(n: int) -> None:
 
 
 @given(n=SIZES, seed=WORDS, epoch=WORDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_any_key_gives_a_permutation(n: int, seed: int, epoch: int) -> None:
     order = permuted(n, seed, epoch, 0, n)
     assert order.dtype == np.int64
@@ -150,7 +151,7 @@ def test_huge_orders_repeat_nothing(n: int) -> None:
 
 
 @given(n=SIZES, seed=WORDS, epoch=st.integers(0, 9), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_part_is_the_same_part_of_the_whole(n: int, seed: int, epoch: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n))
     stop = data.draw(st.integers(start, n))

@@ -151,6 +151,7 @@ LEAVE
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "leave"), [(0, ""), (2, "sys.exit()"), (0, "raise ValueError")])
 def test_leaving_the_program_waits_for_no_more_than_the_call_that_runs(threads: int, leave: str) -> None:
     script = SCRIPT.replace("THREADS", str(threads)).replace("LEAVE", leave)

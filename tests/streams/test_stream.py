@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Batch, Case, cases
+from samples import examples
 
 import cachelayer
 from cachelayer import RecordIndexError, Stream
@@ -46,7 +47,7 @@ def position(iterator: Any) -> int:
 
 
 @given(SHARDED, st.integers(0, 3))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_every_shard_hands_out_what_the_model_says(sharded: tuple[int, Case], prefetch: int) -> None:
     shards, case = sharded
     for shard, stream in enumerate(streams(case, shards, prefetch)):
@@ -217,7 +218,7 @@ def test_unbatched_states_agree_at_whole_steps_and_at_the_end(sharded: tuple[int
 
 
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 50), st.sampled_from(["keep", "drop", "pad"]))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 def test_endless_streams_are_finite_ones_that_go_on(n: int, share: int, start: int, remainder: str) -> None:
     batch = min(2 * share, n) if remainder == "drop" else 2 * share
     arguments: dict[str, Any] = {"shuffle": True, "seed": 5, "remainder": remainder, "start": start}

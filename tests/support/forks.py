@@ -23,7 +23,7 @@ IMPORTED = [
     "parts_child",
     "resume_child",
     "rewrite_child",
-    "cachelayer.cli.app",
+    "commands_imported",
     "s3fs",
     "gcsfs",
     "obstore",

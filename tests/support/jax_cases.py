@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from pages import run_page
 from reference import Case, cases
+from samples import examples
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stream
@@ -72,7 +73,7 @@ def parts(sharding: NamedSharding) -> int:
     return math.prod(sharding.mesh.shape[axis] for axis in sharding.spec[0] or ())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases(shards=8, remainders=("drop", "pad")), shardings(), st.integers(1, 4))
 def test_batches_are_those_of_the_stream_on_any_mesh(case: Case, sharding: NamedSharding, depth: int) -> None:
     stream = ref(case.n).stream(case.batch, **case.arguments())
@@ -91,7 +92,7 @@ def test_batches_are_those_of_the_stream_on_any_mesh(case: Case, sharding: Named
         assert rows["id"].sharding.shard_shape((case.batch,)) == (case.batch // parts(sharding),)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases(most=60, remainders=("keep",)), shardings())
 def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case, sharding: NamedSharding) -> None:
     stream = ref(case.n).stream(case.batch, **case.arguments())
@@ -104,7 +105,7 @@ def test_a_step_that_the_sharding_does_not_divide_is_refused_at_once(case: Case,
             assert_same(found, expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(cases())
 def test_the_sizes_of_steps_are_known_before_they_come(case: Case) -> None:
     steps = reader_of(ref(case.n).stream(case.batch, **case.arguments())).options.steps

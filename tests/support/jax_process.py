@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import samples
+
 RECORDS, BATCH, EPOCHS, SEED = 100, 8, 2, 3
 STEPS = EPOCHS * (RECORDS // BATCH)
 
@@ -58,5 +60,7 @@ def assert_tests_pass(file: str, *, devices: int = 1) -> None:
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).with_name(file))]
+    # All tests of the file, as in the soak suite.
+    command += ["-m", "soak or slow or not slow"] if samples.IN_FULL else []
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 from servers import Server, new_bucket
 
 import cachelayer
@@ -227,7 +228,7 @@ def test_a_new_version_has_a_name_of_its_own(storage: Storage, tmp_path: Path, n
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(steps=st.lists(st.one_of(st.integers(0, 5), st.lists(st.integers(0, 30), max_size=8)), max_size=5))
 def test_any_sequence_of_appending_and_deriving_gives_what_lists_give(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int | list[int]]

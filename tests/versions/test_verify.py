@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import examples
 
 import cachelayer
 from cachelayer import Storage
@@ -144,13 +145,14 @@ def test_a_log_entry_that_was_cut_short_is_an_error(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
     rows = [{"n": number, "text": "x" * number} for number in range(30)]
     Storage(tmp_path).submit(rows, "d", "v1")
     chance = random.Random(5)
     for path in [*files(tmp_path, "shard-*"), *files(tmp_path, "manifest.json")]:
         whole = path.read_bytes()
-        for place in chance.sample(range(len(whole)), 120):
+        for place in chance.sample(range(len(whole)), examples(120)):
             flip(path, place, chance.randrange(8))
             assert not Storage(tmp_path).verify("d", "v1"), (path.name, place)
             try:

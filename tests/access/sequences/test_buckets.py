@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import (
@@ -104,7 +105,7 @@ def same(found: Any, expected: Any) -> None:
     st.integers(1, 20),
     st.none() | st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 def test_each_record_comes_once_padded_to_the_least_bound_that_holds_it(
     refs: Any, kind: str, leaf: str, bounds: list[int], batch: int, seed: int | None
 ) -> None:

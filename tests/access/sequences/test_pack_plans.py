@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 from servers import Server, new_bucket
 
 import cachelayer
@@ -122,6 +123,7 @@ def test_a_record_is_read_once_for_all_leaves_of_a_pack(tmp_path: Path, monkeypa
     assert seen[0] == [piece.record for number in (0, 1) for piece in view.document(number)]
 
 
+@pytest.mark.slow
 def test_processes_that_need_a_plan_at_once_get_the_same(tmp_path: Path) -> None:
     ref = built(Storage(tmp_path), count=5000)
     code = (
@@ -251,7 +253,7 @@ def opened(raw: bytes) -> PackPlan:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_damage_is_found_or_harmless(stored: Path, data: st.DataObject) -> None:
     raw = bytearray(stored.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import examples
 
 import cachelayer
 from cachelayer import ArraySpec, ElementError, InvalidArgumentError, InvalidTypeError, RecordIndexError, Storage
@@ -90,7 +91,7 @@ def same(found: Any, expected: Any) -> None:
 
 
 @given(kinds, leaf_names, st.integers(1, 40), st.none() | st.integers(1, 50), st.none() | st.integers(0, 200))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_windows_are_cut_from_the_concatenation(
     refs: Any, kind: str, leaf: str, length: int, stride: int | None, separator: int | None
 ) -> None:
@@ -115,7 +116,7 @@ def test_windows_are_cut_from_the_concatenation(
 
 
 @given(kinds, leaf_names, st.integers(1, 400))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 def test_a_padded_last_window_holds_the_rest(refs: Any, kind: str, leaf: str, length: int) -> None:
     ref, elements = refs[kind]
     flat, key = np.concatenate(documents(elements, leaf)), LEAVES[leaf][0]
@@ -131,7 +132,7 @@ def test_a_padded_last_window_holds_the_rest(refs: Any, kind: str, leaf: str, le
 @given(
     kinds, leaf_names, st.integers(1, 60), st.sampled_from(["split", "truncate", "drop"]), st.none() | st.integers(0, 9)
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_packs_hold_each_document_once(
     refs: Any, kind: str, leaf: str, length: int, long: Any, seed: int | None
 ) -> None:
@@ -177,7 +178,7 @@ def test_leaves_of_one_length_are_packed_side_by_side(refs: Any) -> None:
 
 
 @given(kinds, st.integers(1, 40), st.integers(1, 8), st.sampled_from([0, 7, 999]))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 def test_padded_records_hold_their_values_and_the_rest_of_the_element(
     refs: Any, kind: str, length: int, other: int, value: int
 ) -> None:
