@@ -11,13 +11,15 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
+from cachelayer.records.alike import AlikeElements, rows_of
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
 from cachelayer.records.layout import layout_of
-from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
 from cachelayer.records.leaf_parts import fixed_nbytes
 from cachelayer.records.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
 from cachelayer.records.record_buffers import PREFIX, Frames, RecordBuffer, Records
@@ -112,14 +114,18 @@ class TreeCodec(ABC):
         """See :class:`Codec`."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
-        columns = tree.flatten_rows(self.spec, elements)
+        kept = elements.columns_like(self.spec) if isinstance(elements, AlikeElements) else None
+        columns = tree.flatten_rows(self.spec, elements) if kept is None else kept
         return [self._column(index, values) for index, values in enumerate(columns)]
 
-    def _column(self, index: int, values: list[Any]) -> Column:
-        leaf = self._leaves[index]
+    def _column(self, index: int, kept: NDArray[Any] | list[Any]) -> Column:
+        leaf, is_nullable = self._leaves[index], self._leaf_specs[index].nullable
+        if isinstance(kept, np.ndarray) and isinstance(leaf, StaticLeaf) and leaf.is_stack(kept):
+            return Column((kept,), nulls=np.zeros(len(kept), np.bool_) if is_nullable else None)
+        values = rows_of(kept)
         nulls = [value is None for value in values]
         try:
-            if not any(nulls) and not self._leaf_specs[index].nullable:
+            if not is_nullable and not any(nulls):
                 return leaf.from_rows(values)
             filler = leaf.filler()
             column = leaf.from_rows([filler if value is None else value for value in values])
