@@ -69,9 +69,11 @@ class AlikeElements(Sequence[Any]):
     def columns_like(self, spec: Tree) -> list[NDArray[Any] | list[Any]] | None:
         """Return the column of each leaf of a spec; None if the elements have another structure."""
         try:
-            return [self._columns[number] for number in tree.flatten_like(spec, self._numbered)]
+            numbers = tree.flatten_like(spec, self._numbered)
         except ElementError:
             return None
+        # A leaf of the spec may be a structure here.
+        return [self._columns[number] for number in numbers] if all(type(each) is int for each in numbers) else None
 
 
 def rows_of(column: NDArray[Any] | list[Any]) -> list[Any]:
@@ -111,8 +113,8 @@ class Plan:
         Returns:
             The elements, and a list of the one that was taken but is not like the first, if there is one.
         """
-        each = sum(map(_nbytes_of, self._leaves))
-        rows = min(records, max(1, -(-nbytes // each)))
+        fixed = sum(_nbytes_of(leaf) for leaf in self._leaves if not _varies(leaf))
+        rows = min(records, -(-nbytes // fixed)) if fixed else records
         columns: list[NDArray[Any] | list[Any]] = [
             np.empty((rows, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else [] for leaf in self._leaves
         ]
@@ -120,9 +122,7 @@ class Plan:
         # A leaf before the one that differs may have been added already.
         return AlikeElements(self._numbered, [column[:count] for column in columns], count), other
 
-    def _fill(
-        self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int
-    ) -> tuple[int, list[Any]]:
+    def _fill(self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int) -> tuple[int, list[Any]]:
         """Copy elements into columns; return how many, and the one that differs. Nothing here is done twice a leaf."""
         take, leaves_of = self._take, list(enumerate(zip(self._leaves, columns, strict=True)))
         arrays = [(n, rows_of, leaf.dtype, leaf.shape) for n, (leaf, rows_of) in leaves_of if type(leaf) is np.ndarray]

@@ -18,7 +18,7 @@ from cachelayer.records import tree
 from cachelayer.records.alike import AlikeElements, rows_of
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
-from cachelayer.records.layout import layout_of
+from cachelayer.records.layout import gaps, layout_of
 from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
 from cachelayer.records.leaf_parts import fixed_nbytes
 from cachelayer.records.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
@@ -177,7 +177,7 @@ class RawCodec(TreeCodec):
                 "bytes", "None", record=row, hint="To store None, declare element_spec=ArraySpec(bytes, nullable=True)."
             )
         flat = columns[0].variable[0]
-        frames = Frames.allocate(_checked(flat.lengths))
+        frames = Frames.allocate(_checked(flat.lengths), zeros=False)
         move_ranges(frames.buffer, frames.starts, flat.values, flat.splits[:-1], flat.lengths)
         return frames
 
@@ -209,6 +209,8 @@ class TypedCodec(TreeCodec):
             [(offset, fixed_nbytes(part), *part) for offset, part in zip(offsets, leaf.fixed, strict=True)]
             for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True)
         ]
+        used = [(offset, offset + size) for parts in self._fixed_parts for offset, size, *_ in parts if size]
+        self._gaps = gaps(used, self.layout.fixed_nbytes)
         self._nullable = any(spec.nullable for spec in self._leaf_specs)
         sizes = [sum(size for _, size, *_ in parts) for parts in self._fixed_parts]
         are_static = [leaf.is_static for leaf in self._leaf_specs]
@@ -241,11 +243,13 @@ class TypedCodec(TreeCodec):
         for index, flat in enumerate(variable):
             nbytes[:, index] = flat.lengths * flat.values.dtype.itemsize
         lengths = _checked(layout.fixed_nbytes + _padded(nbytes).sum(axis=1))
-        frames = Frames.allocate(lengths)
+        frames = Frames.allocate(lengths, zeros=bool(variable))
         if variable:
             section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
         else:
             section = frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:]
+            for start, stop in self._gaps:
+                section[:, start:stop] = 0
         self._write_fixed(section, columns, nbytes)
         if variable:
             scatter_rows(frames.buffer, frames.starts, section)
