@@ -55,7 +55,7 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
             _read_only,
             lambda n: _ints(n).view(np.matrix),
             lambda n: _ints(n).tolist(),
-            lambda n: None,  # noqa: ARG005
+            lambda n: None,
             lambda n: _ints(n).astype(np.int32),
             lambda n: _ints(n)[:1],
             lambda n: np.ma.masked_array(_ints(n)),
@@ -66,7 +66,7 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
         [
             lambda n: np.arange(3, dtype=np.float32) + n,
             lambda n: np.arange(n % 3, dtype=np.float32),
-            lambda n: None,  # noqa: ARG005
+            lambda n: None,
             lambda n: [float(n)],
         ],
     ),
@@ -81,14 +81,14 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
             lambda n: np.int32(n),
             lambda n: n + 0.5,
             lambda n: 1 << (60 + n),
-            lambda n: None,  # noqa: ARG005
+            lambda n: None,
         ],
     ),
     "float": (
         ArraySpec("float32"),
         [
             lambda n: n / 3,
-            lambda n: float("nan"),  # noqa: ARG005
+            lambda n: float("nan"),
             lambda n: n,
             lambda n: np.float32(n),
             lambda n: 1e300 * n,
@@ -100,21 +100,21 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
         ArraySpec(str),
         [
             lambda n: f"näïve {n}",
-            lambda n: "",  # noqa: ARG005
-            lambda n: None,  # noqa: ARG005
+            lambda n: "",
+            lambda n: None,
             lambda n: np.str_(n),
             lambda n: f"{n}".encode(),
-            lambda n: np.array("x"),  # noqa: ARG005
+            lambda n: np.array("x"),
             lambda n: n,
         ],
     ),
     "bytes": (
         ArraySpec(bytes),
-        [lambda n: b"x" * n, lambda n: None, lambda n: np.bytes_(b"a"), bytearray],  # noqa: ARG005
+        [lambda n: b"x" * n, lambda n: None, lambda n: np.bytes_(b"a"), bytearray],
     ),
     "width": (
         ArraySpec("<U5"),
-        [lambda n: np.array(f"{n:5}"), lambda n: np.str_(n), lambda n: f"{n}", lambda n: np.array("123456")],  # noqa: ARG005
+        [lambda n: np.array(f"{n:5}"), lambda n: np.str_(n), lambda n: f"{n}", lambda n: np.array("123456")],
     ),
     "small floats": (
         ArraySpec(ml_dtypes.bfloat16, (2,)),
@@ -126,26 +126,26 @@ LEAVES: dict[str, tuple[Any, list[Make]]] = {
     ),
     "long doubles": (ArraySpec(np.longdouble, (2,)), [lambda n: np.array([n, 1 / 3], np.longdouble)]),
     "nothing": (ArraySpec("int8", (0, 2)), [lambda n: np.empty((0, 2), np.int8), lambda n: np.empty((n, 2), np.int8)]),
-    "texts": (ArraySpec(str, (2,)), [_column_of_objects, lambda n: np.array(["a", f"{n}"]), lambda n: ["a", "b"]]),  # noqa: ARG005
-    "void": (ArraySpec("int8"), [lambda n: n, lambda n: np.zeros(1, "i1,i2")[0]]),  # noqa: ARG005
+    "texts": (ArraySpec(str, (2,)), [_column_of_objects, lambda n: np.array(["a", f"{n}"]), lambda n: ["a", "b"]]),
+    "void": (ArraySpec("int8"), [lambda n: n, lambda n: np.zeros(1, "i1,i2")[0]]),
 }
 STRUCTURES: dict[str, list[Callable[[Any, Any], Any]]] = {
-    "leaf": [lambda a, b: a, lambda a, b: {"a": a}],  # noqa: ARG005
+    "leaf": [lambda a, b: a, lambda a, b: {"a": a}],
     "dict": [
         lambda a, b: {"a": a, "b": b},
         lambda a, b: {"b": b, "a": a},
         lambda a, b: OrderedDict(a=a, b=b),
         lambda a, b: UserDict(a=a, b=b),
-        lambda a, b: {"a": a},  # noqa: ARG005
+        lambda a, b: {"a": a},
         lambda a, b: {"a": a, "c": b},
         lambda a, b: {"a": a, "b": b, "c": b},
         lambda a, b: Pair(a, b),
     ],
-    "dict of one": [lambda a, b: {"a": a}, lambda a, b: {"b": a}],  # noqa: ARG005
+    "dict of one": [lambda a, b: {"a": a}, lambda a, b: {"b": a}],
     "keys that are no text": [lambda a, b: {"a": a, 1: b}],
-    "empty": [lambda a, b: {"a": a, "b": {}}, lambda a, b: {"a": a, "b": ()}],  # noqa: ARG005
+    "empty": [lambda a, b: {"a": a, "b": {}}, lambda a, b: {"a": a, "b": ()}],
     "tuple": [lambda a, b: (a, b), lambda a, b: [a, b], lambda a, b: (a, b, a), lambda a, b: Pair(a, b)],
-    "list": [lambda a, b: [a, b], lambda a, b: (a, b), lambda a, b: [a]],  # noqa: ARG005
+    "list": [lambda a, b: [a, b], lambda a, b: (a, b), lambda a, b: [a]],
     "namedtuple": [lambda a, b: Pair(a, b), lambda a, b: Other(a, b), lambda a, b: (a, b)],
     "deep": [
         lambda a, b: {"x": [Pair(a, {"y": b})], "z": (a,)},
@@ -198,7 +198,7 @@ def _spoil(value: Any) -> None:
 
 
 def outcome(batches: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
-    """Everything that a build makes of batches: the spec, the records, what is null, what was left out; or the error."""
+    """All that a build makes of batches: the spec, the records, what is null, what was left out; or the error."""
     try:
         if spec is None:
             spec, batches = infer_spec(batches)
