@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
+from cachelayer.records.row_memory import RowMemory
 from cachelayer.records.tree import Tree
 
 NUMBERS = frozenset({bool, int, float, complex, type(None)})
@@ -35,9 +36,13 @@ class AlikeElements(Sequence[Any]):
         numbered: the structure, with the number of its column in place of each leaf.
         columns: arrays of shape ``[rows, ...]``, and lists of immutable values.
         rows: the number of elements.
+        memory: the memory in which arrays may lie where their records have them.
     """
 
-    def __init__(self, numbered: Tree, columns: list[NDArray[Any] | list[Any]], rows: int) -> None:
+    def __init__(
+        self, numbered: Tree, columns: list[NDArray[Any] | list[Any]], rows: int, memory: RowMemory | None
+    ) -> None:
+        self.memory = memory
         self._numbered = numbered
         self._columns = columns
         self._rows = rows
@@ -115,12 +120,18 @@ class Plan:
         """
         fixed = sum(_nbytes_of(leaf) for leaf in self._leaves if not _varies(leaf))
         rows = min(records, -(-nbytes // fixed)) if fixed else records
-        columns: list[NDArray[Any] | list[Any]] = [
-            np.empty((rows, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else [] for leaf in self._leaves
-        ]
+        memory = RowMemory.of(self._leaves, rows)
+        columns = [self._column(number, rows, memory) for number in range(len(self._leaves))]
         count, other = self._fill(columns, elements, rows, nbytes)
         # A leaf before the one that differs may have been added already.
-        return AlikeElements(self._numbered, [column[:count] for column in columns], count), other
+        kept = [column[:count] for column in columns]
+        return AlikeElements(self._numbered, kept, count, None if memory is None else memory.first(count)), other
+
+    def _column(self, number: int, rows: int, memory: RowMemory | None) -> NDArray[Any] | list[Any]:
+        leaf, there = self._leaves[number], None if memory is None else memory.columns[number]
+        if there is not None:
+            return there
+        return np.empty((rows, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else []
 
     def _fill(self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int) -> tuple[int, list[Any]]:
         """Copy elements into columns; return how many, and the one that differs. Nothing here is done twice a leaf."""
