@@ -53,11 +53,12 @@ class IterableSource:
             plan = Plan.of(first)
             if plan is not None:
                 kept, other = plan.keep(rest, MAX_BATCH_RECORDS, BATCH_NBYTES)
-                yield Elements(kept)
                 record += len(kept)
+                # Copied at once: nobody knows how long the source leaves it as it is.
+                rest = chain([_copy(each, record) for each in other], elements)
+                yield Elements(kept)
                 if not other:
                     continue
-                rest = chain(other, elements)
             items = _copied(rest, record)
             yield Elements(items)
             record += len(items)

@@ -19,7 +19,7 @@ from cachelayer.records import tree
 from cachelayer.records.row_memory import RowMemory
 from cachelayer.records.tree import Tree
 
-NUMBERS = frozenset({bool, int, float, complex, type(None)})
+NUMBERS: frozenset[type] = frozenset({bool, int, float, complex, type(None)})
 """Types of immutable values of about the same size."""
 IMMUTABLE = NUMBERS | {str, bytes}
 """Types of immutable values."""
@@ -205,7 +205,8 @@ def _varies(leaf: Any) -> bool:
 
 
 def _kinds(leaf: Any) -> frozenset[type]:
-    return (IMMUTABLE if _varies(leaf) else NUMBERS) | {type(leaf)}
+    kind: type = type(leaf)
+    return (IMMUTABLE if _varies(leaf) else NUMBERS) | {kind}
 
 
 def _nbytes_of(leaf: Any) -> int:
@@ -235,8 +236,11 @@ def _dict_taker(keys: tuple[str, ...]) -> Take:
     return take
 
 
-def _sequence_taker(kind: type, count: int) -> Take:
-    return lambda element: element if type(element) is kind and len(element) == count else None
+def _sequence_taker(kind: Any, count: int) -> Take:
+    def take(element: Any) -> Sequence[Any] | None:
+        return element if type(element) is kind and len(element) == count else None
+
+    return take
 
 
 def _nested_taker(shallow: Take, takes: list[Take]) -> Take:

@@ -262,7 +262,8 @@ class TypedCodec(TreeCodec):
     def _memory_of(self, columns: Sequence[Column], rows: int) -> RowMemory | None:
         """Return the memory of these records if some columns lie in it, all where they belong; else None."""
         memory = next((column.memory for column in columns if column.memory is not None), None)
-        if memory is None or len(memory.buffer) != rows * (PREFIX + self.layout.fixed_nbytes):
+        has_one_size = not self.layout.variable_count
+        if memory is None or not has_one_size or len(memory.buffer) != rows * (PREFIX + self.layout.fixed_nbytes):
             return None
         for parts, column in zip(self._fixed_parts, columns, strict=True):
             if column.memory is not None and not memory.has(column.fixed[0], parts[0][0]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,20 +57,17 @@ def test_messages_that_are_read_in_runs_are_those_that_are_read_one_by_one(found
 
 
 def test_the_footer_of_records_of_one_size_is_read_in_runs() -> None:
-    messages = [message([(8, 88 + 562 * number), (16, 520), (24, 1)]) for number in range(200_000)]
+    messages = [message([(8, 88 + 562 * number), (16, 520), (24, 1)]) for number in range(20_000)]
     sizes = np.array(list(map(len, messages)))
     values = np.frombuffer(b"".join(messages), np.uint8)
     assert footer._in_runs(values, sizes) is not None
     parsed = footer.parse_footer(values, sizes, 2**40)
-    assert parsed.chunk_offsets.tolist() == [88 + 562 * number for number in range(200_000)]
+    assert parsed.chunk_offsets.tolist() == [88 + 562 * number for number in range(20_000)]
     assert (parsed.chunk_records == 1).all()
 
 
 def test_a_varint_that_is_cut_short_or_too_long_is_not_read_in_runs() -> None:
     for raw in (b"\x80", b"\x08\x80", b"\x80" * 10 + b"\x01"):
         assert varints.decode_alike(np.frombuffer(raw, np.uint8).reshape(1, -1)) is None
-        try:
+        with pytest.raises(CorruptionError):
             varints.decode_all(np.frombuffer(raw, np.uint8))
-        except CorruptionError:
-            continue
-        raise AssertionError(raw)

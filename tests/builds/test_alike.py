@@ -215,7 +215,7 @@ def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:
         yield Elements(copies[start : start + size])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(case=cases(), size=st.sampled_from([1, 2, 5, 1024]))
 def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_make(case: Any, size: int) -> None:
     elements, spec = case
@@ -243,6 +243,16 @@ def test_elements_that_are_alike_are_kept_in_rows_of_whole_batches() -> None:
         (number, (number, "text")) for number in range(2500)
     ]
     assert [item["y"][0] for item in batches[2].items[-2:]] == [2498, 2499]
+
+
+def test_what_is_kept_of_an_element_is_encoded_in_its_place() -> None:
+    elements = [{"x": np.full((2, 3), number, np.float32), "y": number, "z": np.array([number])} for number in range(9)]
+    (batch,) = as_source(iter(elements)).batches(None)
+    codec = codec_for(infer_spec(iter([batch]))[0])
+    frames = codec.encode(batch.columns(codec), len(batch))
+    for leaf in ("x", "z"):
+        assert np.shares_memory(frames.buffer, batch.items[8][leaf])  # type: ignore[attr-defined]
+    assert frames.buffer.tobytes() == codec.encode(codec.columns(elements), 9).buffer.tobytes()
 
 
 def test_elements_that_differ_all_the_time_still_come_in_large_batches() -> None:
