@@ -8,6 +8,7 @@ like a first one; what is not is left to code that takes anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Self, overload
 
@@ -99,6 +100,7 @@ class Plan:
         self._take = take
         self._numbered = numbered
         self._leaves = leaves
+        self._fixed_nbytes = sum(_nbytes_of(leaf) for leaf in leaves if not _varies(leaf))
 
     @classmethod
     def of(cls, first: Any) -> Self | None:
@@ -118,8 +120,7 @@ class Plan:
         Returns:
             The elements, and a list of the one that was taken but is not like the first, if there is one.
         """
-        fixed = sum(_nbytes_of(leaf) for leaf in self._leaves if not _varies(leaf))
-        rows = min(records, -(-nbytes // fixed)) if fixed else records
+        rows = min(records, -(-nbytes // max(1, self._fixed_nbytes)))
         memory = RowMemory.of(self._leaves, rows)
         columns = [self._column(number, rows, memory) for number in range(len(self._leaves))]
         count, other = self._fill(columns, elements, rows, nbytes)
@@ -139,9 +140,9 @@ class Plan:
         arrays = [(n, rows_of, leaf.dtype, leaf.shape) for n, (leaf, rows_of) in leaves_of if type(leaf) is np.ndarray]
         values = [(n, kept.append, _kinds(leaf)) for n, (leaf, kept) in leaves_of if type(leaf) is not np.ndarray]
         texts = [n for n, (leaf, _) in leaves_of if _varies(leaf)]
-        fixed = sum(_nbytes_of(leaf) for leaf in self._leaves if not _varies(leaf))
-        count = held = 0
-        for element in elements:
+        held = 0
+        count = -1
+        for count, element in enumerate(islice(elements, rows)):
             leaves = take(element)
             if leaves is None:
                 return count, [element]
@@ -157,12 +158,11 @@ class Plan:
                 if type(leaf) not in kinds:
                     return count, [element]
                 append(leaf)
-            count += 1
             if texts:
-                held += fixed + sum([_nbytes_of(leaves[number]) for number in texts])
-            if count == rows or held >= nbytes:
-                break
-        return count, []
+                held += self._fixed_nbytes + sum([_nbytes_of(leaves[number]) for number in texts])
+                if held >= nbytes:
+                    break
+        return count + 1, []
 
 
 def _structure(value: Any, leaves: list[Any]) -> tuple[Take, Tree] | None:
