@@ -124,7 +124,7 @@ class ShardWriter:
         self._lengths.append(frames.lengths)
         self._checksums.append(np.fromiter(map(google_crc32c.value, records), np.int64, len(records)))
         try:
-            # Nothing is kept of a queue of no length: this calls write for each record without a loop in Python.
+            # A deque of length 0 keeps nothing. It calls `write` for each record without a loop in Python.
             deque(map(self._writer.write, records), maxlen=0)
         except RuntimeError as error:
             raise StorageError(f"cannot write {self.path}: {error}") from error

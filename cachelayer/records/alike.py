@@ -135,7 +135,10 @@ class Plan:
         return np.empty((rows, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else []
 
     def _fill(self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int) -> tuple[int, list[Any]]:
-        """Copy elements into columns; return how many, and the one that differs. Nothing here is done twice a leaf."""
+        """Copy elements into columns; return how many, and a list of the one that differs, if there is one.
+
+        The loop runs for each leaf of each element, so whatever can be worked out before it is.
+        """
         take, leaves_of = self._take, list(enumerate(zip(self._leaves, columns, strict=True)))
         arrays = [(n, rows_of, leaf.dtype, leaf.shape) for n, (leaf, rows_of) in leaves_of if type(leaf) is np.ndarray]
         values = [(n, kept.append, _kinds(leaf)) for n, (leaf, kept) in leaves_of if type(leaf) is not np.ndarray]
