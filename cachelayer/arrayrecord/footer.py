@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,9 @@ from cachelayer.records.memory import Bytes, Ints, splits_of
 
 CHUNK_HEADER = 40
 _MOST_RECORDS = 2**53
+_MOST_RUNS = 64
+_OFFSET, _RECORDS = 0x08, 0x18
+"""The tags of the fields of a message."""
 _POSTSCRIPT_MAGIC = 0x71930E704FDAE05E
 
 
@@ -96,24 +100,55 @@ def parse_footer(values: Bytes, sizes: Ints, footer_offset: int) -> Footer:
 
     Fields that are zero are left out of a message.
     """
-    numbers, starts = varints.decode_all(values)
-    if len(numbers) % 2:
-        raise CorruptionError("the footer does not consist of pairs of tag and value")
-    tags, fields = numbers[0::2], numbers[1::2]
     if (sizes < 0).any() or int(sizes.sum(dtype=np.float64)) != len(values):
         raise CorruptionError("the records of the footer do not make up its bytes")
-    record_of = np.searchsorted(splits_of(sizes), starts[0::2], side="right") - 1
-    columns = []
-    for tag in (0x08, 0x18):
-        column = np.zeros(len(sizes), np.int64)
-        column[record_of[tags == tag]] = fields[tags == tag]
-        columns.append(column)
-    offsets, records = columns
+    found = _in_runs(values, sizes)
+    offsets, records = _one_by_one(values, sizes) if found is None else found
     if (offsets < 0).any() or (offsets > footer_offset).any():
         raise CorruptionError("the footer has chunks outside of the file")
     if (records < 0).any() or records.sum(dtype=np.float64) > _MOST_RECORDS:
         raise CorruptionError("the footer has impossible numbers of records")
     return Footer(offsets, records, footer_offset)
+
+
+def _in_runs(values: Bytes, sizes: Ints) -> tuple[Ints, Ints] | None:
+    """Return the first and the third field of each message, read in runs of messages that are alike.
+
+    Records of one size have such messages: only their chunk offsets differ, which grow.
+
+    Returns:
+        None if there are many runs, or messages of one run differ in more than the values of their fields.
+    """
+    bounds = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(sizes)]
+    columns = {_OFFSET: np.zeros(len(sizes), np.int64), _RECORDS: np.zeros(len(sizes), np.int64)}
+    if len(bounds) > _MOST_RUNS or not len(sizes) or not sizes.all():
+        return None
+    place = 0
+    for start, stop in pairwise(bounds):
+        nbytes = (stop - start) * int(sizes[start])
+        numbers = varints.decode_alike(values[place : place + nbytes].reshape(stop - start, -1))
+        place += nbytes
+        if numbers is None or numbers.shape[1] % 2 or (numbers[:, ::2] != numbers[0, ::2]).any():
+            return None
+        for field, tag in enumerate(numbers[0, ::2].tolist()):
+            if tag in columns:
+                columns[tag][start:stop] = numbers[:, 2 * field + 1]
+    return columns[_OFFSET], columns[_RECORDS]
+
+
+def _one_by_one(values: Bytes, sizes: Ints) -> tuple[Ints, Ints]:
+    """Return the first and the third field of each message, whatever the messages hold."""
+    numbers, starts = varints.decode_all(values)
+    if len(numbers) % 2:
+        raise CorruptionError("the footer does not consist of pairs of tag and value")
+    tags, fields = numbers[0::2], numbers[1::2]
+    record_of = np.searchsorted(splits_of(sizes), starts[0::2], side="right") - 1
+    columns = []
+    for tag in (_OFFSET, _RECORDS):
+        column = np.zeros(len(sizes), np.int64)
+        column[record_of[tags == tag]] = fields[tags == tag]
+        columns.append(column)
+    return columns[0], columns[1]
 
 
 def simple_chunk(file: ByteFile, logical: int) -> tuple[Bytes, Ints]:

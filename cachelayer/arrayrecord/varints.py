@@ -37,6 +37,26 @@ def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
     return values.astype(np.int64), starts
 
 
+def decode_alike(rows: Bytes) -> Ints | None:
+    """Decode rows that hold as many varints of the same sizes as the first; return the values, one row for each.
+
+    Returns:
+        int64 of shape ``[rows, varints]``; None if a row differs in sizes, or the varints are cut short or too long.
+    """
+    goes_on = rows[:1] >= 0x80
+    if goes_on[0, -1] or ((rows >= 0x80) != goes_on).any():
+        return None
+    ends = np.flatnonzero(~goes_on[0]) + 1
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    if (ends - starts).max() > _MAX_NBYTES:
+        return None
+    values = np.zeros((len(rows), len(ends)), np.uint64)
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        for byte in range(end - start):
+            values[:, number] |= (rows[:, start + byte] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * byte)
+    return values.astype(np.int64)
+
+
 def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
     """Decode the varint at an offset; return its value and the offset after it."""
     value = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,10 +123,9 @@ class ShardWriter:
             self._leaf_lengths.append(self._varying.lengths(stored).astype(lengths_file.LENGTH))
         self._lengths.append(frames.lengths)
         self._checksums.append(np.fromiter(map(google_crc32c.value, records), np.int64, len(records)))
-        write = self._writer.write
         try:
-            for record in records:
-                write(record)
+            # A deque of length 0 keeps nothing. It calls `write` for each record without a loop in Python.
+            deque(map(self._writer.write, records), maxlen=0)
         except RuntimeError as error:
             raise StorageError(f"cannot write {self.path}: {error}") from error
 

@@ -23,6 +23,7 @@ from cachelayer.progress.meter import Progress
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import from_elements
+from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
@@ -119,6 +120,7 @@ def build(
         SourceError: if the source fails, or does not repeat what it gave to the earlier attempt.
         StorageError: if the disk is full or fails.
     """
+    keep_freed_memory()
     first_shard, start = _start(source, options, earlier.shards)
     begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
     limit = None if options.max_records is None else options.max_records - start

@@ -9,11 +9,9 @@ import numpy as np
 
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records import tree
+from cachelayer.records.alike import IMMUTABLE
 from cachelayer.records.infer import as_leaf
 from cachelayer.records.values import Ragged, Sparse
-
-_FIXED = frozenset({bool, int, float, complex, str, bytes, type(None)})
-"""Types of immutable values."""
 
 
 def snapshot(value: Any) -> Any:
@@ -23,16 +21,16 @@ def snapshot(value: Any) -> Any:
     stays as it is: the encoder refuses it by its path.
     """
     kind: Any = type(value)
-    if kind in _FIXED:
+    if kind in IMMUTABLE:
         return value
     if isinstance(value, np.ndarray):
         return value.copy()
     if kind is dict:
-        return {key: child if type(child) in _FIXED else snapshot(child) for key, child in value.items()}
+        return {key: child if type(child) in IMMUTABLE else snapshot(child) for key, child in value.items()}
     if isinstance(value, list):
-        return [child if type(child) in _FIXED else snapshot(child) for child in value]
+        return [child if type(child) in IMMUTABLE else snapshot(child) for child in value]
     if isinstance(value, tuple):
-        children = [child if type(child) in _FIXED else snapshot(child) for child in value]
+        children = [child if type(child) in IMMUTABLE else snapshot(child) for child in value]
         return tuple(children) if kind is tuple or not tree.is_namedtuple(value) else kind._make(children)
     if isinstance(value, (np.generic, str, bytes)):
         return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import islice
+from itertools import chain, count, islice
 from types import WrapperDescriptorType
 from typing import Any
 
@@ -15,6 +15,7 @@ from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, Batch, El
 from cachelayer.builds.element_copies import approximate_nbytes, snapshot
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.progress.meter import current
+from cachelayer.records.alike import Plan
 from cachelayer.records.tree import Tree
 
 FAILURES = (Exception, GeneratorExit)
@@ -45,16 +46,22 @@ class IterableSource:
         return self._iterator
 
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        items: list[Any] = []
-        nbytes = 0
-        for element in islice(guarded(self.elements(), self._first), limit):
-            items.append(element)
-            nbytes += approximate_nbytes(element)
-            if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
-                yield Elements(items)
-                items, nbytes = [], 0
-        if items:
+        elements = islice(watched(self.elements(), self._first), limit)
+        record = self._first
+        for first in elements:
+            rest = chain((first,), elements)
+            plan = Plan.of(first)
+            if plan is not None:
+                kept, other = plan.keep(rest, MAX_BATCH_RECORDS, BATCH_NBYTES)
+                record += len(kept)
+                # Copied at once: nobody knows how long the source leaves it as it is.
+                rest = chain([_copy(each, record) for each in other], elements)
+                yield Elements(kept)
+                if not other:
+                    continue
+            items = _copied(rest, record)
             yield Elements(items)
+            record += len(items)
 
 
 class SequenceSource(IterableSource):
@@ -177,7 +184,7 @@ def refuse_if_begun(iterator: Any) -> None:
 
 
 def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
-    """Yield copies of elements and count them for the progress; if the iterator fails, name the record.
+    """Yield copies of elements and count them for the progress; if the iterator or a copy fails, name the record.
 
     Args:
         elements: the iterator.
@@ -186,6 +193,11 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
     Raises:
         SourceError: if the iterator fails, or a function that it calls raises StopIteration.
     """
+    return map(_copy, watched(elements, first), count(first))
+
+
+def watched(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
+    """Yield elements and count them for the progress; if the iterator fails, name the record. See :func:`guarded`."""
     record, progress = first, current()
     while True:
         try:
@@ -197,15 +209,35 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
             raise
         except FAILURES as error:
             raise failed(record, error) from error
-        try:
-            element = snapshot(element)
-        except CacheLayerError:
-            raise
-        except FAILURES as error:
-            raise failed(record, error) from error
         progress.drawn += 1
         yield element
         record += 1
+
+
+def _copy(element: Any, record: int) -> Any:
+    try:
+        return snapshot(element)
+    except CacheLayerError:
+        raise
+    except FAILURES as error:
+        raise failed(record, error) from error
+
+
+def _copied(elements: Iterator[Any], first: int) -> list[Any]:
+    """Return copies of some elements, enough for a batch.
+
+    Args:
+        elements: the elements; no more are taken than are needed.
+        first: the number of the first of them.
+    """
+    items: list[Any] = []
+    nbytes = 0
+    for item in map(_copy, elements, count(first)):
+        items.append(item)
+        nbytes += approximate_nbytes(item)
+        if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
+            break
+    return items
 
 
 def failed(record: int, error: BaseException) -> SourceError:

@@ -11,16 +11,19 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
+from cachelayer.records.alike import AlikeElements, rows_of
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
-from cachelayer.records.layout import layout_of
-from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.layout import gaps, layout_of
+from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
 from cachelayer.records.leaf_parts import fixed_nbytes
 from cachelayer.records.memory import Bytes, Ints, move_ranges, rows_together, scatter_rows, splits_of
 from cachelayer.records.record_buffers import PREFIX, Frames, RecordBuffer, Records
+from cachelayer.records.row_memory import RowMemory
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
@@ -112,14 +115,19 @@ class TreeCodec(ABC):
         """See :class:`Codec`."""
 
     def columns(self, elements: Sequence[Any]) -> list[Column]:
-        columns = tree.flatten_rows(self.spec, elements)
-        return [self._column(index, values) for index, values in enumerate(columns)]
+        kept = elements.columns_like(self.spec) if isinstance(elements, AlikeElements) else None
+        if isinstance(elements, AlikeElements) and kept is not None:
+            return [self._column(index, values, elements.memory) for index, values in enumerate(kept)]
+        return [self._column(index, values) for index, values in enumerate(tree.flatten_rows(self.spec, elements))]
 
-    def _column(self, index: int, values: list[Any]) -> Column:
-        leaf = self._leaves[index]
+    def _column(self, index: int, kept: NDArray[Any] | list[Any], memory: RowMemory | None = None) -> Column:
+        leaf, is_nullable = self._leaves[index], self._leaf_specs[index].nullable
+        if isinstance(kept, np.ndarray) and isinstance(leaf, StaticLeaf) and leaf.is_stack(kept):
+            return Column((kept,), nulls=np.zeros(len(kept), np.bool_) if is_nullable else None, memory=memory)
+        values = rows_of(kept)
         nulls = [value is None for value in values]
         try:
-            if not any(nulls) and not self._leaf_specs[index].nullable:
+            if not is_nullable and not any(nulls):
                 return leaf.from_rows(values)
             filler = leaf.filler()
             column = leaf.from_rows([filler if value is None else value for value in values])
@@ -171,7 +179,7 @@ class RawCodec(TreeCodec):
                 "bytes", "None", record=row, hint="To store None, declare element_spec=ArraySpec(bytes, nullable=True)."
             )
         flat = columns[0].variable[0]
-        frames = Frames.allocate(_checked(flat.lengths))
+        frames = Frames.allocate(_checked(flat.lengths), zeros=False)
         move_ranges(frames.buffer, frames.starts, flat.values, flat.splits[:-1], flat.lengths)
         return frames
 
@@ -203,6 +211,8 @@ class TypedCodec(TreeCodec):
             [(offset, fixed_nbytes(part), *part) for offset, part in zip(offsets, leaf.fixed, strict=True)]
             for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True)
         ]
+        used = [(offset, offset + size) for parts in self._fixed_parts for offset, size, *_ in parts if size]
+        self._gaps = gaps(used, self.layout.fixed_nbytes)
         self._nullable = any(spec.nullable for spec in self._leaf_specs)
         sizes = [sum(size for _, size, *_ in parts) for parts in self._fixed_parts]
         are_static = [leaf.is_static for leaf in self._leaf_specs]
@@ -235,20 +245,36 @@ class TypedCodec(TreeCodec):
         for index, flat in enumerate(variable):
             nbytes[:, index] = flat.lengths * flat.values.dtype.itemsize
         lengths = _checked(layout.fixed_nbytes + _padded(nbytes).sum(axis=1))
-        frames = Frames.allocate(lengths)
+        memory = self._memory_of(columns, rows)
+        frames = Frames.allocate(lengths, zeros=bool(variable), memory=None if memory is None else memory.buffer)
         if variable:
             section = np.zeros((rows, layout.fixed_nbytes), np.uint8)
         else:
             section = frames.buffer.reshape(rows, PREFIX + layout.fixed_nbytes)[:, PREFIX:]
-        self._write_fixed(section, columns, nbytes)
+            for start, stop in self._gaps:
+                section[:, start:stop] = 0
+        self._write_fixed(section, columns, nbytes, memory)
         if variable:
             scatter_rows(frames.buffer, frames.starts, section)
             self._write_variable(frames, variable, nbytes)
         return frames
 
-    def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints) -> None:
+    def _memory_of(self, columns: Sequence[Column], rows: int) -> RowMemory | None:
+        """Return the memory of these records if some columns lie in it, all where they belong; else None."""
+        memory = next((column.memory for column in columns if column.memory is not None), None)
+        has_one_size = not self.layout.variable_count
+        if memory is None or not has_one_size or len(memory.buffer) != rows * (PREFIX + self.layout.fixed_nbytes):
+            return None
+        for parts, column in zip(self._fixed_parts, columns, strict=True):
+            if column.memory is not None and not memory.has(column.fixed[0], parts[0][0]):
+                return None
+        return memory
+
+    def _write_fixed(self, section: Bytes, columns: Sequence[Column], nbytes: Ints, memory: RowMemory | None) -> None:
         rows = len(section)
         for parts, column in zip(self._fixed_parts, columns, strict=True):
+            if memory is not None and column.memory is memory:
+                continue
             for (offset, size, *_), values in zip(parts, column.fixed, strict=True):
                 if size and rows:
                     raw = canonical_bytes(values).reshape(rows, -1).view(np.uint8)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.records.memory import Ints, rows_together, splits_of
+
+if TYPE_CHECKING:
+    from cachelayer.records.row_memory import RowMemory
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +64,14 @@ class Column:
         variable: the parts that vary in size.
         nulls: bool of shape ``[rows]``, True for rows whose leaf is None; None if there are no such rows.
         listed: the list of rows of a leaf that has one fixed part, in place of that part. Set when elements are read.
+        memory: the memory in which the fixed part may lie where its records have it. Set when elements are encoded.
     """
 
     fixed: tuple[NDArray[Any], ...] = ()
     variable: tuple[Flat, ...] = ()
     nulls: NDArray[np.bool_] | None = None
     listed: list[Any] | None = None
+    memory: RowMemory | None = None
 
     def rows(self, start: int, stop: int) -> Column:
         """Return some of the rows, without a copy."""

@@ -78,3 +78,14 @@ def layout_of(leaves: Sequence[LeafCodec]) -> Layout:
         null_nbytes=null_nbytes,
         fixed_nbytes=padded(end),
     )
+
+
+def gaps(used: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Return the ranges between 0 and ``end`` that are not used.
+
+    Args:
+        used: ranges that do not overlap, each from its first byte to the one after its last.
+        end: where the last gap ends.
+    """
+    edges = [0, *(edge for part in sorted(used) for edge in part), end]
+    return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]

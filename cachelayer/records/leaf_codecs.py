@@ -89,6 +89,10 @@ class StaticLeaf:
     def filler(self) -> Any:
         return np.zeros(self._shape, self._dtype)
 
+    def is_stack(self, array: NDArray[Any]) -> bool:
+        """Return whether an array holds rows as they are stored."""
+        return array.dtype == self._dtype and array.shape[1:] == self._shape
+
     def from_rows(self, rows: Sequence[Any]) -> Column:
         stacked = stacked_rows(rows, self._dtype, self._shape)
         if stacked is None:

@@ -37,10 +37,16 @@ class Frames:
         return len(self.starts)
 
     @classmethod
-    def allocate(cls, lengths: Ints) -> Frames:
-        """Return frames for records of these lengths: the lengths are written, the records are zeros."""
+    def allocate(cls, lengths: Ints, *, zeros: bool = True, memory: Bytes | None = None) -> Frames:
+        """Return frames for records of these lengths: the lengths are written, the records hold zeros, or anything.
+
+        Args:
+            lengths: the bytes of each record.
+            zeros: whether the records hold zeros.
+            memory: uint8, the memory to use, with what it holds.
+        """
         ends = splits_of(lengths + PREFIX)
-        buffer = np.zeros(int(ends[-1]), np.uint8)
+        buffer = (np.zeros if zeros else np.empty)(int(ends[-1]), np.uint8) if memory is None else memory
         frames = cls(buffer, ends[:-1] + PREFIX, lengths)
         uniform = frames.uniform_nbytes
         prefixes = lengths.astype("<u8").view(np.uint8).reshape(-1, PREFIX)
@@ -54,7 +60,7 @@ class Frames:
     def of(cls, records: Records) -> Frames:
         """Return frames of stored records, with copies of their bytes."""
         lengths = records.lengths
-        frames = cls.allocate(lengths)
+        frames = cls.allocate(lengths, zeros=False)
         uniform = frames.uniform_nbytes
         if uniform is not None:
             frames.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:] = records.slab(0, uniform)

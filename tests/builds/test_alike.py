@@ -1,0 +1,274 @@
+"""Elements that are kept row by row are stored, or refused, exactly as they are if each is copied by itself."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachelayer import ArraySpec
+from cachelayer.builds import iterable_source
+from cachelayer.builds.batches import Batch, Elements
+from cachelayer.builds.build_shards import infer_spec
+from cachelayer.builds.element_copies import snapshot
+from cachelayer.builds.encode import Encoder, OnError
+from cachelayer.builds.source import as_source
+from cachelayer.errors import CacheLayerError
+from cachelayer.records import tree
+from cachelayer.records.alike import AlikeElements
+from cachelayer.records.codec import codec_for
+
+Pair = namedtuple("Pair", ["a", "b"])
+Other = namedtuple("Other", ["a", "b"])
+
+
+def _ints(n: int) -> np.ndarray[Any, Any]:
+    return (np.arange(6, dtype=np.int16) + n).reshape(2, 3)
+
+
+def _read_only(n: int) -> np.ndarray[Any, Any]:
+    array = _ints(n)
+    array.flags.writeable = False
+    return array
+
+
+def _column_of_objects(n: int) -> np.ndarray[Any, Any]:
+    return np.array([f"text {n}", "b"], object)
+
+
+Make = Callable[[int], Any]
+LEAVES: dict[str, tuple[Any, list[Make]]] = {
+    "matrix": (
+        ArraySpec("int16", (2, 3)),
+        [
+            _ints,
+            lambda n: np.repeat(_ints(n), 2, axis=1)[:, ::2],
+            lambda n: np.asfortranarray(_ints(n)),
+            lambda n: _ints(n).astype(">i2"),
+            _read_only,
+            lambda n: _ints(n).view(np.matrix),
+            lambda n: _ints(n).tolist(),
+            lambda n: None,
+            lambda n: _ints(n).astype(np.int32),
+            lambda n: _ints(n)[:1],
+            lambda n: np.ma.masked_array(_ints(n)),
+        ],
+    ),
+    "row of any length": (
+        ArraySpec("float32", (None,)),
+        [
+            lambda n: np.arange(3, dtype=np.float32) + n,
+            lambda n: np.arange(n % 3, dtype=np.float32),
+            lambda n: None,
+            lambda n: [float(n)],
+        ],
+    ),
+    "no dimension": (
+        ArraySpec("int64"),
+        [
+            lambda n: np.array(n),
+            lambda n: n,
+            lambda n: np.int64(n),
+            lambda n: np.array(n, ">i8"),
+            lambda n: n > 1,
+            lambda n: np.int32(n),
+            lambda n: n + 0.5,
+            lambda n: 1 << (60 + n),
+            lambda n: None,
+        ],
+    ),
+    "float": (
+        ArraySpec("float32"),
+        [
+            lambda n: n / 3,
+            lambda n: float("nan"),
+            lambda n: n,
+            lambda n: np.float32(n),
+            lambda n: 1e300 * n,
+            lambda n: np.array(n, np.float32),
+        ],
+    ),
+    "bool": (ArraySpec("bool"), [lambda n: n % 2 == 0, lambda n: np.bool_(n % 2), lambda n: n % 2]),
+    "text": (
+        ArraySpec(str),
+        [
+            lambda n: f"näïve {n}",
+            lambda n: "",
+            lambda n: None,
+            lambda n: np.str_(n),
+            lambda n: f"{n}".encode(),
+            lambda n: np.array("x"),
+            lambda n: n,
+        ],
+    ),
+    "bytes": (
+        ArraySpec(bytes),
+        [lambda n: b"x" * n, lambda n: None, lambda n: np.bytes_(b"a"), bytearray],
+    ),
+    "width": (
+        ArraySpec("<U5"),
+        [lambda n: np.array(f"{n:5}"), lambda n: np.str_(n), lambda n: f"{n}", lambda n: np.array("123456")],
+    ),
+    "small floats": (
+        ArraySpec(ml_dtypes.bfloat16, (2,)),
+        [lambda n: np.array([n, -n], ml_dtypes.bfloat16), lambda n: np.array([n, -n], np.float16)],
+    ),
+    "times": (
+        ArraySpec("M8[s]", (1,)),
+        [lambda n: np.array([n], "M8[s]"), lambda n: np.array([n], "M8[ms]")],
+    ),
+    "long doubles": (ArraySpec(np.longdouble, (2,)), [lambda n: np.array([n, 1 / 3], np.longdouble)]),
+    "nothing": (ArraySpec("int8", (0, 2)), [lambda n: np.empty((0, 2), np.int8), lambda n: np.empty((n, 2), np.int8)]),
+    "texts": (ArraySpec(str, (2,)), [_column_of_objects, lambda n: np.array(["a", f"{n}"]), lambda n: ["a", "b"]]),
+    "void": (ArraySpec("int8"), [lambda n: n, lambda n: np.zeros(1, "i1,i2")[0]]),
+}
+STRUCTURES: dict[str, list[Callable[[Any, Any], Any]]] = {
+    "leaf": [lambda a, b: a, lambda a, b: {"a": a}],
+    "dict": [
+        lambda a, b: {"a": a, "b": b},
+        lambda a, b: {"b": b, "a": a},
+        lambda a, b: OrderedDict(a=a, b=b),
+        lambda a, b: UserDict(a=a, b=b),
+        lambda a, b: {"a": a},
+        lambda a, b: {"a": a, "c": b},
+        lambda a, b: {"a": a, "b": b, "c": b},
+        lambda a, b: Pair(a, b),
+    ],
+    "dict of one": [lambda a, b: {"a": a}, lambda a, b: {"b": a}],
+    "keys that are no text": [lambda a, b: {"a": a, 1: b}],
+    "empty": [lambda a, b: {"a": a, "b": {}}, lambda a, b: {"a": a, "b": ()}],
+    "tuple": [lambda a, b: (a, b), lambda a, b: [a, b], lambda a, b: (a, b, a), lambda a, b: Pair(a, b)],
+    "list": [lambda a, b: [a, b], lambda a, b: (a, b), lambda a, b: [a]],
+    "namedtuple": [lambda a, b: Pair(a, b), lambda a, b: Other(a, b), lambda a, b: (a, b)],
+    "deep": [
+        lambda a, b: {"x": [Pair(a, {"y": b})], "z": (a,)},
+        lambda a, b: {"z": (a,), "x": [Pair(a, OrderedDict(y=b))]},
+        lambda a, b: {"x": [Pair(a, None)], "z": (b,)},
+        lambda a, b: {"x": (Pair(a, {"y": b}),), "z": (a,)},
+    ],
+}
+FEW = st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[Callable[[], Any]], Any]:
+    """Functions that make elements, which are mostly alike, and perhaps an element spec for them."""
+    shapes = STRUCTURES[draw(st.sampled_from(sorted(STRUCTURES)))]
+    names = [draw(st.sampled_from(sorted(LEAVES))) for _ in range(2)]
+
+    def made(number: int, shape: int, leaves: list[int]) -> Any:
+        values = [
+            LEAVES[name][1][leaf % len(LEAVES[name][1])](number) for name, leaf in zip(names, leaves, strict=True)
+        ]
+        return shapes[shape % len(shapes)](*values)
+
+    numbers = draw(st.lists(st.tuples(FEW, st.tuples(FEW, FEW)), min_size=1, max_size=12))
+    elements = [partial(made, number, shape, list(leaves)) for number, (shape, leaves) in enumerate(numbers)]
+    nullable = draw(st.booleans())
+    spec = shapes[0](*[LEAVES[name][0].as_nullable() if nullable else LEAVES[name][0] for name in names])
+    return elements, draw(st.sampled_from([None, spec]))
+
+
+def reusing(elements: list[Callable[[], Any]]) -> Iterator[Any]:
+    """Yield elements, and spoil each as soon as the next is asked for."""
+    for make in elements:
+        element = make()
+        yield element
+        _spoil(element)
+
+
+def _spoil(value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            value[...] = np.zeros((), value.dtype)
+        return
+    children = list(value.values()) if isinstance(value, (dict, UserDict)) else value
+    if isinstance(children, (list, tuple)):
+        for child in children:
+            _spoil(child)
+    if isinstance(value, (dict, UserDict, list)):
+        value.clear()
+
+
+def outcome(batches: Iterator[Batch], spec: Any, on_error: OnError) -> Any:
+    """All that a build makes of batches: the spec, the records, what is null, what was left out; or the error."""
+    try:
+        if spec is None:
+            spec, batches = infer_spec(batches)
+        encoder = Encoder(codec_for(spec), on_error)
+        records = [encoder.encode(batch).buffer.tobytes() for batch in batches]
+    except CacheLayerError as error:
+        return type(error), str(error)
+    return spec, b"".join(records), encoder.nullable, encoder.left_out
+
+
+def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:
+    copies = [snapshot(make()) for make in elements]
+    for start in range(0, len(copies), size):
+        yield Elements(copies[start : start + size])
+
+
+@settings(max_examples=120, deadline=None)
+@given(case=cases(), size=st.sampled_from([1, 2, 5, 1024]))
+def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_make(case: Any, size: int) -> None:
+    elements, spec = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iterable_source, "MAX_BATCH_RECORDS", size)
+        skipping = outcome(as_source(reusing(elements)).batches(None), spec, "skip")
+        assert skipping == outcome(in_batches(elements, 1024), spec, "skip")
+        # If several elements do not fit, it depends on the batches which of them is named.
+        if len(skipping) == 2 or skipping[3].count <= 1:
+            raising = outcome(as_source(reusing(elements)).batches(None), spec, "raise")
+            assert raising == outcome(in_batches(elements, 1024), spec, "raise")
+
+
+def test_elements_that_are_alike_are_kept_in_rows_of_whole_batches() -> None:
+    def elements() -> Iterator[Any]:
+        memory = np.zeros((2, 3))
+        for number in range(2500):
+            memory[...] = number
+            yield {"x": memory, "y": (number, "text")}
+
+    batches: list[Any] = list(as_source(elements).batches(None))
+    assert [len(batch) for batch in batches] == [1024, 1024, 452]
+    assert all(isinstance(batch.items, AlikeElements) for batch in batches)
+    assert [(item["x"].max(), item["y"]) for batch in batches for item in batch.items] == [
+        (number, (number, "text")) for number in range(2500)
+    ]
+    assert [item["y"][0] for item in batches[2].items[-2:]] == [2498, 2499]
+
+
+def test_what_is_kept_of_an_element_is_encoded_in_its_place() -> None:
+    elements = [{"x": np.full((2, 3), number, np.float32), "y": number, "z": np.array([number])} for number in range(9)]
+    (batch,) = as_source(iter(elements)).batches(None)
+    codec = codec_for(infer_spec(iter([batch]))[0])
+    frames = codec.encode(batch.columns(codec), len(batch))
+    for leaf in ("x", "z"):
+        assert np.shares_memory(frames.buffer, batch.items[8][leaf])  # type: ignore[attr-defined]
+    assert frames.buffer.tobytes() == codec.encode(codec.columns(elements), 9).buffer.tobytes()
+
+
+def test_elements_that_differ_all_the_time_still_come_in_large_batches() -> None:
+    elements = [np.zeros(number % 2 + 1) for number in range(5000)]
+    assert len(list(as_source(elements).batches(None))) <= 12
+
+
+def test_a_batch_of_texts_ends_at_its_size() -> None:
+    sizes = [len(batch) for batch in as_source(iter(["x" * 100_000] * 100)).batches(None)]
+    assert sum(sizes) == 100
+    assert max(sizes) == 42
+
+
+@pytest.mark.parametrize("element", [5, "text", {}, {"a": {}}, (), [np.zeros(2)], {"a": None}, np.array(3)])
+def test_rows_that_are_kept_are_the_elements(element: Any) -> None:
+    (batch,) = as_source(iter([element] * 3)).batches(None)
+    for item in batch.items:  # type: ignore[attr-defined]
+        assert tree.describe(item) == tree.describe(element)
+        np.testing.assert_equal(item, element)
