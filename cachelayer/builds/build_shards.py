@@ -146,6 +146,8 @@ def build(
             pipeline = stack.enter_context(ShardPipeline(shards, progress, uploads))
         elif isinstance(source, Seekable) and (length := options.expected(source.length)) is not None:
             pipeline = stack.enter_context(ShardPipeline(shards, progress, uploads))
+            # The workers draw the first elements again, from which the spec was inferred.
+            progress.drawn = 0
             workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
             blocks = progress.waiting_for("the worker processes", workers.blocks(start, length))
             encoded = (frames for block in blocks for frames in encoder.take(block))
