@@ -1,4 +1,4 @@
-"""Records of shards in memory as they are stored, until they are read: each is then compared with its checksum."""
+"""Records of shards in memory as they are stored. Each was compared with its checksum, or is when it is decompressed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints
 from cachelayer.records.record_buffers import RecordBuffer
 
 
@@ -27,16 +27,37 @@ class HeldRecords:
         rooms: the bytes of the buffer from the begin of each record to the next block header.
         checksums: the CRC32C of each, decompressed.
         compressed: whether each is compressed.
+        damaged: the rows of records that are not compressed and do not match their checksums.
         name: returns what errors call a record, by its row.
     """
 
-    buffer: Bytes
+    buffer: memoryview
     starts: Ints
     lengths: Ints
     rooms: Ints
     checksums: NDArray[np.uint32]
     compressed: NDArray[np.bool_]
+    damaged: frozenset[int]
     name: Callable[[int], str]
+
+    @classmethod
+    def checked(
+        cls,
+        fetched: bytes,
+        starts: Ints,
+        lengths: Ints,
+        rooms: Ints,
+        checksums: NDArray[np.uint32],
+        compressed: NDArray[np.bool_],
+        name: Callable[[int], str],
+    ) -> HeldRecords:
+        """Return records that were just fetched, after comparing them with their checksums unless they are compressed.
+
+        The thread that fetches them does that, while the one that will read them may be at work on others.
+        """
+        plain = np.flatnonzero(~compressed) if compressed.any() else np.arange(len(starts))
+        damaged = _damaged_rows(np.frombuffer(fetched, np.uint8), starts, lengths, rooms, checksums, plain)
+        return cls(memoryview(fetched), starts, lengths, rooms, checksums, compressed, damaged, name)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -47,20 +68,10 @@ class HeldRecords:
         kept = (self.buffer, self.starts, self.lengths, self.rooms, self.checksums, self.compressed)
         return sum(each.nbytes for each in kept)
 
-    def stored(self, row: int) -> Bytes:
-        """Return a record as it is stored."""
+    def pieces(self, row: int) -> list[memoryview]:
+        """Return a record as it is stored, cut where block headers lie."""
         start, length, room = self.starts.item(row), self.lengths.item(row), self.rooms.item(row)
-        if length <= room:
-            return self.buffer[start : start + length]
-        pieces = [self.buffer[start : start + room]]
-        while room < length:
-            start, length = start + room + HEADER, length - room
-            room = PAYLOAD
-            pieces.append(self.buffer[start : start + min(room, length)])
-        record = np.concatenate(pieces)
-        # Its checksum is computed of read-only memory.
-        record.setflags(write=False)
-        return record
+        return [self.buffer[begin:end] for begin, end in _pieces(start, length, room)]
 
     def all(self) -> RecordBuffer:
         """Return all records, decompressed.
@@ -69,6 +80,34 @@ class HeldRecords:
             CorruptionError: if a record is not what was written.
         """
         return taken([self], np.zeros(len(self), np.int64), np.arange(len(self)))
+
+
+def _pieces(start: int, length: int, room: int) -> list[tuple[int, int]]:
+    """Return begins and ends of the pieces of a record in a buffer."""
+    pieces = [(start, start + min(length, room))]
+    while length > room:
+        start, length = start + room + HEADER, length - room
+        room = BLOCK - HEADER
+        pieces.append((start, start + min(length, room)))
+    return pieces
+
+
+def _damaged_rows(
+    fetched: Bytes, starts: Ints, lengths: Ints, rooms: Ints, checksums: NDArray[np.uint32], rows: Ints
+) -> frozenset[int]:
+    """Return which of some rows do not match their checksums."""
+    columns = (rows, *(column[rows] for column in (starts, lengths, rooms, checksums)))
+    damaged = []
+    for row, start, length, room, checksum in zip(*(column.tolist() for column in columns), strict=True):
+        if length <= room:
+            found = google_crc32c.value(fetched[start : start + length])
+        else:
+            found = 0
+            for begin, end in _pieces(start, length, room):
+                found = google_crc32c.extend(found, fetched[begin:end])
+        if found != checksum:
+            damaged.append(row)
+    return frozenset(damaged)
 
 
 def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> RecordBuffer:
@@ -86,22 +125,30 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> RecordBuffer:
     def name(row: int) -> str:
         return held[int(owner[row])].name(int(rows[row]))
 
-    places = [(held[source], row) for source, row in zip(owner.tolist(), rows.tolist(), strict=True)]
-    compressed = np.array([source.compressed.item(row) for source, row in places], np.bool_)
+    sources = [held[number] for number in owner.tolist()]
+    places = rows.tolist()
+    if any(source.damaged for source in held):
+        for number, (source, row) in enumerate(zip(sources, places, strict=True)):
+            if row in source.damaged:
+                raise _damaged(name(number))
+    compressed = np.array([source.compressed.item(row) for source, row in zip(sources, places, strict=True)], np.bool_)
     if compressed.any():
-        stored = [source.stored(row).tobytes() for source, row in places]
-        return _decompressed(stored, compressed, [source.checksums.item(row) for source, row in places], name)
-    lengths = np.array([source.lengths.item(row) for source, row in places], np.int64)
-    splits = splits_of(lengths)
-    out = np.empty(int(splits[-1]), np.uint8)
-    # One after another: a record that was just checked is still near the processor when it is copied.
-    for place, ((source, row), start) in enumerate(zip(places, splits[:-1].tolist(), strict=True)):
-        record = source.stored(row)
-        if google_crc32c.value(record) != source.checksums.item(row):
-            raise _damaged(name(place))
-        out[start : start + len(record)] = record
-    uniform = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else None
-    return RecordBuffer(out, splits[:-1], lengths, uniform)
+        stored = [b"".join(source.pieces(row)) for source, row in zip(sources, places, strict=True)]
+        checksums = [source.checksums.item(row) for source, row in zip(sources, places, strict=True)]
+        return _decompressed(stored, compressed, checksums, name)
+    pieces: list[memoryview] = []
+    sizes: list[int] = []
+    for source, row in zip(sources, places, strict=True):
+        start, length = source.starts.item(row), source.lengths.item(row)
+        sizes.append(length)
+        if length <= source.rooms.item(row):
+            pieces.append(source.buffer[start : start + length])
+        else:
+            pieces += source.pieces(row)
+    lengths = np.array(sizes, np.int64)
+    uniform = sizes[0] if sizes and (lengths == sizes[0]).all() else None
+    records = RecordBuffer.packed(np.frombuffer(bytearray().join(pieces), np.uint8), lengths)
+    return RecordBuffer(records.buffer, records.starts, lengths, uniform)
 
 
 def _decompressed(
@@ -111,15 +158,11 @@ def _decompressed(
     rows = np.flatnonzero(compressed)
     packed = RecordBuffer.of([stored[row] for row in rows.tolist()])
     records = decompressed([(np.arange(len(rows)), packed)], lambda row: name(int(rows[row])))
-    if len(rows) < len(stored):
-        mixed = stored.copy()
-        for row, record in zip(rows.tolist(), records.to_list(), strict=True):
-            mixed[row] = record
-        records = RecordBuffer.of(mixed)
-    for row, (record, checksum) in enumerate(zip(records.to_list(), checksums, strict=True)):
-        if google_crc32c.value(record) != checksum:
+    for row, record in zip(rows.tolist(), records.to_list(), strict=True):
+        if google_crc32c.value(record) != checksums[row]:
             raise _damaged(name(row))
-    return records
+        stored[row] = record
+    return records if len(rows) == len(stored) else RecordBuffer.of(stored)
 
 
 def _damaged(name: str) -> CorruptionError:

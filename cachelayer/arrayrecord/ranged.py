@@ -179,6 +179,9 @@ class RangedShards:
 
         if share:
             self._fetch_indices(shard_of, share)
+        run = self._run(shard_of, within)
+        if run is not None:
+            return self._hold_run(*run, name)
         wanted = self._rows(shard_of, within)
         rows, first = wanted.rows, wanted.ranges
         places = self._by_arithmetic(shard_of, within) if first else None
@@ -193,14 +196,40 @@ class RangedShards:
             if elsewhere.any():
                 raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
         bodies = bodies[len(first) :]
-        fetched = np.frombuffer(bodies[0] if len(bodies) == 1 else b"".join(bodies), np.uint8)
+        fetched = bodies[0] if len(bodies) == 1 else b"".join(bodies)
         begins, ends = np.array([[begin, end] for _, begin, end in ranges], np.int64).reshape(-1, 2).T
         _, lengths, positions, _ = _extents(places)
         starts = positions + (splits_of(ends - begins)[:-1] - begins)[run_of]
         shards, shard_at = np.unique(shard_of, return_inverse=True)
         compressed = np.array([self._headers[shard].compression != "none" for shard in shards.tolist()], np.bool_)
         rooms = BLOCK - positions % BLOCK
-        return HeldRecords(fetched, starts, lengths, rooms, rows["crc32c"].copy(), compressed[shard_at], name)
+        return HeldRecords.checked(fetched, starts, lengths, rooms, rows["crc32c"].copy(), compressed[shard_at], name)
+
+    def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any] | None:
+        """Return the shard and the index rows of consecutive records; None for others, or if their index is not here.
+
+        A block is such a run almost always, so it has a short way of its own.
+        """
+        if len(within) == 0:
+            return None
+        shard, first = int(shard_of[0]), int(within[0])
+        if (shard_of != shard).any() or (within[1:] - within[:-1] != 1).any() or (raw := self._index(shard)) is None:
+            return None
+        rows = _rows_of(raw)[first : first + len(within)]
+        _, _, begins, ends = _extents(rows)
+        # Records of a damaged index may lie in any order.
+        return (shard, rows) if (begins[1:] >= ends[:-1]).all() else None
+
+    def _hold_run(self, shard: int, rows: Any, name: Callable[[int], str]) -> HeldRecords:
+        """Fetch consecutive records of a shard, by one range."""
+        stored = self._shards[shard]
+        _, lengths, begins, ends = _extents(rows)
+        _check_inside(rows, begins, ends, stored.stats.nbytes, name)
+        begin, end = int(begins[0]), int(ends[-1])
+        (body,) = self._read_ranges([(stored.name, begin, end)])
+        compressed = np.full(len(rows), self._headers[shard].compression != "none")
+        rooms = BLOCK - begins % BLOCK
+        return HeldRecords.checked(body, begins - begin, lengths, rooms, rows["crc32c"].copy(), compressed, name)
 
     def _fetch_indices(self, shard_of: Ints, share: float) -> None:
         """Fetch the indices of which so many rows will be needed that single requests for them would cost more."""
@@ -317,10 +346,7 @@ class RangedShards:
         _, _, begins, ends = _extents(rows)
         shards, shard_at = np.unique(shard_of, return_inverse=True)
         sizes = np.array([self._shards[shard].stats.nbytes for shard in shards.tolist()], np.int64)[shard_at]
-        # A lost row holds zeros, and position 0 is a block header.
-        outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > sizes))
-        if len(outside):
-            raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
+        _check_inside(rows, begins, ends, sizes, name)
         # Records of a damaged index may lie in any order.
         joined = (np.diff(shard_of) == 0) & (np.diff(within) == 1) & (begins[1:] >= ends[:-1])
         firsts = np.flatnonzero(np.append(True, ~joined)[: len(within)])
@@ -336,6 +362,14 @@ def _row_ranges(within: Ints) -> list[tuple[int, int]]:
     lasts = np.append(firsts[1:], len(within)) - 1
     runs = zip(within[firsts].tolist(), within[lasts].tolist(), strict=True)
     return [(index.row_range(first)[0], index.row_range(last)[1]) for first, last in runs]
+
+
+def _check_inside(rows: Any, begins: Ints, ends: Ints, nbytes: Ints | int, name: Callable[[int], str]) -> None:
+    """Raise if a record does not lie in its shard of so many bytes."""
+    # A lost row holds zeros, and position 0 is a block header.
+    outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > nbytes))
+    if len(outside):
+        raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
 
 
 def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
