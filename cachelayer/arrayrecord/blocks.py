@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints, splits_of
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -34,6 +34,20 @@ def to_position(logical: Ints) -> Ints: ...
 def to_position(logical: Any) -> Any:
     """Return the position of the byte at a logical offset."""
     return logical + HEADER * (logical // PAYLOAD + 1)
+
+
+def without_headers(raw: Bytes, begin: int) -> Bytes:
+    """Return bytes of a file from a position on, which is in no block header, without the block headers in them."""
+    first = BLOCK - begin % BLOCK
+    if len(raw) <= first:
+        return raw
+    whole = (len(raw) - first) // BLOCK
+    middle, rest = first + whole * PAYLOAD, raw[first + whole * BLOCK + HEADER :]
+    out = np.empty(middle + len(rest), np.uint8)
+    out[:first] = raw[:first]
+    out[first:middle].reshape(whole, PAYLOAD)[:] = raw[first : first + whole * BLOCK].reshape(whole, BLOCK)[:, HEADER:]
+    out[middle:] = rest
+    return out
 
 
 def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:

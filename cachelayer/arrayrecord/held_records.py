@@ -1,19 +1,18 @@
-"""Records of shards in memory as they are stored. Each was compared with its checksum, or is when it is decompressed."""
+"""Records of shards in memory as they are stored. Each was compared with its checksum, unless it is compressed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.record_buffers import RecordBuffer, Records
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,20 +20,18 @@ class HeldRecords:
     """Records that were fetched from shards and are not decoded yet.
 
     Args:
-        buffer: what was fetched, with the block headers of the shards.
+        buffer: what was fetched, without the block headers of the shards.
         starts: where each record begins in the buffer.
-        lengths: the stored bytes of each, without block headers.
-        rooms: the bytes of the buffer from the begin of each record to the next block header.
+        lengths: the stored bytes of each.
         checksums: the CRC32C of each, decompressed.
         compressed: whether each is compressed.
         damaged: the rows of records that are not compressed and do not match their checksums.
         name: returns what errors call a record, by its row.
     """
 
-    buffer: memoryview
+    buffer: Bytes
     starts: Ints
     lengths: Ints
-    rooms: Ints
     checksums: NDArray[np.uint32]
     compressed: NDArray[np.bool_]
     damaged: frozenset[int]
@@ -43,10 +40,9 @@ class HeldRecords:
     @classmethod
     def checked(
         cls,
-        fetched: bytes,
+        buffer: Bytes,
         starts: Ints,
         lengths: Ints,
-        rooms: Ints,
         checksums: NDArray[np.uint32],
         compressed: NDArray[np.bool_],
         name: Callable[[int], str],
@@ -55,9 +51,28 @@ class HeldRecords:
 
         The thread that fetches them does that, while the one that will read them may be at work on others.
         """
-        plain = np.flatnonzero(~compressed) if compressed.any() else np.arange(len(starts))
-        damaged = _damaged_rows(np.frombuffer(fetched, np.uint8), starts, lengths, rooms, checksums, plain)
-        return cls(memoryview(fetched), starts, lengths, rooms, checksums, compressed, damaged, name)
+        buffer.setflags(write=False)
+        plain = ~compressed
+        columns = (np.flatnonzero(plain), starts[plain], (starts + lengths)[plain], checksums[plain])
+        damaged = [
+            row
+            for row, start, end, checksum in zip(*(column.tolist() for column in columns), strict=True)
+            if google_crc32c.value(buffer[start:end]) != checksum
+        ]
+        return cls(buffer, starts, lengths, checksums, compressed, frozenset(damaged), name)
+
+    addresses: Ints = field(init=False)
+    """Where each record begins in the memory of this process."""
+    is_plain: bool = field(init=False)
+    """True if no record is compressed or damaged."""
+
+    def __post_init__(self) -> None:
+        # They are read by their addresses.
+        if len(self) and (int(self.starts.min()) < 0 or int((self.starts + self.lengths).max()) > len(self.buffer)):
+            raise CorruptionError(f"{self.name(0)}, or one after it, does not lie in what was fetched")
+        address: int = self.buffer.__array_interface__["data"][0]
+        object.__setattr__(self, "addresses", self.starts + address)
+        object.__setattr__(self, "is_plain", not self.damaged and not self.compressed.any())
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -65,13 +80,13 @@ class HeldRecords:
     @property
     def nbytes(self) -> int:
         """The bytes that they take in memory."""
-        kept = (self.buffer, self.starts, self.lengths, self.rooms, self.checksums, self.compressed)
+        kept = (self.buffer, self.starts, self.lengths, self.checksums, self.compressed, self.addresses)
         return sum(each.nbytes for each in kept)
 
-    def pieces(self, row: int) -> list[memoryview]:
-        """Return a record as it is stored, cut where block headers lie."""
-        start, length, room = self.starts.item(row), self.lengths.item(row), self.rooms.item(row)
-        return [self.buffer[begin:end] for begin, end in _pieces(start, length, room)]
+    def stored(self, row: int) -> bytes:
+        """Return a record as it is stored."""
+        start = self.starts.item(row)
+        return self.buffer[start : start + self.lengths.item(row)].tobytes()
 
     def all(self) -> RecordBuffer:
         """Return all records, decompressed.
@@ -79,39 +94,54 @@ class HeldRecords:
         Raises:
             CorruptionError: if a record is not what was written.
         """
-        return taken([self], np.zeros(len(self), np.int64), np.arange(len(self)))
+        found = taken([self], np.zeros(len(self), np.int64), np.arange(len(self)))
+        if isinstance(found, RecordBuffer):
+            return found
+        values = found.ranges(np.zeros(len(found), np.int64), found.lengths)
+        return RecordBuffer(values, splits_of(found.lengths)[:-1], found.lengths, found.uniform_nbytes)
 
 
-def _pieces(start: int, length: int, room: int) -> list[tuple[int, int]]:
-    """Return begins and ends of the pieces of a record in a buffer."""
-    pieces = [(start, start + min(length, room))]
-    while length > room:
-        start, length = start + room + HEADER, length - room
-        room = BLOCK - HEADER
-        pieces.append((start, start + min(length, room)))
-    return pieces
+class _Memory:
+    """The memory from one of some buffers to the end of another, as an array. It keeps them."""
+
+    def __init__(self, begin: int, end: int, buffers: Sequence[Bytes]) -> None:
+        self.buffers = buffers
+        self.__array_interface__ = {"shape": (end - begin,), "typestr": "|u1", "data": (begin, True), "version": 3}
 
 
-def _damaged_rows(
-    fetched: Bytes, starts: Ints, lengths: Ints, rooms: Ints, checksums: NDArray[np.uint32], rows: Ints
-) -> frozenset[int]:
-    """Return which of some rows do not match their checksums."""
-    columns = (rows, *(column[rows] for column in (starts, lengths, rooms, checksums)))
-    damaged = []
-    for row, start, length, room, checksum in zip(*(column.tolist() for column in columns), strict=True):
-        if length <= room:
-            found = google_crc32c.value(fetched[start : start + length])
-        else:
-            found = 0
-            for begin, end in _pieces(start, length, room):
-                found = google_crc32c.extend(found, fetched[begin:end])
-        if found != checksum:
-            damaged.append(row)
-    return frozenset(damaged)
+@dataclass(frozen=True, eq=False)
+class ScatteredRecords:
+    """Records that lie apart in memory: :class:`~cachelayer.records.record_buffers.Records`.
+
+    Args:
+        spread: the records in one array over all of the memory between them, of which only they may be read.
+    """
+
+    spread: RecordBuffer
+
+    def __len__(self) -> int:
+        return len(self.spread)
+
+    @property
+    def lengths(self) -> Ints:
+        return self.spread.lengths
+
+    @property
+    def uniform_nbytes(self) -> int | None:
+        return self.spread.uniform_nbytes
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        return self.spread.slab(offset, nbytes)
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        return self.spread.slabs(offset, nbytes, rows)
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        return self.spread.ranges(starts, lengths)
 
 
-def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> RecordBuffer:
-    """Return copies of some records, decompressed.
+def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
+    """Return some records, decompressed, where they lie.
 
     Args:
         held: where they are.
@@ -121,48 +151,44 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> RecordBuffer:
     Raises:
         CorruptionError: if a record is not what was written.
     """
+    places = [(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)]
+    if not places:
+        return RecordBuffer.of([])
+    if not all(source.is_plain for source in held):
+        return _checked(places)
+    lengths = np.array([source.lengths.item(row) for source, row in places], np.int64)
+    addresses = np.array([source.addresses.item(row) for source, row in places], np.int64)
+    # One array over all of the buffers, of which nothing is read but the records.
+    begin, end = int(addresses.min()), int((addresses + lengths).max())
+    memory = np.asarray(_Memory(begin, end, [source.buffer for source in held]))
+    uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
+    return ScatteredRecords(RecordBuffer(memory, addresses - begin, lengths, uniform))
 
-    def name(row: int) -> str:
-        return held[int(owner[row])].name(int(rows[row]))
 
-    sources = [held[number] for number in owner.tolist()]
-    places = rows.tolist()
-    if any(source.damaged for source in held):
-        for number, (source, row) in enumerate(zip(sources, places, strict=True)):
-            if row in source.damaged:
+def _checked(places: Sequence[tuple[HeldRecords, int]]) -> RecordBuffer:
+    """Return copies of records of which some are compressed or damaged.
+
+    Some shards of a version may be compressed and others not.
+    """
+
+    def name(number: int) -> str:
+        source, row = places[number]
+        return source.name(row)
+
+    for number, (source, row) in enumerate(places):
+        if row in source.damaged:
+            raise _damaged(name(number))
+    records = [source.stored(row) for source, row in places]
+    packed = [number for number, (source, row) in enumerate(places) if source.compressed.item(row)]
+    if packed:
+        stored = RecordBuffer.of([records[number] for number in packed])
+        found = decompressed([(np.arange(len(packed)), stored)], lambda row: name(packed[row]))
+        for number, record in zip(packed, found.to_list(), strict=True):
+            source, row = places[number]
+            if google_crc32c.value(record) != source.checksums.item(row):
                 raise _damaged(name(number))
-    compressed = np.array([source.compressed.item(row) for source, row in zip(sources, places, strict=True)], np.bool_)
-    if compressed.any():
-        stored = [b"".join(source.pieces(row)) for source, row in zip(sources, places, strict=True)]
-        checksums = [source.checksums.item(row) for source, row in zip(sources, places, strict=True)]
-        return _decompressed(stored, compressed, checksums, name)
-    pieces: list[memoryview] = []
-    sizes: list[int] = []
-    for source, row in zip(sources, places, strict=True):
-        start, length = source.starts.item(row), source.lengths.item(row)
-        sizes.append(length)
-        if length <= source.rooms.item(row):
-            pieces.append(source.buffer[start : start + length])
-        else:
-            pieces += source.pieces(row)
-    lengths = np.array(sizes, np.int64)
-    uniform = sizes[0] if sizes and (lengths == sizes[0]).all() else None
-    records = RecordBuffer.packed(np.frombuffer(bytearray().join(pieces), np.uint8), lengths)
-    return RecordBuffer(records.buffer, records.starts, lengths, uniform)
-
-
-def _decompressed(
-    stored: list[bytes], compressed: NDArray[np.bool_], checksums: Sequence[int], name: Callable[[int], str]
-) -> RecordBuffer:
-    """Return decompressed records; some shards of a version may be compressed and others not."""
-    rows = np.flatnonzero(compressed)
-    packed = RecordBuffer.of([stored[row] for row in rows.tolist()])
-    records = decompressed([(np.arange(len(rows)), packed)], lambda row: name(int(rows[row])))
-    for row, record in zip(rows.tolist(), records.to_list(), strict=True):
-        if google_crc32c.value(record) != checksums[row]:
-            raise _damaged(name(row))
-        stored[row] = record
-    return records if len(rows) == len(stored) else RecordBuffer.of(stored)
+            records[number] = record
+    return RecordBuffer.of(records)
 
 
 def _damaged(name: str) -> CorruptionError:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, to_logical, to_position
+from cachelayer.arrayrecord.blocks import HEADER, to_logical, to_position, without_headers
 from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, StorageError
@@ -196,14 +196,14 @@ class RangedShards:
             if elsewhere.any():
                 raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
         bodies = bodies[len(first) :]
-        fetched = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-        begins, ends = np.array([[begin, end] for _, begin, end in ranges], np.int64).reshape(-1, 2).T
-        _, lengths, positions, _ = _extents(places)
-        starts = positions + (splits_of(ends - begins)[:-1] - begins)[run_of]
+        runs = [_payload(body, begin) for body, (_, begin, _) in zip(bodies, ranges, strict=True)]
+        firsts = to_logical(np.array([begin for _, begin, _ in ranges], np.int64))
+        logical, lengths, _, _ = _extents(places)
+        starts = logical + (splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - firsts)[run_of]
+        fetched = np.concatenate([*runs, np.empty(0, np.uint8)])
         shards, shard_at = np.unique(shard_of, return_inverse=True)
         compressed = np.array([self._headers[shard].compression != "none" for shard in shards.tolist()], np.bool_)
-        rooms = BLOCK - positions % BLOCK
-        return HeldRecords.checked(fetched, starts, lengths, rooms, rows["crc32c"].copy(), compressed[shard_at], name)
+        return HeldRecords.checked(fetched, starts, lengths, rows["crc32c"].copy(), compressed[shard_at], name)
 
     def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any] | None:
         """Return the shard and the index rows of consecutive records; None for others, or if their index is not here.
@@ -223,13 +223,13 @@ class RangedShards:
     def _hold_run(self, shard: int, rows: Any, name: Callable[[int], str]) -> HeldRecords:
         """Fetch consecutive records of a shard, by one range."""
         stored = self._shards[shard]
-        _, lengths, begins, ends = _extents(rows)
+        logical, lengths, begins, ends = _extents(rows)
         _check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = int(begins[0]), int(ends[-1])
         (body,) = self._read_ranges([(stored.name, begin, end)])
         compressed = np.full(len(rows), self._headers[shard].compression != "none")
-        rooms = BLOCK - begins % BLOCK
-        return HeldRecords.checked(body, begins - begin, lengths, rooms, rows["crc32c"].copy(), compressed, name)
+        starts = logical - logical[0]
+        return HeldRecords.checked(_payload(body, begin), starts, lengths, rows["crc32c"].copy(), compressed, name)
 
     def _fetch_indices(self, shard_of: Ints, share: float) -> None:
         """Fetch the indices of which so many rows will be needed that single requests for them would cost more."""
@@ -377,6 +377,11 @@ def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
     logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
     begins = to_position(logical)
     return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
+
+
+def _payload(body: bytes, begin: int) -> Bytes:
+    """Return the bytes of a range of a shard without the block headers in them."""
+    return without_headers(np.frombuffer(body, np.uint8), begin)
 
 
 def _rows_of(raw: Bytes) -> NDArray[np.void]:
