@@ -6,6 +6,7 @@ record has the next logical offset. Source: the Riegeli records file format spec
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -36,18 +37,36 @@ def to_position(logical: Any) -> Any:
     return logical + HEADER * (logical // PAYLOAD + 1)
 
 
-def without_headers(raw: Bytes, begin: int) -> Bytes:
-    """Return bytes of a file from a position on, which is in no block header, without the block headers in them."""
-    first = BLOCK - begin % BLOCK
-    if len(raw) <= first:
-        return raw
-    whole = (len(raw) - first) // BLOCK
-    middle, rest = first + whole * PAYLOAD, raw[first + whole * BLOCK + HEADER :]
-    out = np.empty(middle + len(rest), np.uint8)
-    out[:first] = raw[:first]
-    out[first:middle].reshape(whole, PAYLOAD)[:] = raw[first : first + whole * BLOCK].reshape(whole, BLOCK)[:, HEADER:]
-    out[middle:] = rest
+def without_headers(pieces: Sequence[bytes], begin: int) -> Bytes:
+    """Return a range of a file without the block headers in it.
+
+    Args:
+        pieces: the bytes of the range, in order.
+        begin: the position of the first, which is in no block header.
+    """
+    nbytes = sum(map(len, pieces))
+    if len(pieces) == 1 and nbytes <= BLOCK - begin % BLOCK:
+        return np.frombuffer(pieces[0], np.uint8)
+    out = np.empty(int(to_logical(begin + nbytes) - to_logical(begin)), np.uint8)
+    position, place = begin, 0
+    for piece in pieces:
+        raw = np.frombuffer(piece, np.uint8)
+        for part in _payloads(raw, position % BLOCK):
+            out[place : place + part.size].reshape(part.shape)[:] = part
+            place += part.size
+        position += len(raw)
     return out
+
+
+def _payloads(raw: Bytes, within: int) -> Iterator[Bytes]:
+    """Yield bytes of a file without block headers, given the place of the first in its block: whole blocks at once."""
+    if within:
+        head = min(BLOCK - within, len(raw))
+        yield raw[max(0, min(HEADER - within, head)) : head]
+        raw = raw[head:]
+    whole = len(raw) // BLOCK
+    yield raw[: whole * BLOCK].reshape(whole, BLOCK)[:, HEADER:]
+    yield raw[whole * BLOCK + HEADER :]
 
 
 def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:

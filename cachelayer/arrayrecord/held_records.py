@@ -61,8 +61,10 @@ class HeldRecords:
         ]
         return cls(buffer, starts, lengths, checksums, compressed, frozenset(damaged), name)
 
-    addresses: Ints = field(init=False)
-    """Where each record begins in the memory of this process."""
+    address: int = field(init=False)
+    """Where the first record begins in the memory of this process."""
+    even: tuple[int, int] | None = field(init=False)
+    """The bytes from one record to the next and those of each record, if they are the same for all, else None."""
     is_plain: bool = field(init=False)
     """True if no record is compressed or damaged."""
 
@@ -70,8 +72,9 @@ class HeldRecords:
         # They are read by their addresses.
         if len(self) and (int(self.starts.min()) < 0 or int((self.starts + self.lengths).max()) > len(self.buffer)):
             raise CorruptionError(f"{self.name(0)}, or one after it, does not lie in what was fetched")
-        address: int = self.buffer.__array_interface__["data"][0]
-        object.__setattr__(self, "addresses", self.starts + address)
+        first = self.starts.item(0) if len(self) else 0
+        object.__setattr__(self, "address", self.buffer.__array_interface__["data"][0] + first)
+        object.__setattr__(self, "even", _even(self.starts, self.lengths))
         object.__setattr__(self, "is_plain", not self.damaged and not self.compressed.any())
 
     def __len__(self) -> int:
@@ -80,7 +83,7 @@ class HeldRecords:
     @property
     def nbytes(self) -> int:
         """The bytes that they take in memory."""
-        kept = (self.buffer, self.starts, self.lengths, self.checksums, self.compressed, self.addresses)
+        kept = (self.buffer, self.starts, self.lengths, self.checksums, self.compressed)
         return sum(each.nbytes for each in kept)
 
     def stored(self, row: int) -> bytes:
@@ -99,6 +102,14 @@ class HeldRecords:
             return found
         values = found.ranges(np.zeros(len(found), np.int64), found.lengths)
         return RecordBuffer(values, splits_of(found.lengths)[:-1], found.lengths, found.uniform_nbytes)
+
+
+def _even(starts: Ints, lengths: Ints) -> tuple[int, int] | None:
+    if len(starts) == 0 or (lengths != lengths[0]).any():
+        return None
+    strides = starts[1:] - starts[:-1]
+    stride = strides.item(0) if len(strides) else 0
+    return None if (strides != stride).any() else (stride, lengths.item(0))
 
 
 class _Memory:
@@ -151,18 +162,30 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
     Raises:
         CorruptionError: if a record is not what was written.
     """
-    places = [(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)]
-    if not places:
+    if len(rows) == 0:
         return RecordBuffer.of([])
     if not all(source.is_plain for source in held):
-        return _checked(places)
-    lengths = np.array([source.lengths.item(row) for source, row in places], np.int64)
-    addresses = np.array([source.addresses.item(row) for source, row in places], np.int64)
+        return _checked([(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)])
+    addresses, lengths = _places(held, owner, rows)
     # One array over all of the buffers, of which nothing is read but the records.
     begin, end = int(addresses.min()), int((addresses + lengths).max())
     memory = np.asarray(_Memory(begin, end, [source.buffer for source in held]))
     uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
     return ScatteredRecords(RecordBuffer(memory, addresses - begin, lengths, uniform))
+
+
+def _places(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Return where records begin in the memory of this process, and their lengths."""
+    even = [source.even for source in held]
+    if None not in even:
+        strides, lengths = np.array(even, np.int64).T
+        return np.array([source.address for source in held], np.int64)[owner] + strides[owner] * rows, lengths[owner]
+    places = [
+        (source.address + source.starts.item(row) - source.starts.item(0), source.lengths.item(row))
+        for source, row in zip(map(held.__getitem__, owner.tolist()), rows.tolist(), strict=True)
+    ]
+    found, lengths = np.array(places, np.int64).T
+    return found, lengths
 
 
 def _checked(places: Sequence[tuple[HeldRecords, int]]) -> RecordBuffer:

@@ -23,6 +23,8 @@ from cachelayer.records.record_buffers import RecordBuffer
 Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 """Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
+ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[bytes]]]
+"""Reads ranges of objects as a :data:`ReadRanges` does; returns each range in the pieces in which it arrived."""
 
 # Bytes that one request for a row of an index is likely to transfer, since its neighbours are fetched with it.
 _PAGE_NBYTES = 1 << 16
@@ -93,18 +95,18 @@ class RangedShards:
     with their rows. Every record is compared with its checksum. Safe to use from threads.
 
     Args:
-        read_ranges: reads ranges of objects.
+        read_pieces: reads ranges of objects.
         shards: the shards, by their numbers.
         kept_nbytes: the bytes of indices to keep in memory.
     """
 
     def __init__(
         self,
-        read_ranges: ReadRanges,
+        read_pieces: ReadPieces,
         shards: Sequence[ShardObject] | Mapping[int, ShardObject],
         kept_nbytes: int = _KEPT_NBYTES,
     ) -> None:
-        self._read_ranges = read_ranges
+        self._read_pieces = read_pieces
         self._shards = shards
         self._headers: dict[int, index.IndexHeader] = {}
         self._indices: dict[int, Bytes] = {}
@@ -113,6 +115,9 @@ class RangedShards:
         self._room = kept_nbytes
         self._fetching: dict[int, ProcessLock] = {}
         self._lock = ProcessLock()
+
+    def _read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
+        return _joined(self._read_pieces(ranges))
 
     def has_index(self, shard: int) -> bool:
         """Return whether the index of a shard is here, so that no more of it is fetched."""
@@ -189,14 +194,14 @@ class RangedShards:
             self._fill_in(wanted, within, self._read_ranges(first) if first else [])
             first, places = [], rows
         run_of, ranges = self._ranges(shard_of, within, places, name)
-        bodies = self._read_ranges([*first, *ranges])
+        bodies = self._read_pieces([*first, *ranges])
         if first:
-            self._fill_in(wanted, within, bodies[: len(first)])
+            self._fill_in(wanted, within, _joined(bodies[: len(first)]))
             elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
             if elsewhere.any():
                 raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
         bodies = bodies[len(first) :]
-        runs = [_payload(body, begin) for body, (_, begin, _) in zip(bodies, ranges, strict=True)]
+        runs = [without_headers(pieces, begin) for pieces, (_, begin, _) in zip(bodies, ranges, strict=True)]
         firsts = to_logical(np.array([begin for _, begin, _ in ranges], np.int64))
         logical, lengths, _, _ = _extents(places)
         starts = logical + (splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - firsts)[run_of]
@@ -226,10 +231,12 @@ class RangedShards:
         logical, lengths, begins, ends = _extents(rows)
         _check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = int(begins[0]), int(ends[-1])
-        (body,) = self._read_ranges([(stored.name, begin, end)])
+        (pieces,) = self._read_pieces([(stored.name, begin, end)])
         compressed = np.full(len(rows), self._headers[shard].compression != "none")
         starts = logical - logical[0]
-        return HeldRecords.checked(_payload(body, begin), starts, lengths, rows["crc32c"].copy(), compressed, name)
+        return HeldRecords.checked(
+            without_headers(pieces, begin), starts, lengths, rows["crc32c"].copy(), compressed, name
+        )
 
     def _fetch_indices(self, shard_of: Ints, share: float) -> None:
         """Fetch the indices of which so many rows will be needed that single requests for them would cost more."""
@@ -379,9 +386,8 @@ def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
     return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
 
 
-def _payload(body: bytes, begin: int) -> Bytes:
-    """Return the bytes of a range of a shard without the block headers in them."""
-    return without_headers(np.frombuffer(body, np.uint8), begin)
+def _joined(bodies: Sequence[Sequence[bytes]]) -> list[bytes]:
+    return [b"".join(pieces) for pieces in bodies]
 
 
 def _rows_of(raw: Bytes) -> NDArray[np.void]:

@@ -94,8 +94,9 @@ class _Fetch:
     @property
     def is_lost(self) -> bool:
         """True if it failed, or brought damaged records."""
-        block = self.outcome.made()
-        return self.outcome.failed() if block is None else block.damaged
+        outcome = self.outcome
+        block = outcome.made()
+        return outcome.failed() if block is None else block.damaged
 
     def block(self, reading: Reading) -> HeldBlock:
         """Wait for the block, and return it."""
@@ -214,7 +215,7 @@ class BlockFeed:
     @property
     def held_nbytes(self) -> int:
         """Approximate bytes of the blocks that are held or on the way."""
-        return sum(use.nbytes for use in self._uses.values())
+        return sum([use.nbytes for use in self._uses.values()])
 
     def reached(self, position: int) -> None:
         """Drop the blocks of which no record from a position on is needed."""
@@ -228,10 +229,11 @@ class BlockFeed:
                 self._cancel(list(self._uses))
                 self._begin_at(position)
             self._reached = position
-            self._cancel([last for last in self._uses if last < position])
+            if self._uses and min(self._uses) < position:
+                self._cancel([last for last in self._uses if last < position])
             for key in [key for key in self._needs if key[1] <= position]:
                 del self._needs[key]
-            live = sum(use.nbytes for use in self._uses.values() if use.first < position)
+            live = sum([use.nbytes for use in self._uses.values() if use.first < position])
             self._most_live = max(self._most_live, live)
 
     def _cancel(self, uses: Sequence[int]) -> None:
@@ -251,18 +253,23 @@ class BlockFeed:
         """Return the blocks of the rows of a step; fetch those that are not on the way."""
         needs = self._needs.pop((step.begin, step.end), None) or _Needs.of(self._steps.blocks(step))
         lasts = needs.lasts.tolist()
-        known = map(self._uses.get, lasts)
-        self._fetch(step, needs, [row for row, use in enumerate(known) if use is None or use.fetch.is_lost])
-        uses = [self._uses[last] for last in lasts]
-        shift = np.array([use.shift for use in uses], np.int64)
+        uses = list(map(self._uses.get, lasts))
+        missing = [row for row, use in enumerate(uses) if use is None or use.fetch.is_lost]
+        if missing:
+            self._fetch(step, needs, missing)
+            uses = list(map(self._uses.get, lasts))
+        places = [(use.fetch, use.shift) for use in uses if use is not None]
+        fetches, shifts = zip(*places, strict=True) if places else ((), ())
         self._horizon = max(self._horizon, self._steps.after(step))
-        return BlockRows(self._holder, [use.fetch for use in uses], needs.owner, shift[needs.owner])
+        return BlockRows(self._holder, fetches, needs.owner, np.array(shifts, np.int64)[needs.owner])
 
     def _fetch_ahead(self) -> None:
         """Fetch the blocks that come next, as far as there is room."""
+        end = self._reached + self._steps.most_ahead
+        if self._horizon >= end or self._steps.at(self._horizon) is None:
+            return
         known = self._uses
         room = self._most_live + AHEAD_NBYTES - self.held_nbytes
-        end = self._reached + self._steps.most_ahead
         while room > 0 and self._horizon < end and (step := self._steps.at(self._horizon)) is not None:
             needs = self._needs[step.begin, step.end] = _Needs.of(self._steps.blocks(step))
             # Those that are lost are fetched again by the steps that need them.

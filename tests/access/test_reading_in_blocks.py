@@ -72,14 +72,14 @@ class Requests:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[list[tuple[str, int, int]]] = []
         self._lock = threading.Lock()
-        read = BucketStore.read_ranges
+        read = BucketStore.read_pieces
 
-        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
             with self._lock:
                 self.ranges.append(list(ranges))
             return read(store, ranges)
 
-        monkeypatch.setattr(BucketStore, "read_ranges", counted)
+        monkeypatch.setattr(BucketStore, "read_pieces", counted)
 
     def of_records(self) -> list[tuple[str, int, int]]:
         return [each for ranges in self.ranges for each in ranges if each[0].endswith(".array_record")]
