@@ -182,9 +182,10 @@ class RangedShards:
         def name(row: int) -> str:
             return f"{self._shards[shard_of[row]].name}: record {within[row]} of the shard"
 
-        if share:
-            self._fetch_indices(shard_of, share)
         run = self._run(shard_of, within)
+        if run is None and share:
+            self._fetch_indices(shard_of, share)
+            run = self._run(shard_of, within)
         if run is not None:
             return self._hold_run(*run, name)
         wanted = self._rows(shard_of, within)
