@@ -7,20 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import HEADER, to_logical, to_position, without_headers
+from cachelayer.arrayrecord.blocks import to_logical, to_position, without_headers
 from cachelayer.arrayrecord.held_records import HeldRecords
+from cachelayer.arrayrecord.ranged_rows import (
+    IndexRows,
+    Range,
+    check_header,
+    check_index,
+    check_inside,
+    check_same,
+    extents,
+    row_ranges,
+    rows_of,
+)
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
-Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 """Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
 ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[bytes]]]
@@ -44,47 +52,6 @@ class ShardObject:
     name: str
     index_name: str
     stats: ShardStats
-
-
-def check_index(raw: Bytes, stats: ShardStats, name: str) -> index.IndexHeader:
-    """Verify a whole index by its checksums, and return its header.
-
-    Raises:
-        CorruptionError: if it is not what was published.
-    """
-    head = raw[: index.HEADER_NBYTES].tobytes()
-    header = _check_header(head, len(raw), stats, name)
-    if google_crc32c.value(raw[index.HEADER_NBYTES :].tobytes()) != index.rows_checksum(head):
-        raise CorruptionError(f"{name}: its rows do not match their checksum")
-    return header
-
-
-def _check_header(head: bytes, index_nbytes: int, stats: ShardStats, name: str) -> index.IndexHeader:
-    header = index.decode_header(head, index_nbytes, name)
-    if index.header_checksum(head) != stats.index_crc32c or header.records != stats.records:
-        raise CorruptionError(f"{name}: not the index that was published: it was replaced")
-    return header
-
-
-@dataclass(frozen=True, eq=False)
-class _IndexRows:
-    """The index rows of some records, and what must be fetched to complete them.
-
-    Args:
-        rows: the rows; those that are missing are not set.
-        missing: for each shard, the records whose rows are missing.
-        whole: the shards whose whole index is to be fetched.
-        heads: the shards of whose index only the header is to be fetched.
-        single: the records whose rows are to be fetched without the rest of the index.
-        ranges: the ranges to fetch: indices, then headers, then runs of rows.
-    """
-
-    rows: Any
-    missing: Mapping[int, Ints]
-    whole: Sequence[int]
-    heads: Sequence[int]
-    single: Ints
-    ranges: Sequence[Range]
 
 
 class RangedShards:
@@ -184,7 +151,12 @@ class RangedShards:
 
         run = self._run(shard_of, within)
         if run is None and share:
-            self._fetch_indices(shard_of, share)
+            due = self._due_indices(shard_of, share)
+            held = self._hold_beside_index(due, shard_of, within, name)
+            if held is not None:
+                return held
+            for shard in due:
+                self._fetch_index(shard)
             run = self._run(shard_of, within)
         if run is not None:
             return self._hold_run(*run, name)
@@ -198,18 +170,69 @@ class RangedShards:
         bodies = self._read_pieces([*first, *ranges])
         if first:
             self._fill_in(wanted, within, _joined(bodies[: len(first)]))
-            elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
-            if elsewhere.any():
-                raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
-        bodies = bodies[len(first) :]
+            check_same(rows, places, name)
+        return self._held(shard_of, rows, run_of, ranges, bodies[len(first) :], name)
+
+    def _held(
+        self,
+        shard_of: Ints,
+        rows: Any,
+        run_of: Ints,
+        ranges: Sequence[Range],
+        bodies: Sequence[Sequence[bytes]],
+        name: Callable[[int], str],
+    ) -> HeldRecords:
+        """Return records that were fetched by ranges.
+
+        Args:
+            shard_of, rows: the shard and the index row of each record.
+            run_of: the number of its range.
+            ranges, bodies: the ranges, and what came for each.
+            name: returns what errors call a record.
+        """
         runs = [without_headers(pieces, begin) for pieces, (_, begin, _) in zip(bodies, ranges, strict=True)]
         firsts = to_logical(np.array([begin for _, begin, _ in ranges], np.int64))
-        logical, lengths, _, _ = _extents(places)
+        logical, lengths, _, _ = extents(rows)
         starts = logical + (splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - firsts)[run_of]
-        fetched = np.concatenate([*runs, np.empty(0, np.uint8)])
+        fetched = runs[0] if len(runs) == 1 else np.concatenate([*runs, np.empty(0, np.uint8)])
         shards, shard_at = np.unique(shard_of, return_inverse=True)
         compressed = np.array([self._headers[shard].compression != "none" for shard in shards.tolist()], np.bool_)
         return HeldRecords.checked(fetched, starts, lengths, rows["crc32c"].copy(), compressed[shard_at], name)
+
+    def _hold_beside_index(
+        self, due: Sequence[int], shard_of: Ints, within: Ints, name: Callable[[int], str]
+    ) -> HeldRecords | None:
+        """Fetch records of a shard whose index is due while the index is on its way, as many threads do at the start.
+
+        Returns:
+            None if they lie in several shards, or their places do not follow by arithmetic.
+        """
+        if len(due) != 1 or (shard_of != due[0]).any():
+            return None
+        places = self._by_arithmetic(shard_of, within)
+        if places is None:
+            return None
+        run_of, ranges = self._ranges(shard_of, within, places, name)
+        bodies = self._read_beside_index(due[0], ranges)
+        rows = rows_of(self.whole_index(due[0]))[within]
+        check_same(rows, places, name)
+        return self._held(shard_of, rows, run_of, ranges, bodies, name)
+
+    def _read_beside_index(self, shard: int, ranges: Sequence[Range]) -> Sequence[Sequence[bytes]]:
+        """Read ranges, and the index of a shard at the same time; return when the index is here too."""
+        lock, stored = self._fetching.setdefault(shard, ProcessLock()).of_process(), self._shards[shard]
+        if lock.acquire(blocking=False):
+            try:
+                if not self.has_index(shard):
+                    whole = (stored.index_name, 0, stored.stats.index_nbytes)
+                    pieces, *bodies = self._read_pieces([whole, *ranges])
+                    self._keep_index(shard, np.frombuffer(b"".join(pieces), np.uint8))
+                    return bodies
+            finally:
+                lock.release()
+        bodies = list(self._read_pieces(ranges))
+        self._fetch_index(shard)
+        return bodies
 
     def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any] | None:
         """Return the shard and the index rows of consecutive records; None for others, or if their index is not here.
@@ -221,16 +244,16 @@ class RangedShards:
         shard, first = int(shard_of[0]), int(within[0])
         if (shard_of != shard).any() or (within[1:] - within[:-1] != 1).any() or (raw := self._index(shard)) is None:
             return None
-        rows = _rows_of(raw)[first : first + len(within)]
-        _, _, begins, ends = _extents(rows)
+        rows = rows_of(raw)[first : first + len(within)]
+        _, _, begins, ends = extents(rows)
         # Records of a damaged index may lie in any order.
         return (shard, rows) if (begins[1:] >= ends[:-1]).all() else None
 
     def _hold_run(self, shard: int, rows: Any, name: Callable[[int], str]) -> HeldRecords:
         """Fetch consecutive records of a shard, by one range."""
         stored = self._shards[shard]
-        logical, lengths, begins, ends = _extents(rows)
-        _check_inside(rows, begins, ends, stored.stats.nbytes, name)
+        logical, lengths, begins, ends = extents(rows)
+        check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = int(begins[0]), int(ends[-1])
         (pieces,) = self._read_pieces([(stored.name, begin, end)])
         compressed = np.full(len(rows), self._headers[shard].compression != "none")
@@ -239,18 +262,21 @@ class RangedShards:
             without_headers(pieces, begin), starts, lengths, rows["crc32c"].copy(), compressed, name
         )
 
-    def _fetch_indices(self, shard_of: Ints, share: float) -> None:
-        """Fetch the indices of which so many rows will be needed that single requests for them would cost more."""
+    def _due_indices(self, shard_of: Ints, share: float) -> list[int]:
+        """Return the indices to fetch: so many rows will be needed that single requests for them would cost more."""
+        due = []
         for shard, count in zip(*(each.tolist() for each in np.unique(shard_of, return_counts=True)), strict=True):
-            if self.has_index(shard):
-                continue
             stats = self._shards[shard].stats
             requests = max(1.0, share * stats.records / count)
-            if stats.index_nbytes <= min(self._room, requests * _PAGE_NBYTES):
-                # One thread fetches it, and the others wait for it.
-                with self._fetching.setdefault(shard, ProcessLock()):
-                    if not self.has_index(shard):
-                        self._keep_index(shard, self.whole_index(shard))
+            if not self.has_index(shard) and stats.index_nbytes <= min(self._room, requests * _PAGE_NBYTES):
+                due.append(shard)
+        return due
+
+    def _fetch_index(self, shard: int) -> None:
+        """Fetch an index once: one thread fetches it, and the others wait for it."""
+        with self._fetching.setdefault(shard, ProcessLock()):
+            if not self.has_index(shard):
+                self._keep_index(shard, self.whole_index(shard))
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of each record; the arguments are those of :meth:`records`."""
@@ -277,7 +303,7 @@ class RangedShards:
         rows["length"] = np.array(sizes, np.int64)[place]
         return rows
 
-    def _rows(self, shard_of: Ints, within: Ints) -> _IndexRows:
+    def _rows(self, shard_of: Ints, within: Ints) -> IndexRows:
         """Return the index rows of these records that are here, and plan how to fetch the others."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
@@ -287,7 +313,7 @@ class RangedShards:
             if raw is None:
                 missing[shard] = mine
             else:
-                out[mine] = _rows_of(raw)[within[mine]]
+                out[mine] = rows_of(raw)[within[mine]]
         whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
         heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
         apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
@@ -295,10 +321,10 @@ class RangedShards:
         wanted = [
             *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in whole),
             *((shard, 0, index.HEADER_NBYTES) for shard in heads),
-            *((shard, *rows) for shard, mine in apart.items() for rows in _row_ranges(within[mine])),
+            *((shard, *rows) for shard, mine in apart.items() for rows in row_ranges(within[mine])),
         ]
         ranges = [(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted]
-        return _IndexRows(out, missing, whole, heads, single, ranges)
+        return IndexRows(out, missing, whole, heads, single, ranges)
 
     def _index(self, shard: int) -> Bytes | None:
         """Return the index of a shard; None if it is not here."""
@@ -315,17 +341,17 @@ class RangedShards:
             self._copies.pop(shard, None)
             return None
 
-    def _fill_in(self, wanted: _IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
+    def _fill_in(self, wanted: IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
         """Fill in the rows that were missing, from the fetched ranges."""
         fetched = iter(bodies)
         for shard in wanted.whole:
             raw = np.frombuffer(next(fetched), np.uint8)
             self._keep_index(shard, raw)
-            wanted.rows[wanted.missing[shard]] = _rows_of(raw)[within[wanted.missing[shard]]]
+            wanted.rows[wanted.missing[shard]] = rows_of(raw)[within[wanted.missing[shard]]]
         for shard in wanted.heads:
             stored = self._shards[shard]
             stats = stored.stats
-            self._headers[shard] = _check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
+            self._headers[shard] = check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
         wanted.rows[wanted.single] = np.frombuffer(b"".join(fetched), index.ROW)
 
     def _is_due(self, shard: int, within: Ints) -> bool:
@@ -351,10 +377,10 @@ class RangedShards:
         Returns:
             For each record the number of its range, and the ranges: one for each run of consecutive records.
         """
-        _, _, begins, ends = _extents(rows)
+        _, _, begins, ends = extents(rows)
         shards, shard_at = np.unique(shard_of, return_inverse=True)
         sizes = np.array([self._shards[shard].stats.nbytes for shard in shards.tolist()], np.int64)[shard_at]
-        _check_inside(rows, begins, ends, sizes, name)
+        check_inside(rows, begins, ends, sizes, name)
         # Records of a damaged index may lie in any order.
         joined = (np.diff(shard_of) == 0) & (np.diff(within) == 1) & (begins[1:] >= ends[:-1])
         firsts = np.flatnonzero(np.append(True, ~joined)[: len(within)])
@@ -364,33 +390,5 @@ class RangedShards:
         return run_of, [(self._shards[shard].name, begin, end) for shard, begin, end in runs]
 
 
-def _row_ranges(within: Ints) -> list[tuple[int, int]]:
-    """Return the begin and the end of each run of consecutive records' rows in an index."""
-    firsts = np.flatnonzero(np.append(True, np.diff(within) != 1))
-    lasts = np.append(firsts[1:], len(within)) - 1
-    runs = zip(within[firsts].tolist(), within[lasts].tolist(), strict=True)
-    return [(index.row_range(first)[0], index.row_range(last)[1]) for first, last in runs]
-
-
-def _check_inside(rows: Any, begins: Ints, ends: Ints, nbytes: Ints | int, name: Callable[[int], str]) -> None:
-    """Raise if a record does not lie in its shard of so many bytes."""
-    # A lost row holds zeros, and position 0 is a block header.
-    outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > nbytes))
-    if len(outside):
-        raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
-
-
-def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the logical offset of each record, its bytes, and the positions of its begin and end."""
-    logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-    begins = to_position(logical)
-    return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
-
-
 def _joined(bodies: Sequence[Sequence[bytes]]) -> list[bytes]:
     return [b"".join(pieces) for pieces in bodies]
-
-
-def _rows_of(raw: Bytes) -> NDArray[np.void]:
-    rows: NDArray[np.void] = raw[index.HEADER_NBYTES :].view(index.ROW)
-    return rows

@@ -121,9 +121,10 @@ async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: i
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds to wait between attempts, without end: twice as long each time, with jitter."""
+    """Yield the seconds to wait between attempts, without end."""
     yield from map(_pause, itertools.count())
 
 
 def _pause(number: int) -> float:
-    return min(_FIRST_PAUSE * 2 ** min(number, 20), _LONGEST_PAUSE) * _random.uniform(0.5, 1.5)
+    """Return the seconds to wait after the attempt of this number: twice as long each time, with jitter."""
+    return min(_FIRST_PAUSE * 2.0 ** min(number, 20), _LONGEST_PAUSE) * _random.uniform(0.5, 1.5)
