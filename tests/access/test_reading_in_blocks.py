@@ -144,6 +144,24 @@ def test_views_are_read_in_blocks(name: str) -> None:
         assert_same(batch, view.read(stream.records(step)))
 
 
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+@pytest.mark.parametrize("batch", [None, 8])
+def test_windows_are_read_in_blocks_of_their_documents(requests: Requests, batch: int | None, remainder: Any) -> None:
+    spec = {"n": np.int64, "tokens": cachelayer.ArraySpec(np.int64, (None,))}
+    documents = [{"n": number, "tokens": np.arange(number, number + number % 90)} for number in range(400)]
+    ref = published(documents, element_spec=spec)
+    windows = ref.select(np.r_[0:150, 390:160:-1]).windows("tokens", 32, separator=-1, remainder=remainder)
+    expected = windows.read(np.arange(len(windows)))
+    requests.ranges.clear()
+    stream = in_blocks(windows, batch)
+    first = list(stream)
+    blocks = -(-len(windows) // BLOCK)
+    assert len(requests.of_records()) < 4 * blocks < len(windows) / 2
+    numbers = [stream.records(step) for step in range(len(first))]
+    for found, rows in zip(first, numbers, strict=True):
+        assert_same(found, {key: values[rows if batch else int(rows[0])] for key, values in expected.items()})
+
+
 def test_local_and_remote_datasets_are_read_together(tmp_path: Path) -> None:
     near = Storage(tmp_path).submit(uniform(90), "d", "v1")
     both = cachelayer.concat([near, published(uniform(RECORDS))])

@@ -17,7 +17,8 @@ from samples import examples
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
 from cachelayer.access.version_records import VersionRecords
-from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
+from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
+from cachelayer.arrayrecord.ranged_rows import Range
 from cachelayer.objects import paths
 from cachelayer.records.record_buffers import RecordBuffer
 
