@@ -162,6 +162,14 @@ def test_windows_are_read_in_blocks_of_their_documents(requests: Requests, batch
         assert_same(found, {key: values[rows if batch else int(rows[0])] for key, values in expected.items()})
 
 
+def test_windows_of_fields_that_are_joined_are_read_by_ranges() -> None:
+    documents = [{"tokens": np.arange(number % 9 + 1)} for number in range(60)]
+    ref = published(documents, element_spec={"tokens": cachelayer.ArraySpec(np.int64, (None,))})
+    windows = cachelayer.concat([ref.fields("tokens"), ref.fields("tokens")]).windows("tokens", 4)
+    found = [item["tokens"].tolist() for item in in_blocks(windows)]
+    assert sorted(found) == sorted(windows.read(np.arange(len(windows)))["tokens"].tolist())
+
+
 def test_local_and_remote_datasets_are_read_together(tmp_path: Path) -> None:
     near = Storage(tmp_path).submit(uniform(90), "d", "v1")
     both = cachelayer.concat([near, published(uniform(RECORDS))])

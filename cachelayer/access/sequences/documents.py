@@ -102,7 +102,9 @@ class Documents:
             CorruptionError: if a record is damaged, or shorter or longer than its length says.
         """
         numbers = self.view._selection.numbers_of(pieces.record)
-        found = self.view._base.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends, read)
+        wanted = (self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
+        base = self.view._base
+        found = base.leaf_values(*wanted) if read is None else base.leaf_values(*wanted, read)
         return [pieces.placed(values, rows, length, np.zeros((), values.dtype)) for values in found]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import Read
+from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.access.sequences.derived import ArraysBase, derived_digest
 from cachelayer.access.sequences.document_blocks import WindowBlocks
 from cachelayer.access.sequences.documents import Documents, check_keys
@@ -98,9 +98,9 @@ class WindowsBase(ArraysBase):
 
     def block_holder(self, selection: Selection, share: float) -> BlockHolder[Any] | None:
         """Return what fetches blocks of windows; None if they are best read one by one."""
-        base = self.documents.view._base
+        base: object = self.documents.view._base
         # A document that is longer than a block would be held by each block that it reaches.
-        if not base.is_fetched or base.record_nbytes > _LONG_NBYTES:
+        if not isinstance(base, RecordBase) or not base.is_fetched or base.record_nbytes > _LONG_NBYTES:
             return None
         return WindowBlocks(self, selection, share)
 
