@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from cachelayer.access.held import Held, records_of
-from cachelayer.access.record_base import RecordBase
+from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
@@ -36,7 +36,15 @@ class ViewBlocks:
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""
-        return HeldReads(self, blocks, owner, rows)
+        return HeldReads(self.base, self.selection, lambda _: held_records(blocks, owner, rows))
+
+
+class ReadsRecords(Protocol):
+    """Makes elements and batches of records that may come from elsewhere, if ``read`` is given."""
+
+    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]: ...
+    def batch(self, numbers: Ints, names: Sequence[str] | None, read: Read | None = None) -> Any: ...
+    def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,37 +52,34 @@ class HeldReads:
     """Reads certain records out of blocks.
 
     Args:
-        holder: whose records they are.
-        blocks, owner, rows: where they are; see :func:`records_of`.
+        base: makes elements of them.
+        selection: the records of the base that the view has.
+        read_records: returns the records.
     """
 
-    holder: ViewBlocks
-    blocks: Sequence[Held]
-    owner: Ints
-    rows: Ints
+    base: ReadsRecords
+    selection: Selection
+    read_records: Read
 
     def __getitems__(self, numbers: Ints) -> list[Any]:
-        return self.holder.base.elements(self.holder.selection.take(numbers), self._records)
+        return self.base.elements(self.selection.take(numbers), self.read_records)
 
     def read(self, numbers: Ints) -> Any:
-        return self.holder.base.batch(self.holder.selection.take(numbers), None, self._records)
+        return self.base.batch(self.selection.take(numbers), None, self.read_records)
 
     def read_batches(self, batches: Sequence[Ints]) -> list[Any]:
-        selection = self.holder.selection
-        return self.holder.base.batches([selection.take(numbers) for numbers in batches], self._records)
+        return self.base.batches([self.selection.take(numbers) for numbers in batches], self.read_records)
 
-    def _records(self, _numbers: Ints) -> Records:
-        try:
-            return records_of(self.blocks, self.owner, self.rows)
-        except CorruptionError:
-            self._mark_damaged()
-            raise
 
-    def _mark_damaged(self) -> None:
-        """Mark the blocks that have a damaged record among those that are read."""
-        for number in np.unique(self.owner).tolist():
-            rows = self.rows[self.owner == number]
+def held_records(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
+    """Return some records of blocks, as :func:`records_of` does; mark the blocks that have a damaged one among them."""
+    try:
+        return records_of(blocks, owner, rows)
+    except CorruptionError:
+        for number in np.unique(owner).tolist():
+            mine = rows[owner == number]
             try:
-                records_of(self.blocks[number : number + 1], np.zeros_like(rows), rows)
+                records_of(blocks[number : number + 1], np.zeros_like(mine), mine)
             except CorruptionError:
-                self.blocks[number].damaged = True
+                blocks[number].damaged = True
+        raise

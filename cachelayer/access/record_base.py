@@ -156,13 +156,14 @@ class RecordBase(ABC):
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         ends: NDArray[np.bool_] | None = None,
+        read: Read | None = None,
     ) -> list[NDArray[Any]]:
         """Return consecutive values of some leaves of varying length; see :meth:`VaryingLeaves.values`.
 
         Each record is read once for all leaves.
         """
         try:
-            records = self.records(numbers, in_part=True)
+            records = self.records(numbers, in_part=True) if read is None else read(numbers)
             return [self.varying.values(records, leaf, starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)

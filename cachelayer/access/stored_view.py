@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.held import Held
-from cachelayer.access.record_base import RecordBase
+from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.access.selected_lengths import selected
 from cachelayer.access.sequences.sequence_views import SequenceViews
 from cachelayer.arrayrecord.length_column import LengthColumn
@@ -217,8 +217,9 @@ class FieldsBase(RecordBase):
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         ends: NDArray[np.bool_] | None = None,
+        read: Read | None = None,
     ) -> list[NDArray[Any]]:
-        return self.base.leaf_values([self.chosen[leaf] for leaf in leaves], numbers, starts, counts, ends)
+        return self.base.leaf_values([self.chosen[leaf] for leaf in leaves], numbers, starts, counts, ends, read)
 
 
 class FieldsRef(StoredView[T], Generic[T]):

@@ -105,7 +105,7 @@ class VersionRecords(RecordBase):
         records = shards.records.tolist()
         if isinstance(version.store, LocalStore):
             return LocalShards(records, self.open_shard)
-        ranged = RangedShards(self._read_ranges, _Objects(version.dataset_id, shards))
+        ranged = RangedShards(self._read_pieces, _Objects(version.dataset_id, shards))
         return RemoteShards(records, ranged, self._cached_shards)
 
     @cached_property
@@ -115,9 +115,9 @@ class VersionRecords(RecordBase):
             return None
         return CachedShards(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
 
-    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    def _read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
         with self.version.reporting_deletion():
-            return self.version.store.read_ranges(ranges)
+            return self.version.store.read_pieces(ranges)
 
     def open_shard(self, number: int, since: int) -> ShardReader:
         """Return a reader of a shard in a local store.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, Unpack, overload
+from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, Unpack, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from cachelayer.access.split import split
 from cachelayer.access.stacking import Stacking
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import ReadingCost, T, records_of
+from cachelayer.protocols import BlockHolder, ReadingCost, T, records_of
 from cachelayer.records.infer import declared
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
@@ -78,6 +78,19 @@ class ViewBase(Protocol):
 
     def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
         """Return a batch for each array of record numbers, all read at once."""
+
+
+@runtime_checkable
+class HasBlocks(Protocol):
+    """A base of views that is made of the records of another, and knows how to fetch blocks of them."""
+
+    def block_holder(self, selection: Selection, share: float) -> BlockHolder[Any] | None:
+        """Return what fetches blocks of the elements of a view; None if they are best read one by one.
+
+        Args:
+            selection: the elements that the view has.
+            share: the fraction of them that is going to be fetched.
+        """
 
 
 class View(ABC, Generic[T]):
@@ -358,8 +371,10 @@ class ViewRecords:
         selection = self.view._selection
         return self.view._base.batches([selection.numbers_of(indices) for indices in batches])
 
-    def block_holder(self, share: float) -> ViewBlocks | None:
+    def block_holder(self, share: float) -> BlockHolder[Any] | None:
         base = self.view._base
+        if isinstance(base, HasBlocks):
+            return base.block_holder(self.view._selection, share)
         if not isinstance(base, RecordBase) or not base.is_fetched:
             return None
         return ViewBlocks(base, self.view._selection, share)

@@ -6,12 +6,13 @@ record has the next logical offset. Source: the Riegeli records file format spec
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints, splits_of
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -34,6 +35,38 @@ def to_position(logical: Ints) -> Ints: ...
 def to_position(logical: Any) -> Any:
     """Return the position of the byte at a logical offset."""
     return logical + HEADER * (logical // PAYLOAD + 1)
+
+
+def without_headers(pieces: Sequence[bytes], begin: int) -> Bytes:
+    """Return a range of a file without the block headers in it.
+
+    Args:
+        pieces: the bytes of the range, in order.
+        begin: the position of the first, which is in no block header.
+    """
+    nbytes = sum(map(len, pieces))
+    if len(pieces) == 1 and nbytes <= BLOCK - begin % BLOCK:
+        return np.frombuffer(pieces[0], np.uint8)
+    out = np.empty(int(to_logical(begin + nbytes) - to_logical(begin)), np.uint8)
+    position, place = begin, 0
+    for piece in pieces:
+        raw = np.frombuffer(piece, np.uint8)
+        for part in _payloads(raw, position % BLOCK):
+            out[place : place + part.size].reshape(part.shape)[:] = part
+            place += part.size
+        position += len(raw)
+    return out
+
+
+def _payloads(raw: Bytes, within: int) -> Iterator[Bytes]:
+    """Yield bytes of a file without block headers, given the place of the first in its block: whole blocks at once."""
+    if within:
+        head = min(BLOCK - within, len(raw))
+        yield raw[max(0, min(HEADER - within, head)) : head]
+        raw = raw[head:]
+    whole = len(raw) // BLOCK
+    yield raw[: whole * BLOCK].reshape(whole, BLOCK)[:, HEADER:]
+    yield raw[whole * BLOCK + HEADER :]
 
 
 def outside(logical: Ints, lengths: Ints, room: Ints | int) -> NDArray[np.bool_]:

@@ -1,19 +1,18 @@
-"""Records of shards in memory as they are stored, until they are read: each is then compared with its checksum."""
+"""Records of shards in memory as they are stored. Each was compared with its checksum, unless it is compressed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, splits_of
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import RecordBuffer, Records
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,22 +20,62 @@ class HeldRecords:
     """Records that were fetched from shards and are not decoded yet.
 
     Args:
-        buffer: what was fetched, with the block headers of the shards.
+        buffer: what was fetched, without the block headers of the shards.
         starts: where each record begins in the buffer.
-        lengths: the stored bytes of each, without block headers.
-        rooms: the bytes of the buffer from the begin of each record to the next block header.
+        lengths: the stored bytes of each.
         checksums: the CRC32C of each, decompressed.
         compressed: whether each is compressed.
+        damaged: the rows of records that are not compressed and do not match their checksums.
         name: returns what errors call a record, by its row.
     """
 
     buffer: Bytes
     starts: Ints
     lengths: Ints
-    rooms: Ints
     checksums: NDArray[np.uint32]
     compressed: NDArray[np.bool_]
+    damaged: frozenset[int]
     name: Callable[[int], str]
+
+    @classmethod
+    def checked(
+        cls,
+        buffer: Bytes,
+        starts: Ints,
+        lengths: Ints,
+        checksums: NDArray[np.uint32],
+        compressed: NDArray[np.bool_],
+        name: Callable[[int], str],
+    ) -> HeldRecords:
+        """Return records that were just fetched, after comparing them with their checksums unless they are compressed.
+
+        The thread that fetches them does that, while the one that will read them may be at work on others.
+        """
+        buffer.setflags(write=False)
+        plain = ~compressed
+        columns = (np.flatnonzero(plain), starts[plain], (starts + lengths)[plain], checksums[plain])
+        damaged = [
+            row
+            for row, start, end, checksum in zip(*(column.tolist() for column in columns), strict=True)
+            if google_crc32c.value(buffer[start:end]) != checksum
+        ]
+        return cls(buffer, starts, lengths, checksums, compressed, frozenset(damaged), name)
+
+    address: int = field(init=False)
+    """Where the first record begins in the memory of this process."""
+    even: tuple[int, int] | None = field(init=False)
+    """The bytes from one record to the next and those of each record, if they are the same for all, else None."""
+    is_plain: bool = field(init=False)
+    """True if no record is compressed or damaged."""
+
+    def __post_init__(self) -> None:
+        # They are read by their addresses.
+        if len(self) and (int(self.starts.min()) < 0 or int((self.starts + self.lengths).max()) > len(self.buffer)):
+            raise CorruptionError(f"{self.name(0)}, or one after it, does not lie in what was fetched")
+        first = self.starts.item(0) if len(self) else 0
+        object.__setattr__(self, "address", self.buffer.__array_interface__["data"][0] + first)
+        object.__setattr__(self, "even", _even(self.starts, self.lengths))
+        object.__setattr__(self, "is_plain", not self.damaged and not self.compressed.any())
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -44,23 +83,13 @@ class HeldRecords:
     @property
     def nbytes(self) -> int:
         """The bytes that they take in memory."""
-        kept = (self.buffer, self.starts, self.lengths, self.rooms, self.checksums, self.compressed)
+        kept = (self.buffer, self.starts, self.lengths, self.checksums, self.compressed)
         return sum(each.nbytes for each in kept)
 
-    def stored(self, row: int) -> Bytes:
+    def stored(self, row: int) -> bytes:
         """Return a record as it is stored."""
-        start, length, room = self.starts.item(row), self.lengths.item(row), self.rooms.item(row)
-        if length <= room:
-            return self.buffer[start : start + length]
-        pieces = [self.buffer[start : start + room]]
-        while room < length:
-            start, length = start + room + HEADER, length - room
-            room = PAYLOAD
-            pieces.append(self.buffer[start : start + min(room, length)])
-        record = np.concatenate(pieces)
-        # Its checksum is computed of read-only memory.
-        record.setflags(write=False)
-        return record
+        start = self.starts.item(row)
+        return self.buffer[start : start + self.lengths.item(row)].tobytes()
 
     def all(self) -> RecordBuffer:
         """Return all records, decompressed.
@@ -68,11 +97,62 @@ class HeldRecords:
         Raises:
             CorruptionError: if a record is not what was written.
         """
-        return taken([self], np.zeros(len(self), np.int64), np.arange(len(self)))
+        found = taken([self], np.zeros(len(self), np.int64), np.arange(len(self)))
+        if isinstance(found, RecordBuffer):
+            return found
+        values = found.ranges(np.zeros(len(found), np.int64), found.lengths)
+        return RecordBuffer(values, splits_of(found.lengths)[:-1], found.lengths, found.uniform_nbytes)
 
 
-def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> RecordBuffer:
-    """Return copies of some records, decompressed.
+def _even(starts: Ints, lengths: Ints) -> tuple[int, int] | None:
+    if len(starts) == 0 or (lengths != lengths[0]).any():
+        return None
+    strides = starts[1:] - starts[:-1]
+    stride = strides.item(0) if len(strides) else 0
+    return None if (strides != stride).any() else (stride, lengths.item(0))
+
+
+class _Memory:
+    """The memory from one of some buffers to the end of another, as an array. It keeps them."""
+
+    def __init__(self, begin: int, end: int, buffers: Sequence[Bytes]) -> None:
+        self.buffers = buffers
+        self.__array_interface__ = {"shape": (end - begin,), "typestr": "|u1", "data": (begin, True), "version": 3}
+
+
+@dataclass(frozen=True, eq=False)
+class ScatteredRecords:
+    """Records that lie apart in memory: :class:`~cachelayer.records.record_buffers.Records`.
+
+    Args:
+        spread: the records in one array over all of the memory between them, of which only they may be read.
+    """
+
+    spread: RecordBuffer
+
+    def __len__(self) -> int:
+        return len(self.spread)
+
+    @property
+    def lengths(self) -> Ints:
+        return self.spread.lengths
+
+    @property
+    def uniform_nbytes(self) -> int | None:
+        return self.spread.uniform_nbytes
+
+    def slab(self, offset: int, nbytes: int) -> Bytes:
+        return self.spread.slab(offset, nbytes)
+
+    def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
+        return self.spread.slabs(offset, nbytes, rows)
+
+    def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
+        return self.spread.ranges(starts, lengths)
+
+
+def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
+    """Return some records, decompressed, where they lie.
 
     Args:
         held: where they are.
@@ -82,44 +162,56 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> RecordBuffer:
     Raises:
         CorruptionError: if a record is not what was written.
     """
-
-    def name(row: int) -> str:
-        return held[int(owner[row])].name(int(rows[row]))
-
-    places = [(held[source], row) for source, row in zip(owner.tolist(), rows.tolist(), strict=True)]
-    compressed = np.array([source.compressed.item(row) for source, row in places], np.bool_)
-    if compressed.any():
-        stored = [source.stored(row).tobytes() for source, row in places]
-        return _decompressed(stored, compressed, [source.checksums.item(row) for source, row in places], name)
-    lengths = np.array([source.lengths.item(row) for source, row in places], np.int64)
-    splits = splits_of(lengths)
-    out = np.empty(int(splits[-1]), np.uint8)
-    # One after another: a record that was just checked is still near the processor when it is copied.
-    for place, ((source, row), start) in enumerate(zip(places, splits[:-1].tolist(), strict=True)):
-        record = source.stored(row)
-        if google_crc32c.value(record) != source.checksums.item(row):
-            raise _damaged(name(place))
-        out[start : start + len(record)] = record
-    uniform = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else None
-    return RecordBuffer(out, splits[:-1], lengths, uniform)
+    if len(rows) == 0:
+        return RecordBuffer.of([])
+    if not all(source.is_plain for source in held):
+        return _checked([(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)])
+    addresses, lengths = _places(held, owner, rows)
+    # One array over all of the buffers, of which nothing is read but the records.
+    begin, end = int(addresses.min()), int((addresses + lengths).max())
+    memory = np.asarray(_Memory(begin, end, [source.buffer for source in held]))
+    uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
+    return ScatteredRecords(RecordBuffer(memory, addresses - begin, lengths, uniform))
 
 
-def _decompressed(
-    stored: list[bytes], compressed: NDArray[np.bool_], checksums: Sequence[int], name: Callable[[int], str]
-) -> RecordBuffer:
-    """Return decompressed records; some shards of a version may be compressed and others not."""
-    rows = np.flatnonzero(compressed)
-    packed = RecordBuffer.of([stored[row] for row in rows.tolist()])
-    records = decompressed([(np.arange(len(rows)), packed)], lambda row: name(int(rows[row])))
-    if len(rows) < len(stored):
-        mixed = stored.copy()
-        for row, record in zip(rows.tolist(), records.to_list(), strict=True):
-            mixed[row] = record
-        records = RecordBuffer.of(mixed)
-    for row, (record, checksum) in enumerate(zip(records.to_list(), checksums, strict=True)):
-        if google_crc32c.value(record) != checksum:
-            raise _damaged(name(row))
-    return records
+def _places(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Return where records begin in the memory of this process, and their lengths."""
+    even = [source.even for source in held]
+    if None not in even:
+        strides, lengths = np.array(even, np.int64).T
+        return np.array([source.address for source in held], np.int64)[owner] + strides[owner] * rows, lengths[owner]
+    places = [
+        (source.address + source.starts.item(row) - source.starts.item(0), source.lengths.item(row))
+        for source, row in zip(map(held.__getitem__, owner.tolist()), rows.tolist(), strict=True)
+    ]
+    found, lengths = np.array(places, np.int64).T
+    return found, lengths
+
+
+def _checked(places: Sequence[tuple[HeldRecords, int]]) -> RecordBuffer:
+    """Return copies of records of which some are compressed or damaged.
+
+    Some shards of a version may be compressed and others not.
+    """
+
+    def name(number: int) -> str:
+        source, row = places[number]
+        return source.name(row)
+
+    for number, (source, row) in enumerate(places):
+        if row in source.damaged:
+            raise _damaged(name(number))
+    records = [source.stored(row) for source, row in places]
+    packed = [number for number, (source, row) in enumerate(places) if source.compressed.item(row)]
+    if packed:
+        stored = RecordBuffer.of([records[number] for number in packed])
+        found = decompressed([(np.arange(len(packed)), stored)], lambda row: name(packed[row]))
+        for number, record in zip(packed, found.to_list(), strict=True):
+            source, row = places[number]
+            if google_crc32c.value(record) != source.checksums.item(row):
+                raise _damaged(name(number))
+            records[number] = record
+    return RecordBuffer.of(records)
 
 
 def _damaged(name: str) -> CorruptionError:

@@ -21,7 +21,8 @@ from cachelayer.arrayrecord.lengths import (
     decode_head,
     decode_table,
 )
-from cachelayer.arrayrecord.ranged import Range, ReadRanges
+from cachelayer.arrayrecord.ranged import ReadRanges
+from cachelayer.arrayrecord.ranged_rows import Range
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import ProcessLock

@@ -7,22 +7,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, to_logical, to_position
+from cachelayer.arrayrecord.blocks import to_logical, to_position, without_headers
 from cachelayer.arrayrecord.held_records import HeldRecords
+from cachelayer.arrayrecord.ranged_rows import (
+    IndexRows,
+    Range,
+    check_header,
+    check_index,
+    check_inside,
+    check_same,
+    extents,
+    row_ranges,
+    rows_of,
+)
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
-Range = tuple[str, int, int]
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 """Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
+ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[bytes]]]
+"""Reads ranges of objects as a :data:`ReadRanges` does; returns each range in the pieces in which it arrived."""
 
 # Bytes that one request for a row of an index is likely to transfer, since its neighbours are fetched with it.
 _PAGE_NBYTES = 1 << 16
@@ -44,47 +54,6 @@ class ShardObject:
     stats: ShardStats
 
 
-def check_index(raw: Bytes, stats: ShardStats, name: str) -> index.IndexHeader:
-    """Verify a whole index by its checksums, and return its header.
-
-    Raises:
-        CorruptionError: if it is not what was published.
-    """
-    head = raw[: index.HEADER_NBYTES].tobytes()
-    header = _check_header(head, len(raw), stats, name)
-    if google_crc32c.value(raw[index.HEADER_NBYTES :].tobytes()) != index.rows_checksum(head):
-        raise CorruptionError(f"{name}: its rows do not match their checksum")
-    return header
-
-
-def _check_header(head: bytes, index_nbytes: int, stats: ShardStats, name: str) -> index.IndexHeader:
-    header = index.decode_header(head, index_nbytes, name)
-    if index.header_checksum(head) != stats.index_crc32c or header.records != stats.records:
-        raise CorruptionError(f"{name}: not the index that was published: it was replaced")
-    return header
-
-
-@dataclass(frozen=True, eq=False)
-class _IndexRows:
-    """The index rows of some records, and what must be fetched to complete them.
-
-    Args:
-        rows: the rows; those that are missing are not set.
-        missing: for each shard, the records whose rows are missing.
-        whole: the shards whose whole index is to be fetched.
-        heads: the shards of whose index only the header is to be fetched.
-        single: the records whose rows are to be fetched without the rest of the index.
-        ranges: the ranges to fetch: indices, then headers, then runs of rows.
-    """
-
-    rows: Any
-    missing: Mapping[int, Ints]
-    whole: Sequence[int]
-    heads: Sequence[int]
-    single: Ints
-    ranges: Sequence[Range]
-
-
 class RangedShards:
     """Reads records by ranges, a whole batch at once: first their places from the index, then the records.
 
@@ -93,18 +62,18 @@ class RangedShards:
     with their rows. Every record is compared with its checksum. Safe to use from threads.
 
     Args:
-        read_ranges: reads ranges of objects.
+        read_pieces: reads ranges of objects.
         shards: the shards, by their numbers.
         kept_nbytes: the bytes of indices to keep in memory.
     """
 
     def __init__(
         self,
-        read_ranges: ReadRanges,
+        read_pieces: ReadPieces,
         shards: Sequence[ShardObject] | Mapping[int, ShardObject],
         kept_nbytes: int = _KEPT_NBYTES,
     ) -> None:
-        self._read_ranges = read_ranges
+        self._read_pieces = read_pieces
         self._shards = shards
         self._headers: dict[int, index.IndexHeader] = {}
         self._indices: dict[int, Bytes] = {}
@@ -113,6 +82,9 @@ class RangedShards:
         self._room = kept_nbytes
         self._fetching: dict[int, ProcessLock] = {}
         self._lock = ProcessLock()
+
+    def _read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
+        return _joined(self._read_pieces(ranges))
 
     def has_index(self, shard: int) -> bool:
         """Return whether the index of a shard is here, so that no more of it is fetched."""
@@ -177,8 +149,17 @@ class RangedShards:
         def name(row: int) -> str:
             return f"{self._shards[shard_of[row]].name}: record {within[row]} of the shard"
 
-        if share:
-            self._fetch_indices(shard_of, share)
+        run = self._run(shard_of, within)
+        if run is None and share:
+            due = self._due_indices(shard_of, share)
+            held = self._hold_beside_index(due, shard_of, within, name)
+            if held is not None:
+                return held
+            for shard in due:
+                self._fetch_index(shard)
+            run = self._run(shard_of, within)
+        if run is not None:
+            return self._hold_run(*run, name)
         wanted = self._rows(shard_of, within)
         rows, first = wanted.rows, wanted.ranges
         places = self._by_arithmetic(shard_of, within) if first else None
@@ -186,34 +167,116 @@ class RangedShards:
             self._fill_in(wanted, within, self._read_ranges(first) if first else [])
             first, places = [], rows
         run_of, ranges = self._ranges(shard_of, within, places, name)
-        bodies = self._read_ranges([*first, *ranges])
+        bodies = self._read_pieces([*first, *ranges])
         if first:
-            self._fill_in(wanted, within, bodies[: len(first)])
-            elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
-            if elsewhere.any():
-                raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
-        bodies = bodies[len(first) :]
-        fetched = np.frombuffer(bodies[0] if len(bodies) == 1 else b"".join(bodies), np.uint8)
-        begins, ends = np.array([[begin, end] for _, begin, end in ranges], np.int64).reshape(-1, 2).T
-        _, lengths, positions, _ = _extents(places)
-        starts = positions + (splits_of(ends - begins)[:-1] - begins)[run_of]
+            self._fill_in(wanted, within, _joined(bodies[: len(first)]))
+            check_same(rows, places, name)
+        return self._held(shard_of, rows, run_of, ranges, bodies[len(first) :], name)
+
+    def _held(
+        self,
+        shard_of: Ints,
+        rows: Any,
+        run_of: Ints,
+        ranges: Sequence[Range],
+        bodies: Sequence[Sequence[bytes]],
+        name: Callable[[int], str],
+    ) -> HeldRecords:
+        """Return records that were fetched by ranges.
+
+        Args:
+            shard_of, rows: the shard and the index row of each record.
+            run_of: the number of its range.
+            ranges, bodies: the ranges, and what came for each.
+            name: returns what errors call a record.
+        """
+        runs = [without_headers(pieces, begin) for pieces, (_, begin, _) in zip(bodies, ranges, strict=True)]
+        firsts = to_logical(np.array([begin for _, begin, _ in ranges], np.int64))
+        logical, lengths, _, _ = extents(rows)
+        starts = logical + (splits_of(np.array([len(run) for run in runs], np.int64))[:-1] - firsts)[run_of]
+        fetched = runs[0] if len(runs) == 1 else np.concatenate([*runs, np.empty(0, np.uint8)])
         shards, shard_at = np.unique(shard_of, return_inverse=True)
         compressed = np.array([self._headers[shard].compression != "none" for shard in shards.tolist()], np.bool_)
-        rooms = BLOCK - positions % BLOCK
-        return HeldRecords(fetched, starts, lengths, rooms, rows["crc32c"].copy(), compressed[shard_at], name)
+        return HeldRecords.checked(fetched, starts, lengths, rows["crc32c"].copy(), compressed[shard_at], name)
 
-    def _fetch_indices(self, shard_of: Ints, share: float) -> None:
-        """Fetch the indices of which so many rows will be needed that single requests for them would cost more."""
+    def _hold_beside_index(
+        self, due: Sequence[int], shard_of: Ints, within: Ints, name: Callable[[int], str]
+    ) -> HeldRecords | None:
+        """Fetch records of a shard whose index is due while the index is on its way, as many threads do at the start.
+
+        Returns:
+            None if they lie in several shards, or their places do not follow by arithmetic.
+        """
+        if len(due) != 1 or (shard_of != due[0]).any():
+            return None
+        places = self._by_arithmetic(shard_of, within)
+        if places is None:
+            return None
+        run_of, ranges = self._ranges(shard_of, within, places, name)
+        bodies = self._read_beside_index(due[0], ranges)
+        rows = rows_of(self.whole_index(due[0]))[within]
+        check_same(rows, places, name)
+        return self._held(shard_of, rows, run_of, ranges, bodies, name)
+
+    def _read_beside_index(self, shard: int, ranges: Sequence[Range]) -> Sequence[Sequence[bytes]]:
+        """Read ranges, and the index of a shard at the same time; return when the index is here too."""
+        lock, stored = self._fetching.setdefault(shard, ProcessLock()).of_process(), self._shards[shard]
+        if lock.acquire(blocking=False):
+            try:
+                if not self.has_index(shard):
+                    whole = (stored.index_name, 0, stored.stats.index_nbytes)
+                    pieces, *bodies = self._read_pieces([whole, *ranges])
+                    self._keep_index(shard, np.frombuffer(b"".join(pieces), np.uint8))
+                    return bodies
+            finally:
+                lock.release()
+        bodies = list(self._read_pieces(ranges))
+        self._fetch_index(shard)
+        return bodies
+
+    def _run(self, shard_of: Ints, within: Ints) -> tuple[int, Any] | None:
+        """Return the shard and the index rows of consecutive records; None for others, or if their index is not here.
+
+        A block is such a run almost always, so it has a short way of its own.
+        """
+        if len(within) == 0:
+            return None
+        shard, first = int(shard_of[0]), int(within[0])
+        if (shard_of != shard).any() or (within[1:] - within[:-1] != 1).any() or (raw := self._index(shard)) is None:
+            return None
+        rows = rows_of(raw)[first : first + len(within)]
+        _, _, begins, ends = extents(rows)
+        # Records of a damaged index may lie in any order.
+        return (shard, rows) if (begins[1:] >= ends[:-1]).all() else None
+
+    def _hold_run(self, shard: int, rows: Any, name: Callable[[int], str]) -> HeldRecords:
+        """Fetch consecutive records of a shard, by one range."""
+        stored = self._shards[shard]
+        logical, lengths, begins, ends = extents(rows)
+        check_inside(rows, begins, ends, stored.stats.nbytes, name)
+        begin, end = int(begins[0]), int(ends[-1])
+        (pieces,) = self._read_pieces([(stored.name, begin, end)])
+        compressed = np.full(len(rows), self._headers[shard].compression != "none")
+        starts = logical - logical[0]
+        return HeldRecords.checked(
+            without_headers(pieces, begin), starts, lengths, rows["crc32c"].copy(), compressed, name
+        )
+
+    def _due_indices(self, shard_of: Ints, share: float) -> list[int]:
+        """Return the indices to fetch: so many rows will be needed that single requests for them would cost more."""
+        due = []
         for shard, count in zip(*(each.tolist() for each in np.unique(shard_of, return_counts=True)), strict=True):
-            if self.has_index(shard):
-                continue
             stats = self._shards[shard].stats
             requests = max(1.0, share * stats.records / count)
-            if stats.index_nbytes <= min(self._room, requests * _PAGE_NBYTES):
-                # One thread fetches it, and the others wait for it.
-                with self._fetching.setdefault(shard, ProcessLock()):
-                    if not self.has_index(shard):
-                        self._keep_index(shard, self.whole_index(shard))
+            if not self.has_index(shard) and stats.index_nbytes <= min(self._room, requests * _PAGE_NBYTES):
+                due.append(shard)
+        return due
+
+    def _fetch_index(self, shard: int) -> None:
+        """Fetch an index once: one thread fetches it, and the others wait for it."""
+        with self._fetching.setdefault(shard, ProcessLock()):
+            if not self.has_index(shard):
+                self._keep_index(shard, self.whole_index(shard))
 
     def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
         """Return the stored bytes of each record; the arguments are those of :meth:`records`."""
@@ -240,7 +303,7 @@ class RangedShards:
         rows["length"] = np.array(sizes, np.int64)[place]
         return rows
 
-    def _rows(self, shard_of: Ints, within: Ints) -> _IndexRows:
+    def _rows(self, shard_of: Ints, within: Ints) -> IndexRows:
         """Return the index rows of these records that are here, and plan how to fetch the others."""
         out = np.empty(len(within), index.ROW)
         missing: dict[int, Ints] = {}
@@ -250,7 +313,7 @@ class RangedShards:
             if raw is None:
                 missing[shard] = mine
             else:
-                out[mine] = _rows_of(raw)[within[mine]]
+                out[mine] = rows_of(raw)[within[mine]]
         whole = [shard for shard, mine in missing.items() if self._is_due(shard, within[mine])]
         heads = [shard for shard in missing if shard not in whole and shard not in self._headers]
         apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
@@ -258,10 +321,10 @@ class RangedShards:
         wanted = [
             *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in whole),
             *((shard, 0, index.HEADER_NBYTES) for shard in heads),
-            *((shard, *rows) for shard, mine in apart.items() for rows in _row_ranges(within[mine])),
+            *((shard, *rows) for shard, mine in apart.items() for rows in row_ranges(within[mine])),
         ]
         ranges = [(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted]
-        return _IndexRows(out, missing, whole, heads, single, ranges)
+        return IndexRows(out, missing, whole, heads, single, ranges)
 
     def _index(self, shard: int) -> Bytes | None:
         """Return the index of a shard; None if it is not here."""
@@ -278,17 +341,17 @@ class RangedShards:
             self._copies.pop(shard, None)
             return None
 
-    def _fill_in(self, wanted: _IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
+    def _fill_in(self, wanted: IndexRows, within: Ints, bodies: Sequence[bytes]) -> None:
         """Fill in the rows that were missing, from the fetched ranges."""
         fetched = iter(bodies)
         for shard in wanted.whole:
             raw = np.frombuffer(next(fetched), np.uint8)
             self._keep_index(shard, raw)
-            wanted.rows[wanted.missing[shard]] = _rows_of(raw)[within[wanted.missing[shard]]]
+            wanted.rows[wanted.missing[shard]] = rows_of(raw)[within[wanted.missing[shard]]]
         for shard in wanted.heads:
             stored = self._shards[shard]
             stats = stored.stats
-            self._headers[shard] = _check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
+            self._headers[shard] = check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
         wanted.rows[wanted.single] = np.frombuffer(b"".join(fetched), index.ROW)
 
     def _is_due(self, shard: int, within: Ints) -> bool:
@@ -314,13 +377,10 @@ class RangedShards:
         Returns:
             For each record the number of its range, and the ranges: one for each run of consecutive records.
         """
-        _, _, begins, ends = _extents(rows)
+        _, _, begins, ends = extents(rows)
         shards, shard_at = np.unique(shard_of, return_inverse=True)
         sizes = np.array([self._shards[shard].stats.nbytes for shard in shards.tolist()], np.int64)[shard_at]
-        # A lost row holds zeros, and position 0 is a block header.
-        outside = np.flatnonzero((rows["position"] < HEADER) | (begins < 0) | (ends > sizes))
-        if len(outside):
-            raise CorruptionError(f"{name(int(outside[0]))} does not lie in the shard: its index is damaged")
+        check_inside(rows, begins, ends, sizes, name)
         # Records of a damaged index may lie in any order.
         joined = (np.diff(shard_of) == 0) & (np.diff(within) == 1) & (begins[1:] >= ends[:-1])
         firsts = np.flatnonzero(np.append(True, ~joined)[: len(within)])
@@ -330,21 +390,5 @@ class RangedShards:
         return run_of, [(self._shards[shard].name, begin, end) for shard, begin, end in runs]
 
 
-def _row_ranges(within: Ints) -> list[tuple[int, int]]:
-    """Return the begin and the end of each run of consecutive records' rows in an index."""
-    firsts = np.flatnonzero(np.append(True, np.diff(within) != 1))
-    lasts = np.append(firsts[1:], len(within)) - 1
-    runs = zip(within[firsts].tolist(), within[lasts].tolist(), strict=True)
-    return [(index.row_range(first)[0], index.row_range(last)[1]) for first, last in runs]
-
-
-def _extents(rows: Any) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the logical offset of each record, its bytes, and the positions of its begin and end."""
-    logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-    begins = to_position(logical)
-    return logical, lengths, begins, np.where(lengths > 0, to_position(logical + lengths - 1) + 1, begins)
-
-
-def _rows_of(raw: Bytes) -> NDArray[np.void]:
-    rows: NDArray[np.void] = raw[index.HEADER_NBYTES :].view(index.ROW)
-    return rows
+def _joined(bodies: Sequence[Sequence[bytes]]) -> list[bytes]:
+    return [b"".join(pieces) for pieces in bodies]

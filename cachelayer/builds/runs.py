@@ -86,7 +86,7 @@ class StoredRuns:
                 number: ShardObject(name, paths.index_of(name), shard.stats)
                 for number, (name, shard) in enumerate(zip(names, shards, strict=True))
             }
-            self._records = RangedShards(store.read_ranges, objects)
+            self._records = RangedShards(store.read_pieces, objects)
 
     @cached_property
     def _tables(self) -> list[Ints]:

@@ -17,9 +17,13 @@ from cachelayer.objects.client import Client, OnBytes, Stat, client_of, forget, 
 from cachelayer.objects.credentials import StorageOptions
 from cachelayer.objects.loop import run
 from cachelayer.objects.open_client import CONDITIONAL, open_client
+from cachelayer.objects.ranges import coalesce, cut
 from cachelayer.objects.retry import Kind, RequestError, retried
 
 T = TypeVar("T")
+
+GAP = 64 * 1024
+"""Two ranges with fewer bytes between them are fetched by one request."""
 
 _MAY_BE_ABSENT = " S3 also answers this for missing objects, unless you may list the bucket."
 
@@ -118,8 +122,13 @@ class BucketStore:
         )
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        return [b"".join(pieces) for pieces in self.read_pieces(ranges)]
+
+    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
         names = ", ".join(sorted({name for name, _, _ in ranges})[:3])
-        return self._run("read ranges of", names, lambda client: transfer.read_ranges(client, self.root, ranges))
+        spans = coalesce(ranges, gap=GAP, limit=transfer.PIECE)
+        bodies = self._run("read ranges of", names, lambda client: transfer.read_spans(client, self.root, spans))
+        return cut(ranges, spans, bodies)
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}".rstrip("/")

@@ -58,8 +58,11 @@ class Client(Protocol):
     async def open(self) -> None:
         """Get ready for requests; called before each operation."""
 
-    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Return the bytes of the object, or a range of them."""
+    async def get(self, path: str) -> bytes:
+        """Return the bytes of the object."""
+
+    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+        """Return a range of the object, in the pieces in which it arrived."""
 
     def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """Yield a range of the object, piece by piece as it arrives."""

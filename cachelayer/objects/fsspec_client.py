@@ -46,15 +46,19 @@ class FsspecClient:
     async def open(self) -> None:
         """Do nothing: the file system opens itself."""
 
-    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        return bytes(await self._call(lambda: self._fs.cat_file(self._inner(path), start=start, end=stop)))
+    async def get(self, path: str) -> bytes:
+        return bytes(await self._call(lambda: self._fs.cat_file(self._inner(path))))
+
+    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+        return [bytes(await self._call(lambda: self._fs.cat_file(self._inner(path), start=start, end=stop)))]
 
     def _inner(self, path: str) -> str:
         """Return a path as the file system writes it."""
         return str(self._fs._strip_protocol(f"{self._scheme}://{path}"))
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        yield await self.get(path, start, stop)
+        for chunk in await self.range(path, start, stop):
+            yield chunk
 
     async def stat(self, path: str) -> Stat:
         found = await self._call(self._fs.info, self._inner(path))

@@ -87,12 +87,13 @@ class GcsClient:
                     self._session = await self._fs._set_session()
                 close_at_exit(self)
 
-    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        if start is not None and stop is not None:
-            with translated():
-                return await self._fs.range(path, start, stop)
+    async def get(self, path: str) -> bytes:
         _, data = await self._call("GET", self._fs.url(path))
         return bytes(data)
+
+    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+        with translated():
+            return await self._fs.range(path, start, stop)
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         with translated():

@@ -222,6 +222,9 @@ class LocalStore:
                 raise storage_error("write", path, error) from error
         return checksum
 
+    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
+        return [[found] for found in self.read_ranges(ranges)]
+
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         return [self._read_range(*wanted) for wanted in ranges]
 

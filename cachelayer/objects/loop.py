@@ -73,6 +73,9 @@ async def _cancel_all() -> None:
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines at once and return their results; the first failure cancels the others."""
+    works = list(works)
+    if len(works) == 1:
+        return [await works[0]]
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

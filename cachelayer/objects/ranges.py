@@ -54,19 +54,23 @@ def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
     return spans
 
 
-def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of each range.
+def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[list[bytes]]) -> list[list[bytes]]:
+    """Return the bytes of each range, in pieces.
 
     Args:
         ranges: the wanted ranges.
         spans: what ``coalesce`` made of them.
-        bodies: the bytes of each span.
+        bodies: the bytes of each span, in pieces.
     """
-    found = [b""] * len(ranges)
+    found: list[list[bytes]] = [[] for _ in ranges]
     for span, body in zip(spans, bodies, strict=True):
+        if len(span.members) == 1:
+            found[span.members[0]] = body
+            continue
+        whole = b"".join(body)
         for number in span.members:
             _, start, stop = ranges[number]
-            found[number] = body[start - span.start : stop - span.start]
+            found[number] = [whole[start - span.start : stop - span.start]]
     return found
 
 

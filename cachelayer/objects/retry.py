@@ -106,20 +106,25 @@ async def retried(attempt: Callable[[], Awaitable[T]], seconds: float, nbytes: i
     """
     loop = asyncio.get_running_loop()
     begin = loop.time()
-    for pause in pauses():
+    for number in itertools.count():
         try:
             async with asyncio.timeout_at(begin + seconds + nbytes / _SLOWEST):
                 return await attempt()
         except TimeoutError as error:
             raise RequestError(Kind.TRANSIENT, f"no answer within {loop.time() - begin:.1f} s") from error
         except RequestError as error:
+            pause = _pause(number)
             if error.kind is not Kind.TRANSIENT or loop.time() + pause > begin + seconds * 3 / 4:
                 raise
         await asyncio.sleep(pause)
-    raise AssertionError("pauses never end")
+    raise AssertionError("attempts never end")
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds to wait between attempts, without end: twice as long each time, with jitter."""
-    for number in itertools.count():
-        yield min(_FIRST_PAUSE * 2 ** min(number, 20), _LONGEST_PAUSE) * _random.uniform(0.5, 1.5)
+    """Yield the seconds to wait between attempts, without end."""
+    yield from map(_pause, itertools.count())
+
+
+def _pause(number: int) -> float:
+    """Return the seconds to wait after the attempt of this number: twice as long each time, with jitter."""
+    return min(_FIRST_PAUSE * 2.0 ** min(number, 20), _LONGEST_PAUSE) * _random.uniform(0.5, 1.5)

@@ -118,13 +118,14 @@ class S3Client:
                 self._session = client
                 close_at_exit(self)
 
-    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        if start is None or stop is None:
-            return await self._get(path)
+    async def get(self, path: str) -> bytes:
+        return await self._get(path)
+
+    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
         if self._ranges is None:
-            return await self._get(path, start, stop)
+            return [await self._get(path, start, stop)]
         try:
-            return await self._ranges.get(*_split(path), start, stop)
+            return [await self._ranges.get(*_split(path), start, stop)]
         except RequestError as error:
             if error.kind not in REFUSALS:
                 raise
@@ -134,7 +135,7 @@ class S3Client:
         if self._ranges is not None and self._refused >= _MOST_REFUSED:
             self._ranges = None
             warn(f"{self.host} refuses obstore what it gives s3fs, which reads ranges more slowly: {refusal}")
-        return data
+        return [data]
 
     async def _get(self, path: str, start: int | None = None, stop: int = 0) -> bytes:
         conditions = {} if start is None else {"Range": f"bytes={start}-{stop - 1}"}
@@ -157,7 +158,8 @@ class S3Client:
                     raise
             else:
                 return
-        yield await self.get(path, start, stop)
+        for chunk in await self.range(path, start, stop):
+            yield chunk
 
     async def stat(self, path: str) -> Stat:
         found = await self._call("head_object", path)

@@ -81,6 +81,9 @@ class ObjectStore(Protocol):
             CorruptionError: if the object is missing or of another size.
         """
 
+    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
+        """Return what :meth:`read_ranges` returns, each range in the pieces in which it arrived, without copying it."""
+
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Return exact ranges of objects, all fetched at once.
 

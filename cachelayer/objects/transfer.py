@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,15 +17,13 @@ from cachelayer.objects.client import Client, OnBytes
 from cachelayer.objects.crc32c import joined
 from cachelayer.objects.local import in_place, storage_error
 from cachelayer.objects.loop import together
-from cachelayer.objects.ranges import Range, coalesce, cut, pieces
+from cachelayer.objects.ranges import Span, pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retried
 
 T = TypeVar("T")
 Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
 """Writes chunks at a place in a file; takes the CRC32C of the bytes before them and returns that of all so far."""
 
-GAP = 64 * 1024
-"""Two ranges with fewer bytes between them are fetched by one request."""
 PIECE = 8 * 1024 * 1024
 _TRUSTED = 1 << 30
 """For up to this many bytes, memory is allocated before the store confirms the object's size."""
@@ -120,26 +119,24 @@ async def _prove(client: Client, path: str, data: bytes) -> None:
     )
 
 
-async def read_ranges(client: Client, root: str, ranges: Sequence[Range]) -> list[bytes]:
-    """Return exact ranges, fetched at once, neighbours by one request."""
-    spans = coalesce(ranges, gap=GAP, limit=PIECE)
-    bodies = await together(_run_of_bytes(client, f"{root}/{span.name}", span.start, span.stop) for span in spans)
-    return cut(ranges, spans, bodies)
+async def read_spans(client: Client, root: str, spans: Sequence[Span]) -> list[list[bytes]]:
+    """Return runs of bytes, fetched at once, each in the pieces in which it arrived."""
+    return await together(_run_of_bytes(client, f"{root}/{span.name}", span.start, span.stop) for span in spans)
 
 
-async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> bytes:
+async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> list[bytes]:
     if stop - start <= PIECE:
         return await _exactly(client, path, start, stop)
     if stop - start > _TRUSTED:
         await _check_end(client, path, stop)
     parts = await together(_exactly(client, path, *piece) for piece in pieces(start, stop, PIECE))
-    return b"".join(parts)
+    return list(chain.from_iterable(parts))
 
 
-async def _exactly(client: Client, path: str, start: int, stop: int) -> bytes:
-    async def attempt() -> bytes:
-        data = await client.get(path, start, stop)
-        await _check_length(client, path, start, stop, len(data))
+async def _exactly(client: Client, path: str, start: int, stop: int) -> list[bytes]:
+    async def attempt() -> list[bytes]:
+        data = await client.range(path, start, stop)
+        await _check_length(client, path, start, stop, sum(map(len, data)))
         return data
 
     return await _ranged(client, path, start, stop, attempt)

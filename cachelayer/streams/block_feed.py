@@ -94,12 +94,14 @@ class _Fetch:
     @property
     def is_lost(self) -> bool:
         """True if it failed, or brought damaged records."""
-        if not self.outcome.done():
-            return False
-        return self.outcome.failed() or self.outcome.result().damaged
+        outcome = self.outcome
+        block = outcome.made()
+        return outcome.failed() if block is None else block.damaged
 
     def block(self, reading: Reading) -> HeldBlock:
         """Wait for the block, and return it."""
+        if (block := self.outcome.made()) is not None:
+            return block
         while not self.outcome.done():
             # Nobody may fetch it any more.
             reading.check()
@@ -131,7 +133,7 @@ class BlockRows:
 
     Args:
         holder: what fetched the blocks.
-        fetches: the requests of the blocks.
+        fetches: the requests of the blocks, each of some row.
         owner: for each row, the request that brings its block.
         shift: for each row, what to add to the number of its record for its row in there.
     """
@@ -142,13 +144,34 @@ class BlockRows:
     shift: Indices
 
     def __getitem__(self, rows: slice) -> BlockRows:
-        return BlockRows(self.holder, self.fetches, self.owner[rows], self.shift[rows])
+        used, owner = np.unique(self.owner[rows], return_inverse=True)
+        return BlockRows(self.holder, [self.fetches[each] for each in used.tolist()], owner, self.shift[rows])
 
     def reads(self, numbers: Indices, reading: Reading) -> RecordReads[Any]:
         """Wait for the blocks, and return what reads the records of these numbers, one for each row."""
-        used, owner = np.unique(self.owner, return_inverse=True)
-        blocks = [self.fetches[each].block(reading) for each in used.tolist()]
-        return self.holder.reads(blocks, owner, numbers + self.shift)
+        blocks = [fetch.block(reading) for fetch in self.fetches]
+        return self.holder.reads(blocks, self.owner, numbers + self.shift)
+
+
+@dataclass(frozen=True, eq=False)
+class _Needs:
+    """The blocks that a step needs.
+
+    Args:
+        lasts: the global position of the last record that is read of each.
+        begins, ends: the records of each.
+        owner: for each row of the step, the number of its block.
+    """
+
+    lasts: Indices
+    begins: Indices
+    ends: Indices
+    owner: Indices
+
+    @classmethod
+    def of(cls, spans: BlockSpans) -> _Needs:
+        lasts, firsts, owner = np.unique(spans.last, return_index=True, return_inverse=True)
+        return cls(lasts, spans.begin[firsts], spans.end[firsts], owner)
 
 
 def joined(parts: Sequence[BlockRows]) -> BlockRows:
@@ -184,14 +207,15 @@ class BlockFeed:
     def _begin_at(self, position: int) -> None:
         # By the global position of the last record of the block.
         self._uses: dict[int, _Use] = {}
-        self._spans: dict[tuple[int, int], BlockSpans] = {}
+        # Of steps ahead.
+        self._needs: dict[tuple[int, int], _Needs] = {}
         self._reached = self._horizon = position
         self._most_live = 0
 
     @property
     def held_nbytes(self) -> int:
         """Approximate bytes of the blocks that are held or on the way."""
-        return sum(use.nbytes for use in self._uses.values())
+        return sum([use.nbytes for use in self._uses.values()])
 
     def reached(self, position: int) -> None:
         """Drop the blocks of which no record from a position on is needed."""
@@ -205,10 +229,11 @@ class BlockFeed:
                 self._cancel(list(self._uses))
                 self._begin_at(position)
             self._reached = position
-            self._cancel([last for last in self._uses if last < position])
-            for key in [key for key in self._spans if key[1] <= position]:
-                del self._spans[key]
-            live = sum(use.nbytes for use in self._uses.values() if use.first < position)
+            if self._uses and min(self._uses) < position:
+                self._cancel([last for last in self._uses if last < position])
+            for key in [key for key in self._needs if key[1] <= position]:
+                del self._needs[key]
+            live = sum([use.nbytes for use in self._uses.values() if use.first < position])
             self._most_live = max(self._most_live, live)
 
     def _cancel(self, uses: Sequence[int]) -> None:
@@ -226,44 +251,50 @@ class BlockFeed:
 
     def _rows(self, step: Step) -> BlockRows:
         """Return the blocks of the rows of a step; fetch those that are not on the way."""
-        spans = self._spans.pop((step.begin, step.end), None) or self._steps.blocks(step)
-        lasts, firsts, owner = np.unique(spans.last, return_index=True, return_inverse=True)
-        self._fetch(step, lasts, spans.begin[firsts], spans.end[firsts])
-        uses = [self._uses[last] for last in lasts.tolist()]
-        shift = np.array([use.shift for use in uses], np.int64)
+        needs = self._needs.pop((step.begin, step.end), None) or _Needs.of(self._steps.blocks(step))
+        lasts = needs.lasts.tolist()
+        uses = list(map(self._uses.get, lasts))
+        missing = [row for row, use in enumerate(uses) if use is None or use.fetch.is_lost]
+        if missing:
+            self._fetch(step, needs, missing)
+            uses = list(map(self._uses.get, lasts))
+        places = [(use.fetch, use.shift) for use in uses if use is not None]
+        fetches, shifts = zip(*places, strict=True) if places else ((), ())
         self._horizon = max(self._horizon, self._steps.after(step))
-        return BlockRows(self._holder, [use.fetch for use in uses], owner, shift[owner])
+        return BlockRows(self._holder, fetches, needs.owner, np.array(shifts, np.int64)[needs.owner])
 
     def _fetch_ahead(self) -> None:
         """Fetch the blocks that come next, as far as there is room."""
-        room = self._most_live + AHEAD_NBYTES - self.held_nbytes
         end = self._reached + self._steps.most_ahead
+        if self._horizon >= end or self._steps.at(self._horizon) is None:
+            return
+        known = self._uses
+        room = self._most_live + AHEAD_NBYTES - self.held_nbytes
         while room > 0 and self._horizon < end and (step := self._steps.at(self._horizon)) is not None:
-            spans = self._spans[step.begin, step.end] = self._steps.blocks(step)
-            lasts, firsts = np.unique(spans.last, return_index=True)
-            room -= self._fetch(step, lasts, spans.begin[firsts], spans.end[firsts])
+            needs = self._needs[step.begin, step.end] = _Needs.of(self._steps.blocks(step))
+            # Those that are lost are fetched again by the steps that need them.
+            room -= self._fetch(
+                step, needs, [row for row, last in enumerate(needs.lasts.tolist()) if last not in known]
+            )
             self._horizon = self._steps.after(step)
 
-    def _fetch(self, step: Step, lasts: Indices, begins: Indices, ends: Indices) -> int:
-        """Fetch the blocks that are not on the way; return their approximate bytes."""
+    def _fetch(self, step: Step, needs: _Needs, rows: Sequence[int]) -> int:
+        """Fetch some of the blocks that a step needs; return their approximate bytes."""
         nbytes = 0
         single: list[tuple[int, int]] = []
-        for last, begin, end in zip(lasts.tolist(), begins.tolist(), ends.tolist(), strict=True):
-            use = self._uses.get(last)
-            if use is not None and not use.fetch.is_lost:
-                continue
-            size = (end - begin) * self._steps.record_nbytes
-            nbytes += size
+        for row in rows:
+            last, begin, end = needs.lasts.item(row), needs.begins.item(row), needs.ends.item(row)
             if end - begin == 1:
                 single.append((last, begin))
                 continue
+            nbytes += (size := (end - begin) * self._steps.record_nbytes)
             fetch = self._submit(np.arange(begin, end))
             self._uses[last] = _Use(fetch, -begin, size, step.begin)
         if single:
             fetch = self._submit(np.array([number for _, number in single], np.int64))
             for row, (last, number) in enumerate(single):
                 self._uses[last] = _Use(fetch, row - number, self._steps.record_nbytes, step.begin)
-        return nbytes
+        return nbytes + len(single) * self._steps.record_nbytes
 
     def _submit(self, numbers: Indices) -> _Fetch:
         if self._worker is None:

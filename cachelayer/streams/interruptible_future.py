@@ -64,6 +64,11 @@ class Outcome(Generic[R]):
     def done(self) -> bool:
         return self._result is not None or self._error is not None or self.cancelled()
 
+    def made(self) -> R | None:
+        """Return the result if it has been made, else None."""
+        result = self._result
+        return None if result is None else result[0]
+
     def failed(self) -> bool:
         """Return True if there will be no result."""
         return self._error is not None or self.cancelled()

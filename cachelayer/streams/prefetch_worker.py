@@ -1,6 +1,7 @@
 """Background threads that nobody has to wait for."""
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -35,7 +36,7 @@ class Worker:
         """Run a task after those before it; the task gets a flag that tells it to end early."""
         outcome: Outcome[R] = Outcome()
         self._tasks.put((outcome, task))
-        alive = tuple(thread for thread in self._threads if thread.is_alive())
+        alive = tuple(thread for thread in self._threads if thread in _threads)
         if len(alive) < self._most:
             # An interrupted call may have left a thread behind, which then shares the tasks.
             thread = threading.Thread(target=_work, args=(self._tasks, self._stop), name=self._name, daemon=True)
@@ -82,6 +83,10 @@ def _run_one(item: _Task | None, stop: Flag) -> bool:
         item = None
         del outcome, task
     return True
+
+
+# The threads of the parent do not exist in a forked child.
+os.register_at_fork(after_in_child=_threads.clear)
 
 
 @atexit.register

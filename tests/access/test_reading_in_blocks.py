@@ -72,14 +72,14 @@ class Requests:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[list[tuple[str, int, int]]] = []
         self._lock = threading.Lock()
-        read = BucketStore.read_ranges
+        read = BucketStore.read_pieces
 
-        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
             with self._lock:
                 self.ranges.append(list(ranges))
             return read(store, ranges)
 
-        monkeypatch.setattr(BucketStore, "read_ranges", counted)
+        monkeypatch.setattr(BucketStore, "read_pieces", counted)
 
     def of_records(self) -> list[tuple[str, int, int]]:
         return [each for ranges in self.ranges for each in ranges if each[0].endswith(".array_record")]
@@ -142,6 +142,32 @@ def test_views_are_read_in_blocks(name: str) -> None:
     stream = in_blocks(view, 32)
     for step, batch in enumerate(stream):
         assert_same(batch, view.read(stream.records(step)))
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+@pytest.mark.parametrize("batch", [None, 8])
+def test_windows_are_read_in_blocks_of_their_documents(requests: Requests, batch: int | None, remainder: Any) -> None:
+    spec = {"n": np.int64, "tokens": cachelayer.ArraySpec(np.int64, (None,))}
+    documents = [{"n": number, "tokens": np.arange(number, number + number % 90)} for number in range(400)]
+    ref = published(documents, element_spec=spec)
+    windows = ref.select(np.r_[0:150, 390:160:-1]).windows("tokens", 32, separator=-1, remainder=remainder)
+    expected = windows.read(np.arange(len(windows)))
+    requests.ranges.clear()
+    stream = in_blocks(windows, batch)
+    first = list(stream)
+    blocks = -(-len(windows) // BLOCK)
+    assert len(requests.of_records()) < 4 * blocks < len(windows) / 2
+    numbers = [stream.records(step) for step in range(len(first))]
+    for found, rows in zip(first, numbers, strict=True):
+        assert_same(found, {key: values[rows if batch else int(rows[0])] for key, values in expected.items()})
+
+
+def test_windows_of_fields_that_are_joined_are_read_by_ranges() -> None:
+    documents = [{"tokens": np.arange(number % 9 + 1)} for number in range(60)]
+    ref = published(documents, element_spec={"tokens": cachelayer.ArraySpec(np.int64, (None,))})
+    windows = cachelayer.concat([ref.fields("tokens"), ref.fields("tokens")]).windows("tokens", 4)
+    found = [item["tokens"].tolist() for item in in_blocks(windows)]
+    assert sorted(found) == sorted(windows.read(np.arange(len(windows)))["tokens"].tolist())
 
 
 def test_local_and_remote_datasets_are_read_together(tmp_path: Path) -> None:

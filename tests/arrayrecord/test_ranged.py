@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from samples import examples
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
 from cachelayer.access.version_records import VersionRecords
-from cachelayer.arrayrecord.ranged import Range, RangedShards, ShardObject
+from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
+from cachelayer.arrayrecord.ranged_rows import Range
 from cachelayer.objects import paths
 from cachelayer.records.record_buffers import RecordBuffer
 
@@ -41,15 +43,21 @@ class Reads:
         assert found is not None
         return found
 
-    def __call__(self, ranges: Sequence[Range]) -> list[bytes]:
+    def __call__(self, ranges: Sequence[Range]) -> list[list[bytes]]:
         self.calls.append(ranges)
         for name, _, stop in ranges:
             if stop > len(self.whole(name)):
                 raise CorruptionError(f"{name}: it has {len(self.whole(name))} bytes, expected {stop}")
-        return [self.whole(name)[start:stop] for name, start, stop in ranges]
+        return [_in_pieces(self.whole(name)[start:stop]) for name, start, stop in ranges]
 
     def nbytes(self, suffix: str) -> int:
         return sum(stop - start for ranges in self.calls for name, start, stop in ranges if name.endswith(suffix))
+
+
+def _in_pieces(body: bytes) -> list[bytes]:
+    """The body in pieces of many sizes, as a connection gives it."""
+    splits = sorted({0, len(body), *np.random.default_rng(len(body)).integers(0, len(body) + 1, 5).tolist()})
+    return [body[start:stop] for start, stop in pairwise(splits)]
 
 
 class Remote:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import RecordBase, chosen_leaves
+from cachelayer.access.record_base import Read, RecordBase, chosen_leaves
 from cachelayer.access.sequences.documents import Documents
 from cachelayer.protocols import ReadingCost
 from cachelayer.records.memory import rows_apart, splits_of
@@ -74,22 +74,27 @@ class ArraysBase(ABC):
         return (len(self),)
 
     @abstractmethod
-    def arrays(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return the elements of these numbers, stacked on a leading axis."""
+    def arrays(self, numbers: NDArray[np.int64], read: Read | None = None) -> dict[str, NDArray[Any]]:
+        """Return the elements of these numbers, stacked on a leading axis.
+
+        Args:
+            numbers: the elements.
+            read: reads the records that they are made of, if not their own base.
+        """
 
     def element(self, number: int) -> Any:
         return {name: values[0] for name, values in self.arrays(np.array([number])).items()}
 
-    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
-        columns = {name: rows_apart(values) for name, values in self.arrays(numbers).items()}
+    def elements(self, numbers: NDArray[np.int64], read: Read | None = None) -> list[Any]:
+        columns = {name: rows_apart(values) for name, values in self.arrays(numbers, read).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
+    def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         if names is not None:
             chosen_leaves(self.element_spec, names)
-        return {name: values for name, values in self.arrays(numbers).items() if names is None or name in names}
+        return {name: values for name, values in self.arrays(numbers, read).items() if names is None or name in names}
 
-    def batches(self, batches: Sequence[NDArray[np.int64]]) -> list[Any]:
+    def batches(self, batches: Sequence[NDArray[np.int64]], read: Read | None = None) -> list[Any]:
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
-        arrays = self.arrays(np.concatenate([*batches, np.empty(0, np.int64)]))
+        arrays = self.arrays(np.concatenate([*batches, np.empty(0, np.int64)]), read)
         return [{name: values[start:stop] for name, values in arrays.items()} for start, stop in pairwise(splits)]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.access.record_base import RecordBase
+from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
@@ -90,18 +90,21 @@ class Documents:
         """The lengths of the first leaf."""
         return self.columns[0]
 
-    def read(self, pieces: Pieces, rows: int, length: int) -> list[NDArray[Any]]:
+    def read(self, pieces: Pieces, rows: int, length: int, read: Read | None = None) -> list[NDArray[Any]]:
         """Return rows that hold pieces, for each leaf: an array of shape ``[rows, length]``, with zeros around them.
 
         Args:
             pieces: the pieces; their records are those of the view.
             rows, length: the number of rows, and of cells in each.
+            read: reads records by their numbers, if not the base of the view.
 
         Raises:
             CorruptionError: if a record is damaged, or shorter or longer than its length says.
         """
         numbers = self.view._selection.numbers_of(pieces.record)
-        found = self.view._base.leaf_values(self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
+        wanted = (self._leaves, numbers, pieces.begin, pieces.count, pieces.ends)
+        base = self.view._base
+        found = base.leaf_values(*wanted) if read is None else base.leaf_values(*wanted, read)
         return [pieces.placed(values, rows, length, np.zeros((), values.dtype)) for values in found]
 
 

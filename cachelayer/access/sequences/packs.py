@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.record_base import Read
 from cachelayer.access.sequences.derived import ArraysBase, derived_digest
 from cachelayer.access.sequences.documents import Documents, check_keys
 from cachelayer.access.sequences.pack_planner import PLAN_VERSION, Packing
@@ -71,10 +72,10 @@ class PacksBase(ArraysBase):
     def records_per_read(self) -> int:
         return self.documents.view._base.records_per_read
 
-    def arrays(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def arrays(self, numbers: NDArray[np.int64], read: Read | None = None) -> dict[str, NDArray[Any]]:
         documents, length = self.documents, self.packing.length
         pieces = self.plan.pieces(numbers)
-        values = documents.read(pieces, len(numbers), length)
+        values = documents.read(pieces, len(numbers), length, read)
         segments, positions = _ids(pieces, len(numbers), length)
         added = dict(zip(added_keys(documents.keys), (segments, positions), strict=True))
         return {**dict(zip(documents.keys, values, strict=True)), **added}

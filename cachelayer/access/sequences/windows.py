@@ -9,16 +9,22 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.access.sequences.derived import ArraysBase, derived_digest
+from cachelayer.access.sequences.document_blocks import WindowBlocks
 from cachelayer.access.sequences.documents import Documents, check_keys
 from cachelayer.access.sequences.fill_values import fill_hex
 from cachelayer.access.sequences.window_cuts import Windowing
 from cachelayer.access.view import View
 from cachelayer.locks import cached_property
+from cachelayer.protocols import BlockHolder
 from cachelayer.records.pieces import DocumentPiece
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec
 from cachelayer.records.tree import Tree
+
+# Windows of longer documents, on average, are not held in blocks.
+_LONG_NBYTES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +92,22 @@ class WindowsBase(ArraysBase):
     def records_per_read(self) -> int:
         return self.documents.view._base.records_per_read
 
-    def arrays(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def documents_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the documents of which some windows hold values, ascending."""
+        return np.unique(self.windowing.pieces(self.documents.column, numbers)[0].record)
+
+    def block_holder(self, selection: Selection, share: float) -> BlockHolder[Any] | None:
+        """Return what fetches blocks of windows; None if they are best read one by one."""
+        base: object = self.documents.view._base
+        # A document that is longer than a block would be held by each block that it reaches.
+        if not isinstance(base, RecordBase) or not base.is_fetched or base.record_nbytes > _LONG_NBYTES:
+            return None
+        return WindowBlocks(self, selection, share)
+
+    def arrays(self, numbers: NDArray[np.int64], read: Read | None = None) -> dict[str, NDArray[Any]]:
         (key,), length = self.documents.keys, self.windowing.length
         pieces, separators, filled = self.windowing.pieces(self.documents.column, numbers)
-        (values,) = self.documents.read(pieces, len(numbers), length)
+        (values,) = self.documents.read(pieces, len(numbers), length, read)
         if len(separators):
             values.reshape(-1)[separators] = self.separator
         arrays = {key: values}

@@ -1,0 +1,108 @@
+"""Blocks of records that were fetched: which bytes of replies they keep, and how they are read."""
+
+from __future__ import annotations
+
+import gc
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_ranged import Remote
+
+from cachelayer import CorruptionError, Storage
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, without_headers
+from cachelayer.arrayrecord.held_records import HeldRecords, ScatteredRecords, taken
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    begin=st.integers(0, 3 * BLOCK).filter(lambda position: position % BLOCK >= HEADER),
+    nbytes=st.integers(0, 4 * BLOCK),
+    cuts=st.lists(st.floats(0, 1), max_size=8),
+)
+def test_block_headers_are_left_out_however_a_reply_is_cut(begin: int, nbytes: int, cuts: list[float]) -> None:
+    file = np.random.default_rng(nbytes).integers(0, 256, begin + nbytes, np.uint8)
+    positions = np.arange(begin, begin + nbytes)
+    splits = sorted({begin, begin + nbytes, *(begin + int(cut * nbytes) for cut in cuts)})
+    pieces = [file[start:stop].tobytes() for start, stop in pairwise(splits)]
+    assert (without_headers(pieces, begin) == file[begin:][positions % BLOCK >= HEADER]).all()
+
+
+def remote(folder: Path, sizes: list[int], **options: Any) -> tuple[Remote, list[bytes]]:
+    """Records of these sizes in shards that are read by ranges."""
+    values = [np.random.default_rng(number).bytes(size) for number, size in enumerate(sizes)]
+    ref = Storage(folder).submit(values, "d", "v1", shard_bytes=1 << 26, **options)
+    return Remote(ref), values
+
+
+def held(there: Remote, begin: int, end: int) -> HeldRecords:
+    """A block of the only shard."""
+    return there.ranged.hold(np.zeros(end - begin, np.int64), np.arange(begin, end), 1.0)
+
+
+SIZES = {
+    "small": [10] * 60,
+    "across headers": [10_000] * 60,
+    "larger than a header's distance": [100_000] * 60,
+    "any": np.random.default_rng(0).integers(0, 30_000, 60).tolist(),
+}
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_records_of_several_blocks_are_read_together(tmp_path: Path, sizes: str, compression: str | None) -> None:
+    there, values = remote(tmp_path, SIZES[sizes], compression=compression)
+    blocks = [held(there, begin, begin + 12) for begin in range(0, 60, 12)]
+    numbers = np.random.default_rng(1).permutation(60)[:40]
+    found = taken(blocks, *np.divmod(numbers, 12))
+    assert isinstance(found, ScatteredRecords) == (compression is None)
+    assert found.lengths.tolist() == [len(values[number]) for number in numbers]
+    assert found.uniform_nbytes in {None, len(values[0])}
+    # What was read keeps the memory of the blocks.
+    del blocks
+    gc.collect()
+    whole = found.ranges(np.zeros(40, np.int64), found.lengths).tobytes()
+    assert whole == b"".join(values[number] for number in numbers)
+    middle = min(found.lengths.tolist()) // 2
+    assert found.slab(middle, 3 if middle > 3 else 0).tobytes() == b"".join(
+        values[number][middle : middle + (3 if middle > 3 else 0)] for number in numbers
+    )
+
+
+def test_a_damaged_record_is_found_when_it_is_fetched_and_told_when_it_is_read(tmp_path: Path) -> None:
+    there, values = remote(tmp_path, [1000] * 20)
+    shard = there.objects[0].name
+    whole = there.reads.whole(shard)
+    at = whole.index(values[7]) + 500
+    there.reads.changed[shard] = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    block = held(there, 0, 20)
+    assert block.damaged == {7}
+    others = np.array([6, 8])
+    read = taken([block], np.zeros(2, np.int64), others)
+    assert read.ranges(np.zeros(2, np.int64), read.lengths).tobytes() == values[6] + values[8]
+    with pytest.raises(CorruptionError, match="record 7 of the shard does not match its checksum"):
+        taken([block], np.zeros(2, np.int64), np.array([6, 7]))
+
+
+def test_records_of_one_size_come_with_their_index_and_later_ones_alone(tmp_path: Path) -> None:
+    there, values = remote(tmp_path, [1000] * 200)
+    for calls, begin in enumerate((0, 100), 1):
+        block = held(there, begin, begin + 50)
+        assert block.all().to_list() == values[begin : begin + 50]
+        assert len(there.reads.calls) == calls
+    assert [len(ranges) for ranges in there.reads.calls] == [2, 1]
+    assert there.ranged.has_index(0)
+
+
+def test_records_are_never_read_outside_of_what_was_fetched() -> None:
+    buffer = np.zeros(10, np.uint8)
+    for start, length in ((-1, 3), (8, 3), (11, 0)):
+        column = np.array([start], np.int64)
+        with pytest.raises(CorruptionError, match="does not lie in what was fetched"):
+            HeldRecords.checked(
+                buffer, column, np.array([length]), np.zeros(1, np.uint32), np.zeros(1, np.bool_), lambda _: "it"
+            )
