@@ -21,6 +21,7 @@ from cachelayer.access.stored_view import StoredView
 from cachelayer.access.view import View
 from cachelayer.access.wrap import WrappedRef
 from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn
+from cachelayer.arrayrecord.places import UniformRecords
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.objects.local_cache import CacheFolder
@@ -32,6 +33,8 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.stored_version import StoredVersion
+
+_MOST_CALLS_HIDDEN = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +129,9 @@ class JoinedBase(RecordBase):
 
     @property
     def records_per_read(self) -> int:
-        return min(member.base.records_per_read for member in self.members)
+        fewest = min(member.base.records_per_read for member in self.members)
+        # A read calls each member for its share of the records, so it takes more of them to hide the cost of the calls.
+        return fewest if self.is_fetched else fewest * min(len(self.members), _MOST_CALLS_HIDDEN)
 
     @property
     def reads_in_part(self) -> bool:
@@ -151,7 +156,9 @@ class JoinedBase(RecordBase):
 
     def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
         groups = [(rows, member.base.records(own, in_part=in_part)) for rows, member, own in self._by_member(numbers)]
-        return groups[0][1] if len(groups) == 1 else GroupedRecords(len(numbers), groups)
+        if len(groups) == 1:
+            return groups[0][1]
+        return UniformRecords.joined(len(numbers), groups) or GroupedRecords(len(numbers), groups)
 
     def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
         groups = [(rows, member.base.hold(own, share)) for rows, member, own in self._by_member(numbers)]
@@ -167,11 +174,14 @@ class JoinedBase(RecordBase):
 
     def _by_member(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Member, NDArray[np.int64]]]:
         """Yield the members that have these records; with each, the rows of its records and their numbers in it."""
+        if len(self.members) == 1:
+            yield np.arange(len(numbers)), self.members[0], self.members[0].selection.numbers_of(numbers)
+            return
         member_of, within = self.located(numbers)
         for index in distinct(member_of).tolist():
             rows = np.flatnonzero(member_of == index)
             member = self.members[index]
-            yield rows, member, member.selection.take(within[rows])
+            yield rows, member, member.selection.numbers_of(within[rows])
 
     def lengths(self, leaf: int) -> LengthColumn:
         return JoinedColumn([selected(member.base.lengths(leaf), member.selection) for member in self.members])

@@ -1,24 +1,29 @@
-"""Mix datasets in exact proportions: ``cachelayer.mix`` and what it returns."""
+"""Mix datasets in given proportions: ``cachelayer.mix`` and what it returns."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Unpack, overload
+from typing import Any, Generic, Literal, Unpack, overload
 
 import numpy as np
 
-from cachelayer.access.concat import concat
+from cachelayer.access.concat import JoinedViews, concat
+from cachelayer.access.joined_views import JoinedViewsBase
+from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling.sampled import Sampled
 from cachelayer.access.view import View, ViewRecords
+from cachelayer.access.wrap import WrappedRef, with_declared_spec
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
 from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.block_order import grid_of
-from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern
+from cachelayer.streams.block_order import Blocks, grid_of
+from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern, Stop, Turns, ends_of
+from cachelayer.streams.order import Ordering
+from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream
 from cachelayer.streams.stream_options import (
@@ -29,23 +34,42 @@ from cachelayer.streams.stream_options import (
     warn_of_few_lanes,
 )
 
+_NO_BUCKETS = (
+    "a mixture has no epochs in which each bucket would end: mix packed() or windows() of the datasets, or stream each "
+    "dataset with buckets of its own"
+)
+
+
+class EndingArguments(MixtureArguments, total=False):
+    """The keyword arguments of a stream of a mixture that ends."""
+
+    remainder: Literal["drop", "keep", "pad"] | None
+
 
 class Mixture(Generic[T]):
-    """Endless streams of several datasets in exact proportions. :func:`cachelayer.mix` returns it."""
+    """Endless streams of several datasets in given proportions. :func:`cachelayer.mix` returns it.
 
-    def __init__(self, parts: Sequence[tuple[View[T], int]]) -> None:
+    Args:
+        parts: the datasets and their weights, as the user passed them.
+        turns: the dataset that each position belongs to.
+        digest: what identifies the datasets, and their weights unless these may change.
+        length: the number of positions of an epoch; a mixture without ``stop`` never comes to its end.
+    """
+
+    def __init__(self, parts: Sequence[tuple[View[T], Any]], turns: Turns, digest: str, length: int = ENDLESS) -> None:
         self._parts = tuple(parts)
-        self._records = ViewRecords(concat([ref for ref, _ in parts]), self._digest())
-
-    def _digest(self) -> str:
-        state = hashlib.sha256(b"mix")
-        for ref, weight in self._parts:
-            state.update(bytes.fromhex(ref.digest) + np.int64(weight).astype("<i8").tobytes())
-        return state.hexdigest()
+        self._turns = turns
+        self._length = length
+        self._records = ViewRecords(_joined([ref for ref, _ in parts]), digest)
 
     @property
     def digest(self) -> str:
-        """SHA-256 over ``mix`` and the digest (32 bytes) and weight (int64) of each dataset, in hexadecimal."""
+        """SHA-256 that identifies the datasets, in hexadecimal; states of the mixture hold it.
+
+        With integer weights that never change, it is over ``mix`` and the digest (32 bytes) and weight (int64) of each
+        dataset. Else it is over ``mixture`` and the digests: weights may change, so states tell those before their
+        position.
+        """
         return self._records.digest
 
     @property
@@ -58,10 +82,9 @@ class Mixture(Generic[T]):
     @overload
     def stream(self, global_batch_size: int | None, **options: Unpack[MixtureArguments]) -> Stream[Any]: ...
     @takes_stream_options(
-        "num_epochs",
         "remainder",
-        buckets="a mixture has no epochs in which each bucket would end: mix packed() or windows() of the datasets, or "
-        "stream each dataset with buckets of its own",
+        num_epochs="a mixture has no end: pass stop='first' or stop='all' to mix()",
+        buckets=_NO_BUCKETS,
     )
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """Return all datasets as an endless sequence: the same for any number of shards, resumable at any position.
@@ -74,38 +97,121 @@ class Mixture(Generic[T]):
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
+        return self._stream(global_batch_size, {**options, "num_epochs": None, "remainder": "drop"})
+
+    def _stream(self, global_batch_size: int | None, options: dict[str, Any]) -> Stream[Any]:
         blocks = blocks_of(options.get("shuffle", False))
         options["shuffle"] = blocks is not None or options.get("shuffle", False)
-        checked = make_options(ENDLESS, global_batch_size, num_epochs=None, remainder="drop", **options)
-        pattern = Pattern(tuple(weight for _, weight in self._parts))
+        checked = make_options(self._length, global_batch_size, **options)
+        order = self._order(checked.order, blocks)
+        warn_of_few_lanes(checked.steps.shard_count, order.orders)
+        return Stream(StepReader(self._records, replace(checked, order=order)))
+
+    def _order(self, checked: Ordering, blocks: Blocks | None) -> MixedOrder:
         sizes = tuple(len(ref) for ref, _ in self._parts)
         grids: tuple[Grid, ...] = ()
         if blocks is not None:
             grids = tuple(grid_of(blocks, len(ref), records_of(ref).record_nbytes) for ref, _ in self._parts)
-        order = MixedOrder(pattern, sizes, checked.order.shuffle, checked.order.seed, checked.order.reshuffle, grids)
-        warn_of_few_lanes(checked.steps.shard_count, order.orders)
-        return Stream(StepReader(self._records, replace(checked, order=order)))
+        return MixedOrder(
+            self._turns, sizes, checked.shuffle, checked.seed, checked.reshuffle, grids, length=self._length
+        )
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"({ref!r}, {weight})" for ref, weight in self._parts)
-        return f"Mixture([{parts}], digest='sha256:{self.digest}')"
+        parts = ", ".join(f"({ref!r}, {weight!r})" for ref, weight in self._parts)
+        stages = f", stages={len(self._turns.starts)}" if isinstance(self._turns, Schedule) else ""
+        return f"Mixture([{parts}]{stages}, digest='sha256:{self.digest}')"
 
 
-def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
-    """Mix datasets into one endless stream, in exact proportions.
+class EndingMixture(Mixture[T], Generic[T]):
+    """A mixture that ends when its datasets have been read. :func:`cachelayer.mix` returns it, with ``stop``."""
+
+    @overload
+    def stream(self, global_batch_size: None = ..., **options: Unpack[EndingArguments]) -> Stream[T]: ...
+    @overload
+    def stream(self, global_batch_size: int | None, **options: Unpack[EndingArguments]) -> Stream[Any]: ...
+    @takes_stream_options(
+        num_epochs="a mixture with stop= ends by itself; without, it never does",
+        buckets=_NO_BUCKETS,
+    )
+    def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
+        """Return the records up to the end of the mixture, which is an epoch; see :meth:`Mixture.stream`.
+
+        ``remainder`` decides about a shorter last step. Further epochs, those of ``stream.epochs()``, are as long: in
+        them each dataset goes on with the epochs of its own.
+
+        Raises:
+            InvalidArgumentError: if an argument is invalid; the message names it and the fix.
+            InvalidTypeError: if an argument is of the wrong type.
+        """
+        return self._stream(global_batch_size, options)
+
+
+@overload
+def mix(
+    parts: Iterable[tuple[View[T], Any]],
+    *,
+    schedule: Mapping[int, Sequence[Any]] | None = ...,
+    stop: None = ...,
+    by: str = ...,
+) -> Mixture[T]: ...
+@overload
+def mix(
+    parts: Iterable[tuple[View[T], Any]],
+    *,
+    schedule: Mapping[int, Sequence[Any]] | None = ...,
+    stop: Stop,
+    by: str = ...,
+) -> EndingMixture[T]: ...
+def mix(
+    parts: Iterable[tuple[View[T], Any]],
+    *,
+    schedule: Mapping[int, Sequence[Any]] | None = None,
+    stop: Stop | None = None,
+    by: str = "records",
+) -> Mixture[T]:
+    """Mix datasets into one stream, in proportions that may change at given positions.
+
+    Each dataset goes through its own epochs. Which dataset each position belongs to follows from the weights alone:
+    after any number of records of a stage, each of up to 32 datasets has had its share of them within 1.5 records; each
+    of two within 0.5.
 
     Args:
-        parts: pairs of a dataset (a DataRef, a view, or a result of :func:`cachelayer.concat`) and its weight, a
-            positive integer. The weights sum to W, at most 65,536: among any W records in a row, each dataset has as
-            many as its weight, evenly spread.
+        parts: pairs of a dataset (a DataRef, a view, or a result of :func:`cachelayer.concat` or
+            :func:`cachelayer.wrap`) and its weight, a positive number. If all are integers, and there is no schedule,
+            they sum to W, at most 65,536: among any W records in a row, each dataset has as many as its weight.
+        schedule: the weights of all datasets by the global position, in records, from which they count, such as
+            ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless those are
+            all 1. A weight may be 0 in some stages.
+        stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when all have.
+        by: what weights are shares of: ``"records"``; ``"bytes"`` of the elements as they are stored, uncompressed; or
+            the length of a leaf such as ``"tokens"``. The means over all records of each dataset convert them.
 
     Raises:
-        InvalidArgumentError: if there are no datasets, one is empty, a weight is invalid, or element specs differ.
+        InvalidArgumentError: if there are no datasets, one is empty, a weight or a position is invalid, element specs
+            differ, lengths are not known, or the end that ``stop`` asks for never comes.
         InvalidTypeError: for other objects.
     """
-    pairs = []
+    pairs = _pairs(parts)
+    if stop not in (None, "first", "all"):
+        raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
+    refs = [ref for ref, _ in pairs]
+    turns: Turns
+    if schedule is None and by == "records" and all(is_integer(weight) for _, weight in pairs):
+        turns = _pattern([weight for _, weight in pairs])
+        digest = _digest(b"mix", refs, [np.int64(weight).astype("<i8").tobytes() for weight in turns.weights])
+    else:
+        turns = scheduled(_stages([weight for _, weight in pairs], schedule), refs, by)
+        digest = _digest(b"mixture", refs, [b""] * len(refs))
+    if stop is None:
+        return Mixture(pairs, turns, digest)
+    return EndingMixture(pairs, turns, digest, _end(turns, refs, stop))
+
+
+def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:
+    """Return the datasets and their weights, which are not checked yet."""
     if not isinstance(parts, Iterable):
         raise InvalidTypeError(f"mix takes a list of pairs of a DataRef and its weight, not a {type(parts).__name__}")
+    pairs = []
     for part in parts:
         if isinstance(part, (tuple, list)) and part and isinstance(part[0], Sampled):
             raise InvalidTypeError(
@@ -114,13 +220,59 @@ def mix(parts: Iterable[tuple[View[T], int]]) -> Mixture[T]:
             )
         if not isinstance(part, (tuple, list)) or len(part) != 2 or not isinstance(part[0], View):
             raise InvalidTypeError(f"cannot mix {part!r}: pass pairs of a DataRef and its weight")
-        ref, weight = part[0], integer("weight", part[1], 1)
-        if len(ref) == 0:
-            raise InvalidArgumentError(f"{ref!r} has no records to mix")
-        pairs.append((ref, weight))
-    total = sum(weight for _, weight in pairs)
-    if total > MOST_TURNS:
+        if len(part[0]) == 0:
+            raise InvalidArgumentError(f"{part[0]!r} has no records to mix")
+        pairs.append((part[0], part[1]))
+    if not pairs:
+        raise InvalidArgumentError("nothing to mix: pass one DataRef or more, each with its weight")
+    return pairs
+
+
+def _pattern(weights: Sequence[Any]) -> Pattern:
+    checked = tuple(integer("weight", weight, 1) for weight in weights)
+    if sum(checked) > MOST_TURNS:
         raise InvalidArgumentError(
-            f"the weights sum to {total}, more than {MOST_TURNS}: divide them by a common factor"
+            f"the weights sum to {sum(checked)}, more than {MOST_TURNS}: divide them by a common factor, or pass floats"
         )
-    return Mixture(pairs)
+    return Pattern(checked)
+
+
+def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
+    """Return the weights by position; those of the pairs must be those at position 0, or 1 each."""
+    own = tuple(map(checked_weight, weights))
+    if schedule is None:
+        return {0: own}
+    stages = stages_of(schedule, len(weights))
+    first, total, own_total = stages[0], sum(stages[0]), sum(own)
+    agree = all(abs(a * total - b * own_total) <= total * own_total / 2**32 for a, b in zip(own, first, strict=True))
+    if not agree and any(weight != 1 for weight in own):
+        raise InvalidArgumentError(
+            f"the weights of the datasets are {tuple(weights)}, and the schedule begins with others: pass the same, or "
+            "1 with each dataset"
+        )
+    return stages
+
+
+def _end(turns: Turns, refs: Sequence[View[Any]], stop: Stop) -> int:
+    ends = ends_of(turns, [len(ref) for ref in refs])
+    reached = [end for end in ends if end is not None]
+    if not reached or (stop == "all" and len(reached) < len(ends)):
+        raise InvalidArgumentError(
+            f"stop={stop!r}: {refs[ends.index(None)]!r} is never read to its end: it has weight 0 in the last stage, "
+            "or so little that position 2**62 comes first"
+        )
+    return min(reached) if stop == "first" else max(reached)
+
+
+def _digest(name: bytes, refs: Sequence[View[Any]], weights: Sequence[bytes]) -> str:
+    digests = [bytes.fromhex(ref.digest) + weight for ref, weight in zip(refs, weights, strict=True)]
+    return hashlib.sha256(name + b"".join(digests)).hexdigest()
+
+
+def _joined(refs: Sequence[View[T]]) -> View[T]:
+    """Return the records of all datasets, one dataset after another."""
+    if not any(isinstance(ref, WrappedRef) for ref in refs):
+        return concat(refs)
+    return JoinedViews(
+        JoinedViewsBase([with_declared_spec(ref) if isinstance(ref, WrappedRef) else ref for ref in refs])
+    )

@@ -135,6 +135,14 @@ class WrappedRef(View[T], Generic[T]):
         return f"WrappedRef({self._base.identity!r}, records={len(self)}, digest='sha256:{self.digest}')"
 
 
+def with_declared_spec(ref: WrappedRef[T]) -> WrappedRef[T]:
+    """Return the same items with a declared spec, by default that of item 0: each item is checked when it is read."""
+    base = ref._base
+    if base.declared is not None:
+        return ref
+    return WrappedRef(WrappedBase(base._obj, base.identity, base.element_spec), ref._selection)
+
+
 def _copied(item: Any) -> Any:
     """Return a copy that the caller may change: the object may return the same item, or reuse its memory, later."""
     return tree.map_structure(item, _copied_leaf)

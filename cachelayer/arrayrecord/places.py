@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, outside, pieces, to_p
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, move_ranges, splits_of
-from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.record_buffers import RecordBuffer, Records
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:
@@ -190,6 +190,28 @@ class UniformRecords:
         blocks += base + HEADER
         crossing = (places > PAYLOAD - nbytes).nonzero()[0]
         return cls(space, holder, blocks, places, nbytes, crossing, PAYLOAD - places[crossing])
+
+    @classmethod
+    def joined(cls, rows: int, groups: Sequence[tuple[Ints, Records]]) -> UniformRecords | None:
+        """Return records that were found in groups as one; None if they are not all of one size, or mapped apart.
+
+        Args:
+            rows: the number of records.
+            groups: for each group, the rows that it has, and their records.
+        """
+        first = groups[0][1] if groups else None
+        if not isinstance(first, cls):
+            return None
+        starts, places = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        holders, crossing, room = [], [], []
+        for mine, records in groups:
+            if not isinstance(records, cls) or records.nbytes != first.nbytes or records.space is not first.space:
+                return None
+            starts[mine], places[mine] = records.starts, records.places
+            crossing.append(mine[records.crossing])
+            room.append(records.room)
+            holders.append(records.holder)
+        return cls(first.space, holders, starts, places, first.nbytes, np.concatenate(crossing), np.concatenate(room))
 
     def __len__(self) -> int:
         return len(self.starts)

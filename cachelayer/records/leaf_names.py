@@ -35,7 +35,7 @@ def leaf_number(spec: Tree, name: Any) -> int:
         InvalidTypeError: if the name is not a text.
     """
     leaves = _leaves_of(spec, name)
-    if len(leaves) == 1 and name in _names_of_leaves(spec):
+    if len(leaves) == 1 and name in names_of_leaves(spec):
         return leaves[0]
     raise InvalidArgumentError(f"{name!r} is not a leaf of the elements: {_listed(spec)}")
 
@@ -107,15 +107,16 @@ def _steps(spec: Tree) -> Iterator[tuple[str, Tree]]:
         yield from ((str(number), child) for number, child in enumerate(spec))
 
 
-def _names_of_leaves(spec: Tree, name: str = "") -> list[str]:
+def names_of_leaves(spec: Tree, name: str = "") -> list[str]:
+    """Return the names of all leaves, in the order of their numbers; ``name`` is what they are all below."""
     if isinstance(spec, LeafSpec):
         return [name]
     steps = _steps(spec)
-    return [leaf for step, child in steps for leaf in _names_of_leaves(child, f"{name}/{step}" if name else step)]
+    return [leaf for step, child in steps for leaf in names_of_leaves(child, f"{name}/{step}" if name else step)]
 
 
 def _listed(spec: Tree) -> str:
-    names = [repr(name) for name in _names_of_leaves(spec)]
+    names = [repr(name) for name in names_of_leaves(spec)]
     if names == ["''"]:
         return "an element is one leaf, which has no name"
     return f"the leaves are {', '.join(names[:12] + ['...'] * (len(names) > 12)) or 'none'}"

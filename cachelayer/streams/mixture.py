@@ -1,19 +1,22 @@
 """The order of a mixture: the part that each position belongs to, and the record of the part there. Arithmetic only.
 
-The parts take turns in a pattern that repeats for ever. Its length is the sum of the weights, and each part has exactly
-as many positions in it as its weight. With weights 3 and 1::
+With integer weights that never change, the parts take turns in a pattern that repeats for ever. Its length is the sum
+of the weights, and each part has exactly as many positions in it as its weight. With weights 3 and 1::
 
     position    0 1 2 3   4 5 6 7   8 ...
     part        0 0 1 0   0 0 1 0   0 ...
     its turn    0 1 0 2   3 4 1 5   6 ...
+
+All other weights make a :class:`cachelayer.streams.schedule.Schedule`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +24,34 @@ from numpy.typing import NDArray
 from cachelayer.locks import cached_property
 from cachelayer.streams.block_grid import Grid
 from cachelayer.streams.block_order import BlockOrder
-from cachelayer.streams.order import BlockSpans, Order, arrangement, out_of_range, round_keys
+from cachelayer.streams.order import BlockSpans, Order, arrangement, out_of_range, permuted_at, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
 # A mixture never ends: all its positions lie in one epoch, whose end nobody reaches.
 ENDLESS = MOST_POSITIONS
+Stop = Literal["first", "all"]
+# Positions whose records are computed at once and kept, because the next batch usually lies among them too.
+_PIECE = 1 << 12
+_KEPT_PIECES = 64
 
 Indices = NDArray[np.int64]
+
+
+class Turns(Protocol):
+    """The part that each position of a mixture belongs to."""
+
+    def at(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Return the part that each position belongs to, and the number of turns that the part has before it."""
+
+    def positions_of(self, part: int, turns: Indices) -> Indices:
+        """Return the positions of turns of a part."""
+
+    def position_of(self, part: int, turn: int) -> int | None:
+        """Return the position of a turn of a part; None if it does not come before 2**62."""
+
+    def past(self, position: int) -> Mapping[str, Any]:
+        """Return what a state says of the turns before its position."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +88,6 @@ class Pattern:
         """The positions of each part in a round."""
         return np.split(np.argsort(self.part_of, kind="stable"), np.cumsum(self.weights)[:-1])
 
-    def turns_of(self, part: int, position: int) -> int:
-        """Return the number of turns that a part has before a position."""
-        rounds, place = divmod(position, self.turns)
-        return rounds * self.weights[part] + int(self._places[part].searchsorted(place))
-
     @cached_property
     def _turn_of(self) -> Indices:
         """The number of turns that the part of each position of a round has before it in the round."""
@@ -90,6 +108,27 @@ class Pattern:
         positions: Indices = rounds * self.turns + self._places[part][turns]
         return positions
 
+    def position_of(self, part: int, turn: int) -> int | None:
+        """Return the position of a turn of a part; None if it does not come before 2**62."""
+        rounds, turn = divmod(turn, self.weights[part])
+        position = rounds * self.turns + int(self._places[part][turn])
+        return position if position < ENDLESS else None
+
+    def past(self, position: int) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return nothing: the digest of the mixture tells the weights, which never change."""
+        return {}
+
+
+def ends_of(turns: Turns, sizes: Sequence[int]) -> list[int | None]:
+    """Return the position after which each part has been read once; None if that does not come up to 2**62.
+
+    Args:
+        turns: the part that each position belongs to.
+        sizes: number of records of each part.
+    """
+    lasts = [turns.position_of(part, size - 1) for part, size in enumerate(sizes)]
+    return [None if last is None else last + 1 for last in lasts]
+
 
 @dataclass(frozen=True)
 class MixedOrder:
@@ -99,20 +138,22 @@ class MixedOrder:
     (seed, 2**62 + i).
 
     Args:
-        pattern: the part that each position belongs to.
+        turns: the part that each position belongs to.
         sizes: number of records of each part, at least 1.
         shuffle: whether the parts are shuffled.
         seed: key of their orders; None only if nothing is shuffled.
         reshuffle: whether each epoch of a part has an order of its own.
         grids: the sizes of a shuffle in blocks, for each part; none if it is exact.
+        length: number of positions of an epoch of the mixture; further epochs go on with the turns of the parts.
     """
 
-    pattern: Pattern
+    turns: Turns
     sizes: tuple[int, ...]
     shuffle: bool = False
     seed: int | None = None
     reshuffle: bool = True
     grids: tuple[Grid, ...] = ()
+    length: int = ENDLESS
 
     @property
     def records(self) -> int:
@@ -149,42 +190,64 @@ class MixedOrder:
             found["blocks"] = {name: [each[name] for each in sizes] for name in sizes[0]}
         return found
 
-    def __call__(self, epoch: int, start: int, stop: int) -> Indices:  # noqa: ARG002
-        """Return the record numbers at positions ``start`` to ``stop`` of the only epoch, 0."""
-        part_of = self.pattern.part_of[np.arange(start, stop) % self.pattern.turns]
+    def past(self, position: int) -> Mapping[str, Any]:
+        """Return what a state says of the order before its position; what comes later may change."""
+        return self.turns.past(position)
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Indices:
+        """Return the record numbers at positions ``start`` to ``stop`` of an epoch."""
+        position, end = epoch * self.length + start, epoch * self.length + stop
+        pieces = [np.empty(0, np.int64)]
+        while position < end:
+            number, offset = divmod(position, _PIECE)
+            pieces.append(_piece(self, number)[offset : offset + end - position])
+            position += len(pieces[-1])
+        return np.concatenate(pieces)
+
+    def _computed(self, start: int, stop: int) -> Indices:
+        """Return the record numbers at positions of the mixture."""
+        parts, turns = self.turns.at(np.arange(start, stop))
         out = np.empty(stop - start, np.int64)
-        for part in np.unique(part_of).tolist():
-            turns = self.pattern.turns_of(part, start), self.pattern.turns_of(part, stop)
-            out[part_of == part] = self._firsts[part] + self._range(part, *turns)
+        for part in np.unique(parts).tolist():
+            which = np.flatnonzero(parts == part)
+            first, last = int(turns[which[0]]), int(turns[which[-1]])
+            out[which] = self._firsts[part] + self._range(part, first, last + 1)
         return out
 
     def _range(self, part: int, start: int, stop: int) -> Indices:
         """Return the records at turns ``start`` to ``stop`` of a part; they may lie in several of its epochs."""
-        order, size = self.orders[part], self.sizes[part]
-        pieces = [np.empty(0, np.int64)]
+        size = self.sizes[part]
+        pieces = []
         while start < stop:
             epoch, place = divmod(start, size)
             end = min(size, place + stop - start)
-            pieces.append(order(epoch, place, end))
+            pieces.append(self._of_epoch(part, epoch, place, end))
             start += end - place
         return np.concatenate(pieces)
+
+    def _of_epoch(self, part: int, epoch: int, start: int, stop: int) -> Indices:
+        order = self.orders[part]
+        if isinstance(order, BlockOrder) or not order.shuffle:
+            return order(epoch, start, stop)
+        # Pieces of the mixture are kept, so those of its parts need not be.
+        return permuted_at(order.records, order.seed or 0, epoch if order.reshuffle else 0, np.arange(start, stop))
 
     def at(self, epoch: int, places: Indices) -> Indices:
         """Return the record numbers at positions."""
         if not self._in_blocks:
             return out_of_range(self, epoch, places)
         out = np.empty(len(places), np.int64)
-        for part, which, epoch_of_part, turns in self._turns(places):
+        for part, which, epoch_of_part, turns in self._turns_at(epoch, places):
             out[which] = self._firsts[part] + self.orders[part].at(epoch_of_part, turns)
         return out
 
-    def ranks(self, epoch: int, start: int, stop: int) -> Indices | None:  # noqa: ARG002
+    def ranks(self, epoch: int, start: int, stop: int) -> Indices | None:
         """Return the rank of each position: that of its turn in the order of its part."""
         if not self._in_blocks:
             return None
         places = np.arange(start, stop)
         out = np.empty(len(places), np.int64)
-        for part, which, _, turns in self._turns(places):
+        for part, which, _, turns in self._turns_at(epoch, places):
             out[which] = self._in_blocks[part].ranks_at(turns)
         return out
 
@@ -197,23 +260,28 @@ class MixedOrder:
         """Return the block of the record at each position."""
         return self.blocks_at(epoch, np.arange(start, stop))
 
-    def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:  # noqa: ARG002
+    def blocks_at(self, epoch: int, places: Indices) -> BlockSpans | None:
         """Return the blocks of the records at positions; one that a later epoch of its part needs is another use."""
         if not self._in_blocks:
             return None
         out = np.empty((3, len(places)), np.int64)
-        for part, which, epoch_of_part, turns in self._turns(places):
+        for part, which, epoch_of_part, turns in self._turns_at(epoch, places):
             spans, first = self._in_blocks[part].blocks_at(epoch_of_part, turns), self._firsts[part]
-            last = self.pattern.positions_of(part, spans.last + epoch_of_part * self.orders[part].records)
-            out[:, which] = spans.begin + first, spans.end + first, last
+            last = self.turns.positions_of(part, spans.last + epoch_of_part * self.orders[part].records)
+            out[:, which] = spans.begin + first, spans.end + first, last - epoch * self.length
         return BlockSpans(*out)
 
-    def _turns(self, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
+    def _turns_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
         """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""
-        parts, turns = self.pattern.at(places)
+        parts, turns = self.turns.at(places + epoch * self.length)
         for part in np.unique(parts).tolist():
             which = np.flatnonzero(parts == part)
             epochs, within = np.divmod(turns[which], self.orders[part].records)
             for epoch in np.unique(epochs).tolist():
                 at = epochs == epoch
                 yield part, which[at], epoch, within[at]
+
+
+@lru_cache(maxsize=_KEPT_PIECES)
+def _piece(order: MixedOrder, number: int) -> Indices:
+    return order._computed(number * _PIECE, (number + 1) * _PIECE)

@@ -265,9 +265,21 @@ def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
     keys = round_keys(seed, epoch)
     words = np.arange(records, dtype=np.uint64)
     hashes = mixed(mixed(words + np.uint64(keys[0])) ^ np.uint64(keys[1]))
-    permutation = np.argsort(hashes, kind="stable").astype(np.int64)
+    permutation = _argsort(hashes)
     permutation.setflags(write=False)
     return permutation
+
+
+def _argsort(hashes: Words) -> Indices:
+    """Return the stable order of at most :data:`SORTED_UP_TO` words."""
+    # Sorting words is several times faster than sorting indices by words: the index takes the place of the last bits.
+    low = np.uint64(SORTED_UP_TO - 1)
+    packed = np.sort((hashes & ~low) | np.arange(len(hashes), dtype=np.uint64))
+    found: Indices = (packed & low).view(np.int64)
+    packed &= ~low
+    if (packed[1:] == packed[:-1]).any():
+        found = np.argsort(hashes, kind="stable")
+    return found
 
 
 def mixed(words: Words) -> Words:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,14 @@ _LABELS = {
     ("buckets", "leaves"): "leaves of buckets",
     ("buckets", "bounds"): "bounds of buckets",
 }
+
+
+@runtime_checkable
+class Changeable(Protocol):
+    """An order of which only the past is fixed: what comes after the position of a state may change."""
+
+    def past(self, position: int) -> Mapping[str, Any]:
+        """Return what a state says of the order before its position, as a mapping by one name."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,12 @@ class StreamIdentity:
             "format": FORMAT,
             "digest": self.digest,
             "records": self.order.records,
-            "order": dict(self.order.described),
+            "order": {**self.order.described, **self._past(position)},
             "position": position,
         }
+
+    def _past(self, position: int) -> Mapping[str, Any]:
+        return self.order.past(position) if isinstance(self.order, Changeable) else {}
 
     def position(self, state: Any) -> int:
         """Return the position of a state of the same records in the same order.
@@ -63,7 +74,7 @@ class StreamIdentity:
             raise StateError(
                 f"state of format {_shown(state['format'])}; this release reads up to {FORMAT}: update cachelayer"
             )
-        differences = _differences(self.state(0), state)
+        differences = _differences(self.state(0), state, set(self._past(0)))
         if differences:
             raise StateError(
                 "the state belongs to another stream: " + "; ".join(differences) + ": restore it where it was saved"
@@ -71,10 +82,26 @@ class StreamIdentity:
         position = _whole(state["position"], 0, "position")
         if position > MOST_POSITIONS:
             raise StateError(f"position {_shown(position)} of the state is past 2**62, the largest position")
+        self._check_past(position, state)
         refusal = None if self.steps is None else self.steps.refusal(position)
         if refusal is not None:
             raise StateError(f"the state cannot be continued: {refusal}")
         return position
+
+    def _check_past(self, position: int, state: Mapping[str, Any]) -> None:
+        """Raise if a state of the same records comes from another past than its position has here.
+
+        Raises:
+            StateError: with the name of what differs.
+        """
+        for name, mine in self._past(position).items():
+            inner = state["order"].get(name)
+            differences = _differences(mine, inner if isinstance(inner, Mapping) else {})
+            if differences:
+                raise StateError(
+                    f"the {name} before position {position} is not that of the state: {'; '.join(differences)}: only "
+                    "what comes at that position or later may change"
+                )
 
 
 def _whole(number: Any, least: int, name: str) -> int:
@@ -90,12 +117,17 @@ def _parsed(text: str | bytes) -> Any:
         raise StateError(f"not a sampler state: {error}") from error
 
 
-def _differences(mine: Mapping[str, Any], other: Mapping[str, Any], within: str = "") -> list[str]:
+def _differences(
+    mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str] = (), within: str = ""
+) -> list[str]:
+    """Return what differs in words, but for the names that are compared ``apart``."""
     found = []
     for name, value in mine.items():
+        if name in apart:
+            continue
         if isinstance(value, Mapping):
             inner = other.get(name)
-            found += _differences(value, inner if isinstance(inner, Mapping) else {}, name)
+            found += _differences(value, inner if isinstance(inner, Mapping) else {}, apart, name)
         elif name not in ("format", "position") and not _equal(value, other.get(name)):
             label = _LABELS.get((within, name), name)
             found.append(f"{label} is {value!r} here and {_shown(other.get(name))} in the state")

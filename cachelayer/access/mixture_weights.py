@@ -1,0 +1,160 @@
+"""The weights of a mixture as users pass them: checked, and as exact fractions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+
+from cachelayer.access.concat import JoinedViews
+from cachelayer.access.stored_view import StoredView
+from cachelayer.access.view import View
+from cachelayer.arguments import integer
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.records import dtypes, tree
+from cachelayer.records.leaf_names import leaf_number, names_of_leaves
+from cachelayer.records.spec import LeafSpec
+from cachelayer.streams.schedule import Schedule
+from cachelayer.streams.steps import MOST_POSITIONS
+from cachelayer.streams.turn_tree import shares_of
+
+Weights = tuple[Fraction, ...]
+
+
+def is_integer(weight: Any) -> bool:
+    """Return whether a weight is an integer, of Python or numpy; a bool is not."""
+    if isinstance(weight, (bool, np.bool_)):
+        return False
+    try:
+        operator.index(weight)
+    except TypeError:
+        return False
+    return True
+
+
+def checked_weight(weight: Any) -> Fraction:
+    """Return a weight as an exact fraction.
+
+    Raises:
+        InvalidTypeError: if it is not a number.
+        InvalidArgumentError: if it is negative, infinite or not a number in the sense of floats.
+    """
+    if is_integer(weight):
+        return Fraction(integer("weight", weight, 0))
+    if not isinstance(weight, (float, np.floating, Fraction)):
+        raise InvalidTypeError(f"weight {weight!r} of type {type(weight).__name__}: pass an integer or a float")
+    if not isinstance(weight, Fraction) and not isfinite(weight):
+        raise InvalidArgumentError(f"weight {weight}: it must be finite")
+    if weight < 0:
+        raise InvalidArgumentError(f"weight {weight}: it must not be negative")
+    return Fraction(*weight.as_integer_ratio())
+
+
+def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
+    """Return the weights of all parts by the position at which they begin.
+
+    Raises:
+        InvalidArgumentError: if positions do not ascend from 0, are too large, or weights are invalid.
+        InvalidTypeError: if it is not a dict of integers and lists of numbers.
+    """
+    if not isinstance(schedule, Mapping):
+        raise InvalidTypeError(
+            f"schedule {schedule!r} of type {type(schedule).__name__}: pass a dict of positions and weights, such as "
+            "{0: (0.7, 0.3), 100_000: (0.5, 0.5)}"
+        )
+    positions = [integer("position of the schedule", position, 0) for position in schedule]
+    if not positions or positions[0] != 0:
+        raise InvalidArgumentError(f"the schedule begins at {positions[0] if positions else 'no position'}: begin at 0")
+    for before, after in pairwise(positions):
+        if after <= before:
+            raise InvalidArgumentError(f"the schedule has position {after} after {before}: sort it by position")
+    if positions[-1] >= MOST_POSITIONS:
+        raise InvalidArgumentError(f"the schedule has position {positions[-1]}: it must be less than 2**62")
+    stages = zip(positions, schedule.values(), strict=True)
+    return {position: _stage(position, weights, parts) for position, weights in stages}
+
+
+def _stage(position: int, weights: Any, parts: int) -> Weights:
+    where = f"the schedule at position {position}"
+    if isinstance(weights, np.ndarray):
+        weights = weights.tolist()
+    if isinstance(weights, (str, bytes)) or not isinstance(weights, Sequence):
+        raise InvalidTypeError(f"{where} has {weights!r}: pass a list of {parts} weights")
+    if len(weights) != parts:
+        raise InvalidArgumentError(f"{where} has {len(weights)} weights for {parts} datasets: pass one for each")
+    try:
+        return tuple(map(checked_weight, weights))
+    except (InvalidArgumentError, InvalidTypeError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def scheduled(stages: Mapping[int, Weights], parts: Sequence[View[Any]], by: str) -> Schedule:
+    """Return the schedule of weights that are shares of records, of bytes, or of the values of a leaf.
+
+    Raises:
+        InvalidArgumentError: if no part has a weight in a stage, a part has none in any, or a part has no length.
+    """
+    for position, weights in stages.items():
+        if not any(weights):
+            raise InvalidArgumentError(f"all weights at position {position} are 0: give one dataset a weight or more")
+    for part, weights in zip(parts, zip(*stages.values(), strict=True), strict=True):
+        if not any(weights):
+            raise InvalidArgumentError(f"{part!r} has weight 0 at every position: leave it out")
+    means = [mean_length(part, by) for part in parts]
+    shares = [
+        shares_of([weight / mean for weight, mean in zip(weights, means, strict=True)]) for weights in stages.values()
+    ]
+    return Schedule(tuple(stages), tuple(shares))
+
+
+def mean_length(part: View[Any], by: str) -> Fraction:
+    """Return the exact mean over the records of a part: 1, their bytes, or the length of a leaf.
+
+    Args:
+        part: the part; it has at least one record.
+        by: ``"records"``, ``"bytes"``, or the name of a leaf.
+
+    Raises:
+        InvalidArgumentError: if there is no such leaf, lengths are not known, or all are 0.
+    """
+    if by == "records":
+        return Fraction(1)
+    if not isinstance(by, str):
+        raise InvalidTypeError(f"by {by!r}: pass 'records', 'bytes', or the name of a leaf, such as 'tokens'")
+    total = _total(part, by)
+    if total == 0:
+        what = "bytes" if by == "bytes" else f"values in {by!r}"
+        raise InvalidArgumentError(f"{part!r} has no {what} in any of its records, so by={by!r} cannot weigh it")
+    return total / len(part)
+
+
+def _total(part: View[Any], by: str) -> Fraction:
+    """Return the sum of the bytes of all records, or of the lengths of a leaf."""
+    if isinstance(part, JoinedViews) and part.digest == part._base.digest:
+        return sum((_total(member, by) for member in part._base.members if len(member)), Fraction(0))
+    spec = part.element_spec
+    if isinstance(part, StoredView) and not isinstance(part, JoinedViews):
+        # As they are stored: images and sounds have the bytes of their files.
+        spec = part._base.codec.spec
+    leaves = [leaf for _, leaf in tree.leaves(spec)]
+    numbers = range(len(leaves)) if by == "bytes" else [leaf_number(spec, by)]
+    names = names_of_leaves(spec)
+    return sum((_leaf_total(part, names[number], leaves[number], by) for number in numbers), Fraction(0))
+
+
+def _leaf_total(part: View[Any], name: str, leaf: LeafSpec, by: str) -> Fraction:
+    size = 1 if by != "bytes" or dtypes.is_string(leaf.dtype) else np.dtype(leaf.dtype).itemsize
+    if leaf.is_static:
+        return Fraction(len(part) * size * prod(dim or 0 for dim in leaf.shape))
+    strings = by == "bytes" and bool(leaf.shape) and dtypes.is_string(leaf.dtype)
+    if strings or not isinstance(part, StoredView) or isinstance(part, JoinedViews):
+        raise InvalidArgumentError(
+            f"by={by!r}: the length of {name!r}, which is {leaf.describe()}, is not known in {part!r}: only leaves of "
+            "fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
+        )
+    return Fraction(part.total(name) * size)
