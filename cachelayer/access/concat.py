@@ -34,7 +34,7 @@ from cachelayer.records.selection import Selection
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.stored_version import StoredVersion
 
-_MOST_CALLS_HIDDEN = 4
+_MOST_CALLS_HIDDEN = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ MOST_TURNS = 65_536
 ENDLESS = MOST_POSITIONS
 Stop = Literal["first", "all"]
 # Positions whose records are computed at once and kept, because the next batch usually lies among them too.
-_PIECE = 1 << 12
+_PIECE = 1 << 11
 _KEPT_PIECES = 64
 
 Indices = NDArray[np.int64]

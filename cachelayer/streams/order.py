@@ -33,6 +33,7 @@ _BLOCK = 1 << 13
 # Of cached pieces of permutations: enough for those of many datasets, so that a mixture need not compute them again.
 _KEPT_NBYTES = 64 << 20
 _FEW = 16
+_AT_ONCE = 1 << 11
 # Ranks have 16 bits, and a step less than 2**40 rows.
 _OFFSET_BITS = 40
 
@@ -262,12 +263,33 @@ def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * SORTED_UP_TO))
 def _sorted_permutation(records: int, seed: int, epoch: int) -> Indices:
-    keys = round_keys(seed, epoch)
-    words = np.arange(records, dtype=np.uint64)
-    hashes = mixed(mixed(words + np.uint64(keys[0])) ^ np.uint64(keys[1]))
-    permutation = _argsort(hashes)
+    permutation = _argsort(_hashes(records, round_keys(seed, epoch)))
     permutation.setflags(write=False)
     return permutation
+
+
+def _hashes(records: int, keys: tuple[int, ...]) -> Words:
+    """Return the hash of each record number, by the first two keys."""
+    hashes = np.arange(records, dtype=np.uint64)
+    # The processor's first cache holds a piece and its copy.
+    for start in range(0, records, _AT_ONCE):
+        piece = hashes[start : start + _AT_ONCE]
+        shifted = np.empty_like(piece)
+        piece += np.uint64(keys[0])
+        _mix_in_place(piece, shifted)
+        piece ^= np.uint64(keys[1])
+        _mix_in_place(piece, shifted)
+    return hashes
+
+
+def _mix_in_place(words: Words, shifted: Words) -> None:
+    """Apply :func:`mix` to many words, with another array of the same shape to work in."""
+    for shift, factor in ((30, _M1), (27, _M2)):
+        np.right_shift(words, np.uint64(shift), out=shifted)
+        words ^= shifted
+        words *= np.uint64(factor)
+    np.right_shift(words, np.uint64(31), out=shifted)
+    words ^= shifted
 
 
 def _argsort(hashes: Words) -> Indices:

@@ -21,7 +21,7 @@ from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.turn_tree import TurnTree
 
 # Positions that are computed at once and kept, because the next batch usually lies among them too.
-_PIECE = 1 << 12
+_PIECE = 1 << 11
 _KEPT_PIECES = 64
 _PIECES_AT_ONCE = 4
 

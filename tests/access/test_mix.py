@@ -39,8 +39,8 @@ def test_of_a_round_from_anywhere_each_part_has_its_weight(weights: tuple[int, .
     round_ = pattern.part_of[np.arange(start, start + pattern.turns) % pattern.turns]
     assert np.bincount(round_, minlength=len(weights)).tolist() == list(weights)
     for part in range(len(weights)):
-        before = pattern.part_of[np.arange(start) % pattern.turns]
-        assert pattern.turns_of(part, start) == int((before == part).sum())
+        parts, turns = pattern.at(np.arange(start + pattern.turns))
+        assert turns[parts == part].tolist() == list(range(int((parts == part).sum())))
 
 
 @given(WEIGHTS)
@@ -61,7 +61,7 @@ def test_the_pattern_is_this_for_ever() -> None:
 
 
 @given(WEIGHTS, st.data())
-@settings(deadline=None, max_examples=examples(50))
+@settings(deadline=None, max_examples=15)
 def test_each_part_goes_through_its_own_epochs(weights: tuple[int, ...], data: st.DataObject) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 20), min_size=len(weights), max_size=len(weights))))
     order = MixedOrder(Pattern(weights), sizes, shuffle=True, seed=data.draw(st.integers(0, 2**64 - 1)))
@@ -161,10 +161,9 @@ def test_sixty_five_thousand_turns_are_the_most(refs: list[DataRef[Any]]) -> Non
         (lambda r: [], InvalidArgumentError, "pass one DataRef or more"),
         (lambda r: [r[0]], InvalidTypeError, "pass pairs of a DataRef and its weight"),
         (lambda r: [(r[0], 0)], InvalidArgumentError, "weight 0: it must be at least 1"),
-        (lambda r: [(r[0], 0.5)], InvalidTypeError, "weight 0.5"),
+        (lambda r: [(r[0], "0.5")], InvalidTypeError, "weight '0.5' of type str"),
         (lambda r: [(r[0][:0], 1)], InvalidArgumentError, "no records to mix"),
         (lambda r: [([1, 2], 1)], InvalidTypeError, "pass pairs of a DataRef and its weight"),
-        (lambda r: [(cachelayer.wrap([1], identity="x"), 1)], InvalidTypeError, "WrappedRef has no stored records"),
         (lambda r: [(cachelayer.mix([(r[0], 1)]), 1)], InvalidTypeError, "pass pairs of a DataRef and its weight"),
         (lambda r: 5, InvalidTypeError, "a list of pairs"),
     ],
@@ -189,8 +188,8 @@ def test_random_numbers_are_keyed_by_the_position_in_the_mixture(refs: list[Data
 def test_many_parts_cost_little_more_than_one() -> None:
     weights = (1,) * 40
     order = MixedOrder(Pattern(weights), (60_000,) * 40, shuffle=True, seed=1)
-    order(0, 0, 400)
+    order(0, 0, 4096)
     before = _sorted_permutation.cache_info().misses
-    for start in range(400, 4000, 400):
-        order(0, start, start + 400)
+    for start in range(4096, 40_960, 4096):
+        order(0, start, start + 4096)
     assert _sorted_permutation.cache_info().misses == before
