@@ -31,15 +31,25 @@ MOST_TURNS = 65_536
 # A mixture never ends: all its positions lie in one epoch, whose end nobody reaches.
 ENDLESS = MOST_POSITIONS
 Stop = Literal["first", "all"]
-# Positions whose records are computed at once and kept, because the next batch usually lies among them too.
-_PIECE = 1 << 11
-_KEPT_PIECES = 64
+# Positions whose records are computed at once and kept, because the next batch usually lies among them too: a short
+# piece twice, and then a whole one.
+_SHORT = 1 << 11
+_SHORT_FIRST = 2
+_PIECE = 1 << 14
+_KEPT_NBYTES = 32 << 20
+_FEW = 64
 
 Indices = NDArray[np.int64]
 
 
 class Turns(Protocol):
     """The part that each position of a mixture belongs to."""
+
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, Indices, int]]:
+        """Yield the parts of the positions ``start`` to ``stop``, each once or more.
+
+        With each come the offsets of its positions from ``start``, ascending, and its turn at the first of them.
+        """
 
     def at(self, positions: Indices) -> tuple[Indices, Indices]:
         """Return the part that each position belongs to, and the number of turns that the part has before it."""
@@ -101,6 +111,13 @@ class Pattern:
         rounds, places = np.divmod(positions, self.turns)
         parts = self.part_of[places]
         return parts, rounds * np.array(self.weights)[parts] + self._turn_of[places]
+
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, Indices, int]]:
+        """Yield the parts of the positions ``start`` to ``stop``; see :meth:`Turns.between`."""
+        parts, turns = self.at(np.arange(start, stop))
+        for part in np.flatnonzero(np.bincount(parts)).tolist():
+            offsets = np.flatnonzero(parts == part)
+            yield part, offsets, int(turns[offsets[0]])
 
     def positions_of(self, part: int, turns: Indices) -> Indices:
         """Return the positions of turns of a part."""
@@ -199,38 +216,43 @@ class MixedOrder:
         position, end = epoch * self.length + start, epoch * self.length + stop
         pieces = [np.empty(0, np.int64)]
         while position < end:
-            number, offset = divmod(position, _PIECE)
-            pieces.append(_piece(self, number)[offset : offset + end - position])
+            first, piece = self._piece_at(position)
+            pieces.append(piece[position - first : end - first])
             position += len(pieces[-1])
         return np.concatenate(pieces)
 
-    def _computed(self, start: int, stop: int) -> Indices:
-        """Return the record numbers at positions of the mixture."""
-        parts, turns = self.turns.at(np.arange(start, stop))
+    def _piece_at(self, position: int) -> tuple[int, Indices]:
+        """Return the records of positions around this one, and the first of these positions."""
+        number, short = position // _PIECE, position // _SHORT
+        touched = _touched(self, number)
+        touched.add(short)
+        # Who asks for one step waits for a short piece only. Who goes on gets whole pieces, which cost less a position.
+        if len(touched) > _SHORT_FIRST:
+            return number * _PIECE, _piece(self, number)
+        return short * _SHORT, _short_piece(self, short)
+
+    def _computed(self, start: int, stop: int, *, whole: bool) -> Indices:
+        """Return the record numbers at positions of the mixture; ``whole`` keeps what is computed of its parts."""
         out = np.empty(stop - start, np.int64)
-        for part in np.unique(parts).tolist():
-            which = np.flatnonzero(parts == part)
-            first, last = int(turns[which[0]]), int(turns[which[-1]])
-            out[which] = self._firsts[part] + self._range(part, first, last + 1)
+        for part, offsets, first in self.turns.between(start, stop):
+            records = self._range(part, first, first + len(offsets), whole=whole)
+            out[offsets] = self._firsts[part] + records
+        out.setflags(write=False)
         return out
 
-    def _range(self, part: int, start: int, stop: int) -> Indices:
+    def _range(self, part: int, start: int, stop: int, *, whole: bool) -> Indices:
         """Return the records at turns ``start`` to ``stop`` of a part; they may lie in several of its epochs."""
-        size = self.sizes[part]
-        pieces = []
+        order, size, pieces = self.orders[part], self.sizes[part], []
         while start < stop:
             epoch, place = divmod(start, size)
             end = min(size, place + stop - start)
-            pieces.append(self._of_epoch(part, epoch, place, end))
+            if whole or isinstance(order, BlockOrder) or not order.shuffle:
+                pieces.append(order(epoch, place, end))
+            else:
+                shuffled = epoch if order.reshuffle else 0
+                pieces.append(permuted_at(size, order.seed or 0, shuffled, np.arange(place, end)))
             start += end - place
-        return np.concatenate(pieces)
-
-    def _of_epoch(self, part: int, epoch: int, start: int, stop: int) -> Indices:
-        order = self.orders[part]
-        if isinstance(order, BlockOrder) or not order.shuffle:
-            return order(epoch, start, stop)
-        # Pieces of the mixture are kept, so those of its parts need not be.
-        return permuted_at(order.records, order.seed or 0, epoch if order.reshuffle else 0, np.arange(start, stop))
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def at(self, epoch: int, places: Indices) -> Indices:
         """Return the record numbers at positions."""
@@ -282,6 +304,17 @@ class MixedOrder:
                 yield part, which[at], epoch, within[at]
 
 
-@lru_cache(maxsize=_KEPT_PIECES)
+@lru_cache(maxsize=_KEPT_NBYTES // (8 * _PIECE))
 def _piece(order: MixedOrder, number: int) -> Indices:
-    return order._computed(number * _PIECE, (number + 1) * _PIECE)
+    return order._computed(number * _PIECE, (number + 1) * _PIECE, whole=True)
+
+
+@lru_cache(maxsize=_FEW)
+def _short_piece(order: MixedOrder, number: int) -> Indices:
+    return order._computed(number * _SHORT, (number + 1) * _SHORT, whole=False)
+
+
+@lru_cache(maxsize=_KEPT_NBYTES // (8 * _PIECE))
+def _touched(order: MixedOrder, number: int) -> set[int]:  # noqa: ARG001
+    """Return the short pieces of a piece that were asked for, to add to."""
+    return set()

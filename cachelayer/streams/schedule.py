@@ -23,7 +23,6 @@ from cachelayer.streams.turn_tree import TurnTree
 # Positions that are computed at once and kept, because the next batch usually lies among them too.
 _PIECE = 1 << 11
 _KEPT_PIECES = 64
-_PIECES_AT_ONCE = 4
 
 Indices = NDArray[np.int64]
 
@@ -77,23 +76,27 @@ class Schedule:
             found.append(state.hexdigest())
         return found
 
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, Indices, int]]:
+        """Yield the parts of the positions ``start`` to ``stop``, once for each stage that they have positions in.
+
+        With each come the offsets of its positions from ``start``, ascending, and its turn at the first of them.
+        """
+        stage = int(self._first.searchsorted(start, side="right")) - 1
+        position = start
+        while position < stop:
+            begin = self.starts[stage]
+            end = min(stop, self.starts[stage + 1]) if stage + 1 < len(self.starts) else stop
+            for part, offsets, turn in self._trees[stage].between(position - begin, end - begin):
+                yield part, offsets + (position - start), turn + int(self._before[stage, part])
+            position, stage = end, stage + 1
+
     def at(self, positions: Indices) -> tuple[Indices, Indices]:
         """Return the part that each position belongs to, and the number of turns that the part has before it."""
-        if len(positions) == 0:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        first, last = int(positions.min()) // _PIECE, int(positions.max()) // _PIECE
-        if last - first >= _PIECES_AT_ONCE:
-            return self._computed(positions)
-        pieces = [_piece(self, number) for number in range(first, last + 1)]
-        parts, turns = pieces[0] if len(pieces) == 1 else map(np.concatenate, zip(*pieces, strict=True))
-        places = positions - first * _PIECE
-        return parts[places], turns[places]
-
-    def _computed(self, positions: Indices) -> tuple[Indices, Indices]:
         parts, turns = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
-        for stage, which in _groups(self._first.searchsorted(positions, side="right") - 1):
-            parts[which], within = self._trees[stage].at(positions[which] - self.starts[stage])
-            turns[which] = within + self._before[stage, parts[which]]
+        for number, which in _groups(positions // _PIECE):
+            piece_parts, piece_turns = _piece(self, number)
+            places = positions[which] - number * _PIECE
+            parts[which], turns[which] = piece_parts[places], piece_turns[places]
         return parts, turns
 
     def positions_of(self, part: int, turns: Indices) -> Indices:
@@ -130,4 +133,8 @@ def _groups(numbers: Indices) -> Iterator[tuple[int, Indices]]:
 
 @lru_cache(maxsize=_KEPT_PIECES)
 def _piece(schedule: Schedule, number: int) -> tuple[Indices, Indices]:
-    return schedule._computed(np.arange(number * _PIECE, (number + 1) * _PIECE))
+    parts, turns = np.empty(_PIECE, np.int64), np.empty(_PIECE, np.int64)
+    for part, offsets, first in schedule.between(number * _PIECE, (number + 1) * _PIECE):
+        parts[offsets] = part
+        turns[offsets] = np.arange(first, first + len(offsets))
+    return parts, turns

@@ -16,7 +16,7 @@ So the turn of a part at any position follows from one rounding for each level, 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -30,11 +30,8 @@ WHOLE = 1 << 64
 _HALF = 1 << 63
 # Reciprocals of shares are rounded down to multiples of 2**-128.
 _ONE = 1 << 128
-_LOW = np.uint64((1 << 32) - 1)
-_32 = np.uint64(32)
 
 Indices = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 
 def shares_of(weights: Sequence[Fraction]) -> tuple[int, ...]:
@@ -68,13 +65,13 @@ class Node:
         """Return how many of the first ``count`` positions go left."""
         return (count * self.fraction + _HALF) >> 64
 
-    def lefts_of(self, counts: Words) -> Words:
-        """Apply :meth:`lefts` to many counts at once, each less than 2**63."""
-        high, low = np.uint64(self.fraction >> 32), np.uint64(self.fraction & 0xFFFFFFFF)
-        counts_high, counts_low = counts >> _32, counts & _LOW
-        across, down = counts_low * high, counts_high * low
-        middle = (counts_low * low >> _32) + (across & _LOW) + (down & _LOW) + np.uint64(1 << 31)
-        found: Words = counts_high * high + (across >> _32) + (down >> _32) + (middle >> _32)
+    def go_left(self, first: int, count: int) -> NDArray[np.bool_]:
+        """Return which of ``count`` positions from ``first`` on go left."""
+        # One goes left if it makes the number of those before it grow: then the lower word of the product overflows.
+        words = np.arange(first + 1, first + count + 1, dtype=np.uint64)
+        words *= np.uint64(self.fraction)
+        words += np.uint64(_HALF)
+        found: NDArray[np.bool_] = words < np.uint64(self.fraction)
         return found
 
     def position_of_left(self, turn: int) -> int:
@@ -128,22 +125,23 @@ class TurnTree:
             found[node.right] = found[number] - found[node.left]
         return found[:first]
 
-    def at(self, positions: Indices) -> tuple[Indices, Indices]:
-        """Return the part that each position belongs to, and the number of turns that the part has before it."""
-        parts, turns = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
-        below = [(self._root, np.arange(len(positions)), positions.astype(np.uint64))]
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, Indices, int]]:
+        """Yield the parts of the positions ``start`` to ``stop``.
+
+        With each come the offsets of its positions from ``start``, ascending, and its turn at the first of them.
+        """
+        below = [(self._root, np.arange(stop - start), start)]
         while below:
-            number, which, counts = below.pop()
+            number, offsets, first = below.pop()
+            if len(offsets) == 0:
+                continue
             if number < len(self.shares):
-                parts[which], turns[which] = number, counts.view(np.int64)
+                yield number, offsets, first
                 continue
             node = self.nodes[number - len(self.shares)]
-            lefts = node.lefts_of(counts)
-            goes_left = node.lefts_of(counts + np.uint64(1)) > lefts
-            for side, rows, before in ((node.left, goes_left, lefts), (node.right, ~goes_left, counts - lefts)):
-                if rows.any():
-                    below.append((side, which[rows], before[rows]))
-        return parts, turns
+            goes_left, lefts = node.go_left(first, len(offsets)), node.lefts(first)
+            below.append((node.left, offsets[goes_left], lefts))
+            below.append((node.right, offsets[~goes_left], first - lefts))
 
     @cached_property
     def _paths(self) -> dict[int, list[tuple[Node, bool]]]:
