@@ -61,7 +61,7 @@ def test_the_pattern_is_this_for_ever() -> None:
 
 
 @given(WEIGHTS, st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 def test_each_part_goes_through_its_own_epochs(weights: tuple[int, ...], data: st.DataObject) -> None:
     sizes = tuple(data.draw(st.lists(st.integers(1, 20), min_size=len(weights), max_size=len(weights))))
     order = MixedOrder(Pattern(weights), sizes, shuffle=True, seed=data.draw(st.integers(0, 2**64 - 1)))
