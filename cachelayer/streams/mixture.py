@@ -32,12 +32,11 @@ MOST_TURNS = 65_536
 ENDLESS = MOST_POSITIONS
 Stop = Literal["first", "all"]
 # Positions whose records are computed at once and kept, because the next batch usually lies among them too: a short
-# piece twice, and then a whole one.
+# piece from the first of them on, twice, and then a whole one.
 _SHORT = 1 << 11
-_SHORT_FIRST = 2
+_MOST_SHORT = 2
 _PIECE = 1 << 14
 _KEPT_NBYTES = 32 << 20
-_FEW = 64
 
 Indices = NDArray[np.int64]
 
@@ -223,13 +222,18 @@ class MixedOrder:
 
     def _piece_at(self, position: int) -> tuple[int, Indices]:
         """Return the records of positions around this one, and the first of these positions."""
-        number, short = position // _PIECE, position // _SHORT
-        touched = _touched(self, number)
-        touched.add(short)
-        # Who asks for one step waits for a short piece only. Who goes on gets whole pieces, which cost less a position.
-        if len(touched) > _SHORT_FIRST:
+        number = position // _PIECE
+        short = _short_pieces(self, number)
+        for first, piece in short:
+            if first <= position < first + len(piece):
+                return first, piece
+        # A caller that asks for one step waits for a short piece only. One that goes on gets whole pieces, which cost
+        # less a position.
+        if len(short) >= _MOST_SHORT:
             return number * _PIECE, _piece(self, number)
-        return short * _SHORT, _short_piece(self, short)
+        found = position, self._computed(position, position + _SHORT, whole=False)
+        short.append(found)
+        return found
 
     def _computed(self, start: int, stop: int, *, whole: bool) -> Indices:
         """Return the record numbers at positions of the mixture; ``whole`` keeps what is computed of its parts."""
@@ -309,12 +313,7 @@ def _piece(order: MixedOrder, number: int) -> Indices:
     return order._computed(number * _PIECE, (number + 1) * _PIECE, whole=True)
 
 
-@lru_cache(maxsize=_FEW)
-def _short_piece(order: MixedOrder, number: int) -> Indices:
-    return order._computed(number * _SHORT, (number + 1) * _SHORT, whole=False)
-
-
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * _PIECE))
-def _touched(order: MixedOrder, number: int) -> set[int]:  # noqa: ARG001
-    """Return the short pieces of a piece that were asked for, to add to."""
-    return set()
+def _short_pieces(order: MixedOrder, number: int) -> list[tuple[int, Indices]]:  # noqa: ARG001
+    """Return the short pieces that begin in a piece, and where, to add to."""
+    return []

@@ -158,3 +158,22 @@ def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: lis
     for empty in (cachelayer.concat([nothing]), cachelayer.concat([nothing, nothing])):
         assert (len(empty), list(empty), empty.element_spec) == (0, [], None)
     assert numbers_of([cachelayer.concat([refs[1][:0], refs[0], refs[1].select([])])]) == numbers_of([refs[0]])
+
+
+@pytest.mark.parametrize("nbytes", [3000, 70_000])
+def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path: Path, nbytes: int) -> None:
+    """Some versions have one shard and some have many; block headers cut many of the records."""
+    storage, drawn = Storage(tmp_path), np.random.default_rng(0)
+    values = drawn.integers(0, 256, (120, nbytes), dtype=np.uint8)
+    parts = [
+        storage.cache({"v": values[first : first + 40]}, "big", f"v{first}", shard_bytes=size)
+        for first, size in ((0, 1 << 30), (40, 400_000), (80, 1 << 30))
+    ]
+    joined = cachelayer.concat([*parts, parts[0][::2]])
+    numbers = drawn.permutation(140)
+    expected = np.concatenate([values, values[:40:2]])[numbers]
+    assert (joined.read(numbers)["v"] == expected).all()
+    assert (joined.read(numbers)["v"] == expected).all()
+    assert len(joined.read([])["v"]) == 0
+    batches = list(joined.select(numbers).stream(33))
+    assert (np.concatenate([batch["v"] for batch in batches]) == expected).all()

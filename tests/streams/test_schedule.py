@@ -187,6 +187,21 @@ def test_records_are_what_the_documented_code_says(
         assert record == sum(sizes[:part]) + number
 
 
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 5000)), min_size=1, max_size=12), st.booleans())
+@settings(max_examples=15)
+def test_records_do_not_depend_on_what_was_asked_for_before(ranges: list[tuple[int, int]], is_shuffled: bool) -> None:
+    schedule = schedule_of({0: (5, 3, 0), 20_000: (1, 1, 2), 33_333: (0, 0.1, 0.9)})
+    sizes, seed = (1000, 70_000, 300), 3 if is_shuffled else None
+    whole = MixedOrder(schedule, sizes, is_shuffled, seed)(0, 0, 65_000)
+    order = MixedOrder(schedule_of(dict(zip(schedule.starts, schedule.shares, strict=True))), sizes, is_shuffled, seed)
+    for start, count in ranges:
+        assert order(0, start, start + count).tolist() == whole[start : start + count].tolist()
+    ending = MixedOrder(schedule, sizes, is_shuffled, seed, length=7001)
+    for epoch, start in ((0, 0), (1, 0), (3, 6900)):
+        found = ending(epoch, start, 7001).tolist()
+        assert found == whole[7001 * epoch + start : 7001 * (epoch + 1)].tolist()
+
+
 def test_shares_are_exact() -> None:
     schedule = schedule_of({0: (0.7, 0.3)})
     for share, weight in zip(schedule.shares[0], (0.7, 0.3), strict=True):
