@@ -32,9 +32,8 @@ MOST_TURNS = 65_536
 ENDLESS = MOST_POSITIONS
 Stop = Literal["first", "all"]
 # Positions whose records are computed at once and kept, because the next batch usually lies among them too: a short
-# piece from the first of them on, twice, and then a whole one.
+# piece from the first of them on, and then whole ones.
 _SHORT = 1 << 11
-_MOST_SHORT = 2
 _PIECE = 1 << 14
 _KEPT_NBYTES = 32 << 20
 
@@ -223,16 +222,17 @@ class MixedOrder:
     def _piece_at(self, position: int) -> tuple[int, Indices]:
         """Return the records of positions around this one, and the first of these positions."""
         number = position // _PIECE
-        short = _short_pieces(self, number)
-        for first, piece in short:
+        known = _known_pieces(self, number)
+        for first, piece in known:
             if first <= position < first + len(piece):
                 return first, piece
         # A caller that asks for one step waits for a short piece only. One that goes on gets whole pieces, which cost
         # less a position.
-        if len(short) >= _MOST_SHORT:
-            return number * _PIECE, _piece(self, number)
-        found = position, self._computed(position, position + _SHORT, whole=False)
-        short.append(found)
+        if known or _known_pieces(self, number - 1):
+            found = number * _PIECE, self._computed(number * _PIECE, (number + 1) * _PIECE, whole=True)
+        else:
+            found = position, self._computed(position, position + _SHORT, whole=False)
+        known.append(found)
         return found
 
     def _computed(self, start: int, stop: int, *, whole: bool) -> Indices:
@@ -309,11 +309,6 @@ class MixedOrder:
 
 
 @lru_cache(maxsize=_KEPT_NBYTES // (8 * _PIECE))
-def _piece(order: MixedOrder, number: int) -> Indices:
-    return order._computed(number * _PIECE, (number + 1) * _PIECE, whole=True)
-
-
-@lru_cache(maxsize=_KEPT_NBYTES // (8 * _PIECE))
-def _short_pieces(order: MixedOrder, number: int) -> list[tuple[int, Indices]]:  # noqa: ARG001
-    """Return the short pieces that begin in a piece, and where, to add to."""
+def _known_pieces(order: MixedOrder, number: int) -> list[tuple[int, Indices]]:  # noqa: ARG001
+    """Return what is computed of a piece, each with its first position, to add to."""
     return []
