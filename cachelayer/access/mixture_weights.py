@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import isfinite, prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from cachelayer.access.concat import JoinedViews
+from cachelayer.access.joined_fields import JoinedFieldsBase
+from cachelayer.access.record_base import RecordBase
 from cachelayer.access.stored_view import StoredView
 from cachelayer.access.view import View
 from cachelayer.arguments import integer
@@ -135,10 +137,10 @@ def mean_length(part: View[Any], by: str) -> Fraction:
 
 def _total(part: View[Any], by: str) -> Fraction:
     """Return the sum of the bytes of all records, or of the lengths of a leaf."""
-    if isinstance(part, JoinedViews) and part.digest == part._base.digest:
+    if isinstance(part, JoinedViews) and not _has_lengths(part) and part.digest == part._base.digest:
         return sum((_total(member, by) for member in part._base.members if len(member)), Fraction(0))
     spec = part.element_spec
-    if isinstance(part, StoredView) and not isinstance(part, JoinedViews):
+    if _has_lengths(part):
         # As they are stored: images and sounds have the bytes of their files.
         spec = part._base.codec.spec
     leaves = [leaf for _, leaf in tree.leaves(spec)]
@@ -147,12 +149,16 @@ def _total(part: View[Any], by: str) -> Fraction:
     return sum((_leaf_total(part, names[number], leaves[number], by) for number in numbers), Fraction(0))
 
 
+def _has_lengths(part: View[Any]) -> TypeGuard[StoredView[Any]]:
+    return isinstance(part, StoredView) and isinstance(part._base, (RecordBase, JoinedFieldsBase))
+
+
 def _leaf_total(part: View[Any], name: str, leaf: LeafSpec, by: str) -> Fraction:
     size = 1 if by != "bytes" or dtypes.is_string(leaf.dtype) else np.dtype(leaf.dtype).itemsize
     if leaf.is_static:
         return Fraction(len(part) * size * prod(dim or 0 for dim in leaf.shape))
     strings = by == "bytes" and bool(leaf.shape) and dtypes.is_string(leaf.dtype)
-    if strings or not isinstance(part, StoredView) or isinstance(part, JoinedViews):
+    if strings or not _has_lengths(part):
         raise InvalidArgumentError(
             f"by={by!r}: the length of {name!r}, which is {leaf.describe()}, is not known in {part!r}: only leaves of "
             "fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"

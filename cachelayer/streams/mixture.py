@@ -300,10 +300,10 @@ class MixedOrder:
     def _turns_at(self, epoch: int, places: Indices) -> Iterator[tuple[int, Indices, int, Indices]]:
         """Yield each part, which of the positions it has in one of its epochs, that epoch, and the places in it."""
         parts, turns = self.turns.at(places + epoch * self.length)
-        for part in np.unique(parts).tolist():
+        for part in np.flatnonzero(np.bincount(parts)).tolist():
             which = np.flatnonzero(parts == part)
             epochs, within = np.divmod(turns[which], self.orders[part].records)
-            for epoch in np.unique(epochs).tolist():
+            for epoch in sorted(set(epochs.tolist())):
                 at = epochs == epoch
                 yield part, which[at], epoch, within[at]
 

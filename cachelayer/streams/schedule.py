@@ -127,7 +127,7 @@ class Schedule:
 
 def _groups(numbers: Indices) -> Iterator[tuple[int, Indices]]:
     """Yield each number, and where it stands."""
-    for number in np.unique(numbers).tolist():
+    for number in sorted(set(numbers.tolist())):
         yield number, np.flatnonzero(numbers == number)
 
 

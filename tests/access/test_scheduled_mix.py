@@ -338,7 +338,7 @@ def test_weights_are_shares_of_bytes_as_they_are_stored_uncompressed(documents: 
 
 def test_lengths_of_views_count_what_is_in_them(documents: list[Any]) -> None:
     """A slice, a split, a join, fields and fixed shapes are weighed by their own records."""
-    _, b, c = documents
+    a, b, c = documents
     part = b.split({"x": 0.5, "y": 0.5}, seed=0)["x"]
     for ref in (b[5:40], part, b.select(range(0, 60, 3)), cachelayer.concat([b, c[:20]]), b.fields("part", "tokens")):
         other = c.fields("part", "tokens") if "text" not in ref.element_spec else c
@@ -347,11 +347,15 @@ def test_lengths_of_views_count_what_is_in_them(documents: list[Any]) -> None:
         records = rows(mixture.stream(1), 2000)
         share = sum(record < len(ref) for record in records) / 2000
         assert abs(share - means[1] / sum(means)) < 0.001
+    joined = cachelayer.concat([ref.fields("tokens") for ref in (b, c)])
+    for ref in (joined, joined[10:100]):
+        records = rows(cachelayer.mix([(ref, 0.5), (a.fields("tokens"), 0.5)], by="tokens").stream(1), 2000)
+        means = [ref.total("tokens") / len(ref), a.total("tokens") / len(a)]
+        assert abs(sum(record < len(ref) for record in records) / 2000 - means[1] / sum(means)) < 0.001
     windows = [ref.windows("tokens", 8) for ref in documents]
     by_tokens = cachelayer.mix([(view, 0.5) for view in windows], by="tokens").stream(4)
     assert rows(by_tokens, 20) == rows(cachelayer.mix([(view, 0.5) for view in windows]).stream(4), 20)
-    joined = cachelayer.concat(windows)
-    cachelayer.mix([(joined, 0.5), (windows[0], 0.5)], by="bytes").stream(4)
+    cachelayer.mix([(cachelayer.concat(windows), 0.5), (windows[0], 0.5)], by="bytes").stream(4)
 
 
 def test_windows_packs_padded_views_and_wrapped_objects_are_parts(documents: list[Any], tmp_path: Any) -> None:
