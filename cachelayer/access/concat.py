@@ -21,7 +21,7 @@ from cachelayer.access.stored_view import StoredView
 from cachelayer.access.view import View
 from cachelayer.access.wrap import WrappedRef
 from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn
-from cachelayer.arrayrecord.places import UniformRecords
+from cachelayer.arrayrecord.places import UniformRecords, VaryingRecords
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.objects.local_cache import CacheFolder
@@ -155,9 +155,14 @@ class JoinedBase(RecordBase):
         return member_of, numbers - self._splits[member_of]
 
     def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
-        groups = [(rows, member.base.records(own, in_part=in_part)) for rows, member, own in self._by_member(numbers)]
-        if len(groups) == 1:
-            return groups[0][1]
+        members = list(self._by_member(numbers))
+        if len(members) == 1:
+            return members[0][1].base.records(members[0][2], in_part=in_part)
+        # Records of which nothing is read yet are read together.
+        groups = [(rows, member.base.records(own, in_part=True)) for rows, member, own in members]
+        varying = VaryingRecords.joined(len(numbers), groups)
+        if varying is not None:
+            return varying if in_part else varying.places.records("none")
         return UniformRecords.joined(len(numbers), groups) or GroupedRecords(len(numbers), groups)
 
     def hold(self, numbers: NDArray[np.int64], share: float) -> Held:

@@ -100,6 +100,28 @@ class VaryingRecords:
 
     places: Places
 
+    @classmethod
+    def joined(cls, rows: int, groups: Sequence[tuple[Ints, Records]]) -> VaryingRecords | None:
+        """Return records that were found in groups as one; None if any is not of this class, or mapped apart.
+
+        Args:
+            rows: the number of records.
+            groups: for each group, the rows that it has, and their records.
+        """
+        found = [(mine, records.places) for mine, records in groups if isinstance(records, cls)]
+        if not found or len(found) < len(groups) or any(each.space is not found[0][1].space for _, each in found):
+            return None
+        base, room, logical, lengths = (np.empty(rows, np.int64) for _ in range(4))
+        for mine, each in found:
+            base[mine], room[mine], logical[mine], lengths[mine] = each.base, each.room, each.logical, each.lengths
+
+        def name(row: int) -> str:
+            ((own, each),) = ((mine.tolist(), each) for mine, each in found if row in mine)
+            return each.name(own.index(row))
+
+        holders = [each.holder for _, each in found]
+        return cls(Places(found[0][1].space, holders, base, room, logical, lengths, name))
+
     def __len__(self) -> int:
         return len(self.places.lengths)
 

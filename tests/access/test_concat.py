@@ -177,3 +177,45 @@ def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path
     assert len(joined.read([])["v"]) == 0
     batches = list(joined.select(numbers).stream(33))
     assert (np.concatenate([batch["v"] for batch in batches]) == expected).all()
+
+
+@pytest.mark.parametrize("compressed", [0, 1, 3])
+def test_records_of_any_sizes_are_read_together_wherever_blocks_cut_them(tmp_path: Path, compressed: int) -> None:
+    """Some versions have one shard and some have many; of some or all of them records are compressed."""
+    storage, drawn = Storage(tmp_path), np.random.default_rng(0)
+    values = [drawn.bytes(int(size)) for size in drawn.integers(0, 20_000, 90)]
+    parts = [
+        storage.cache(
+            [{"n": number, "v": values[number]} for number in range(first, first + 30)],
+            "any",
+            f"v{first}",
+            shard_bytes=size,
+            compression="zstd" if place < compressed else None,
+        )
+        for place, (first, size) in enumerate(((0, 1 << 30), (30, 100_000), (60, 1 << 30)))
+    ]
+    joined = cachelayer.concat(parts)
+    numbers = drawn.permutation(90)
+    for view in (joined, joined.fields("n", "v")):
+        for _ in range(2):
+            batch = view.read(numbers)
+            assert batch["n"].tolist() == numbers.tolist()
+            assert batch["v"].tolist() == [values[number] for number in numbers]
+    assert joined.read(numbers, fields=("n",))["n"].tolist() == numbers.tolist()
+    assert joined.lengths("v").tolist() == list(map(len, values))
+
+
+def test_a_damaged_record_of_a_join_is_named_in_its_own_version(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    parts = [storage.cache([b"x" * (size + n) for n in range(40)], f"d{size}", "v1") for size in (10, 100)]
+    joined = cachelayer.concat(parts)
+    assert joined.read([3, 50])[1] == b"x" * 110
+    (index,) = (path for path in tmp_path.rglob("*") if "d100/" in str(path) and path.suffix == ".index")
+    rows = bytearray(index.read_bytes())
+    assert len(rows) > 40 * 16
+    rows[-16:-8] = (1 << 40).to_bytes(8, "little")
+    index.chmod(0o644)
+    index.write_bytes(rows)
+    fresh = cachelayer.concat([cachelayer.open(f"{tmp_path}/d{size}@v1") for size in (10, 100)])
+    with pytest.raises(cachelayer.CorruptionError, match=r"d100.*"):
+        fresh.read([0, 79, 5, 41])
