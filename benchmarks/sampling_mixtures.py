@@ -59,9 +59,9 @@ def against_the_slowest(parts: list[Any]) -> float:
         for number, part in enumerate(parts)
     }
     # The first stage ends among the measured batches.
-    start = STAGE - STAGE % BATCH - 3 * STEPS * BATCH
+    start = STAGE - STAGE % BATCH - 5 * STEPS * BATCH
     contenders["mixture"] = going_on(mixture_of(parts).stream(BATCH, shuffle=True, seed=1, start=start))
-    rates = medians(contenders)
+    rates = medians(contenders, rounds=9)
     return rates.pop("mixture") / min(rates.values())
 
 
