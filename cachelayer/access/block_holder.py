@@ -11,6 +11,7 @@ import numpy as np
 from cachelayer.access.held import Held, records_of
 from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.errors import CorruptionError
+from cachelayer.protocols import Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
@@ -63,6 +64,13 @@ class HeldReads:
 
     def __getitems__(self, numbers: Ints) -> list[Any]:
         return self.base.elements(self.selection.take(numbers), self.read_records)
+
+    def elements(self, numbers: Ints, failed: Failed) -> list[Any]:
+        return self.holder.base.elements(self.holder.selection.take(numbers), self._records, failed)
+
+    def beside(self, rows: Ints, offsets: Ints) -> HeldReads:
+        """Return what reads the records at offsets from those of some rows, in the same blocks."""
+        return HeldReads(self.holder, self.blocks, self.owner[rows], self.rows[rows] + offsets)
 
     def read(self, numbers: Ints) -> Any:
         return self.base.batch(self.selection.take(numbers), None, self.read_records)

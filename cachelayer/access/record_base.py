@@ -15,10 +15,10 @@ from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.protocols import ReadingCost
+from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.media import decoding
+from cachelayer.records.media import DecodingCodec, Undecoded, decoding
 from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
@@ -183,12 +183,21 @@ class RecordBase(ABC):
         except ValueError as error:
             self._raise_damage(error, [number])
 
-    def elements(self, numbers: NDArray[np.int64], read: Read | None = None) -> list[Any]:
-        records = read or self.records
+    def elements(self, numbers: NDArray[np.int64], read: Read | None = None, failed: Failed | None = None) -> list[Any]:
+        codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:
-            return self.element_codec.elements(self.element_codec.decode(records(numbers), apart=True), len(numbers))
+            records = (read or self.records)(numbers)
+            # Only images and audio may not decode although their records are whole.
+            if isinstance(codec, DecodingCodec):
+                columns = codec.decode(records, apart=True, failed=rows)
+            else:
+                columns = codec.decode(records, apart=True)
+            found = codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
+        if failed is not None and rows:
+            failed.update({row: _numbered(error, numbers) for row, error in rows.items()})
+        return found
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
@@ -214,10 +223,17 @@ class RecordBase(ABC):
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | NDArray[np.int64]) -> NoReturn:
         """Raise numpy's error as a CorruptionError, and an ElementError with the number of the record in the base."""
         if isinstance(error, ElementError) and error.record is not None:
-            raise error.at(record=int(numbers[error.record])) from error.__cause__
+            raise _numbered(error, numbers) from error.__cause__
         if isinstance(error, CacheLayerError):
             raise error
         raise CorruptionError(f"{self.name}: a record does not decode: {error}. verify() tells which shard") from error
+
+
+def _numbered(error: ElementError, numbers: Sequence[int] | NDArray[np.int64]) -> ElementError:
+    """Return an error whose record is a row with the number of its record in the base, and its cause."""
+    found = error.at(record=int(numbers[error.record or 0]))
+    found.__cause__ = error.__cause__
+    return found
 
 
 def chosen_leaves(spec: Tree, names: Sequence[str]) -> set[int]:

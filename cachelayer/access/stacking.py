@@ -85,6 +85,12 @@ class Stacking:
         columns = zip(leaves, tree.flatten_rows(self.spec, elements), strict=True)
         return _Collator([(path, leaf, values) for (path, leaf), values in columns if not is_plain(leaf)], kinds)
 
+    def joined(self, collators: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+        """Return a function that stacks elements of which each came through one of these collators, of one spec."""
+        first = collators[0]
+        parts = [each for each in collators if isinstance(each, _Collator)]
+        return parts[0].joined(parts[1:]) if parts and len(collators) > 1 else first
+
 
 class _Collator:
     """Stacks elements after functions have changed them.
@@ -105,6 +111,11 @@ class _Collator:
 
     def __call__(self, elements: Sequence[Any], rows: int | None = None) -> Any:
         return collate(elements, self._stacked, rows)
+
+    def joined(self, others: Sequence[_Collator]) -> _Collator:
+        """Return one for its elements and those of others."""
+        parts = [part for each in (self, *others) for part in each._unchanged]
+        return _Collator(parts, self._kinds)
 
     def _stacked(self, path: str, values: Sequence[Any], rows: int | None) -> Any:
         present = [value for value in values if value is not None]

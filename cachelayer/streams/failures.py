@@ -1,0 +1,152 @@
+"""Failures: elements that a function or decoding failed for, and that others of the epoch stand in for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cachelayer.errors import (
+    CorruptionError,
+    ElementError,
+    FormatError,
+    NotFoundError,
+    StorageError,
+)
+from cachelayer.user_warnings import warn
+
+MOST_FAILURES = 100
+"""The number of failures that an iterator takes, unless ``map`` is given another."""
+_LISTED = 100
+# Not about the element: the storage fails, or the machine, or a package is missing.
+_NEVER_REPLACED = (CorruptionError, FormatError, ImportError, MemoryError, NotFoundError, StorageError)
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """An element that failed, and that another one stands in for.
+
+    Args:
+        record: the number of its record in what the stream reads: ``ref[record]``.
+        position: the global position at which it failed.
+        error: what the function or decoding raised. It has no traceback, which would hold the memory of the batch.
+        stand_in: the number of the record that was tried next in its place. If that fails too, it is another failure at
+            the same position.
+    """
+
+    record: int
+    position: int
+    error: Exception
+    stand_in: int
+
+    def __str__(self) -> str:
+        return f"record {self.record} at global position {self.position}: {shown(self.error)}"
+
+
+def shown(error: BaseException) -> str:
+    """Return an error as a traceback shows it."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_of_element(error: Exception) -> bool:
+    """Return whether an error of a user's function, or of a user's object, may be replaced."""
+    return not isinstance(error, _NEVER_REPLACED)
+
+
+def bare(error: Exception) -> Exception:
+    """Return an error, and those that led to it, without tracebacks: their frames hold the elements of a batch."""
+    found: list[BaseException] = [error]
+    for each in found:
+        each.__traceback__ = None
+        found += [cause for cause in (each.__cause__, each.__context__) if cause is not None and cause not in found]
+    return error
+
+
+@dataclass(frozen=True, eq=False)
+class Failures:
+    """The failures of an iterator, in order of position: those of one block after another. Immutable.
+
+    Args:
+        before: those of the blocks before.
+        last: those of the last block.
+    """
+
+    before: Failures | None = None
+    last: tuple[Failure, ...] = ()
+    count: int = 0
+
+    def followed(self, more: tuple[Failure, ...]) -> Failures:
+        """Return these and more."""
+        return Failures(self, more, self.count + len(more)) if more else self
+
+    def until(self, position: int) -> Failures:
+        """Return those before a position."""
+        if all(each.position < position for each in self.last):
+            return self
+        return NONE.followed(tuple(each for each in self if each.position < position))
+
+    def __iter__(self) -> Iterator[Failure]:
+        parts: list[tuple[Failure, ...]] = []
+        part: Failures | None = self
+        while part is not None:
+            parts.append(part.last)
+            part = part.before
+        return (each for last in reversed(parts) for each in last)
+
+
+NONE = Failures()
+
+
+def too_many(failures: Iterable[Failure], limit: int) -> ElementError:
+    """Return the error of more failures than an iterator takes, with the numbers of the records."""
+    found = list(failures)
+    records = sorted({each.record for each in found})
+    listed = ", ".join(map(str, records[:_LISTED]))
+    more = f" and {len(records) - _LISTED} more" if len(records) > _LISTED else ""
+    numbers = listed + (", ..." if more else "")
+    error = ElementError(
+        f"at most {limit} failures of functions and of decoding (max_failures={limit})",
+        f"{len(found)}, of the records {listed}{more}. The last is {found[-1]}",
+        hint=f"Leave them out: ref.exclude([{numbers}]); or mend the function, or pass map() a larger max_failures.",
+    )
+    error.__cause__ = found[-1].error
+    return error
+
+
+def none_left(failures: Sequence[Failure]) -> ElementError:
+    """Return the error of an element for which no other record stands in; given are its failures."""
+    first, records = failures[0], list(dict.fromkeys(each.record for each in failures))
+    tried = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
+    error = ElementError(
+        f"a record that can stand in at global position {first.position}",
+        f"{tried}. The last is {failures[-1]}",
+        record=first.record,
+        hint="If all records fail, mend the function; else leave out those that fail: ref.exclude([...]).",
+    )
+    error.__cause__ = failures[-1].error
+    return error
+
+
+class Notice:
+    """Warns of the first failure that nobody counts, once in each process."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+
+    def __reduce__(self) -> tuple[type[Notice], tuple[()]]:
+        return Notice, ()
+
+    def __call__(self, failure: Failure) -> None:
+        """Warn, unless this process was warned before."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            warn_of(failure, "Further ones in this process are not reported")
+
+
+def warn_of(failure: Failure, rest: str) -> None:
+    """Warn of a failure; ``rest`` says how to see the others."""
+    warn(
+        f"record {failure.record} failed at global position {failure.position}, and another record of the epoch stands "
+        f"in for it: {shown(failure.error)}. {rest}"
+    )
