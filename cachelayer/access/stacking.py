@@ -23,6 +23,7 @@ from cachelayer.records.values import Ragged, Sparse
 from cachelayer.streams.collate import DECLARE, UNLIKE, collate
 
 # An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
+_NULLABLE = "If the function may return None, declare the leaf as nullable, such as ArraySpec(..., nullable=True)."
 _OWN = (np.ndarray, Ragged, Sparse)
 
 
@@ -66,7 +67,13 @@ class Stacking:
         Raises:
             ElementError: if one does not fit; its ``record`` is the index of the element in the argument.
         """
-        return self._codec.elements(self._codec.columns(elements), len(elements))
+        columns = self._codec.columns(elements)
+        for (path, leaf), column in zip(tree.leaves(self.spec), columns, strict=True):
+            # A column has nulls where the spec has none: builds learn from it that a leaf may be None.
+            if column.nulls is not None and not leaf.nullable:
+                row = int(np.flatnonzero(column.nulls)[0])
+                raise ElementError(leaf.describe(), "None", path=path, record=row, hint=_NULLABLE)
+        return self._codec.elements(columns, len(elements))
 
     def collator(self, elements: Sequence[Any], kinds: dict[str, bool]) -> Callable[..., Any]:
         """Return a function that stacks elements to a batch after the user's functions have changed them.

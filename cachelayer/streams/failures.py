@@ -30,8 +30,7 @@ class Failure:
         record: the number of its record in what the stream reads: ``ref[record]``.
         position: the global position at which it failed.
         error: what the function or decoding raised. It has no traceback, which would hold the memory of the batch.
-        stand_in: the number of the record that was tried next in its place. If that fails too, it is another failure at
-            the same position.
+        stand_in: the number of the record whose element came in its place.
     """
 
     record: int
@@ -114,17 +113,16 @@ def too_many(failures: Iterable[Failure], limit: int) -> ElementError:
     return error
 
 
-def none_left(failures: Sequence[Failure]) -> ElementError:
-    """Return the error of an element for which no other record stands in; given are its failures."""
-    first, records = failures[0], list(dict.fromkeys(each.record for each in failures))
-    tried = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
+def none_left(position: int, records: Sequence[int], last: Exception) -> ElementError:
+    """Return the error of a position at which all of these records failed: its own, and those that were to stand in."""
+    others = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
     error = ElementError(
-        f"a record that can stand in at global position {first.position}",
-        f"{tried}. The last is {failures[-1]}",
-        record=first.record,
+        f"a record that can stand in at global position {position}",
+        f"{others}. The last error is {shown(last)}",
+        record=records[0],
         hint="If all records fail, mend the function; else leave out those that fail: ref.exclude([...]).",
     )
-    error.__cause__ = failures[-1].error
+    error.__cause__ = last
     return error
 
 

@@ -8,7 +8,7 @@ with the random numbers of (seed, position, a). A record that has failed at the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -134,27 +134,26 @@ class StandIns:
         made = make(of, Trial(0, failed), lambda failed: of.source.elements(of.numbers, failed))
         if not failed:
             return made, []
-        out = list(made)
-        tried = {row: [_Tried(int(of.numbers[row]), failed[row])] for row in sorted(failed)}
-        waiting = list(tried)
+        out, failures = list(made), _failures(of, failed)
+        if len(failures) > self.limit:
+            raise too_many(failures.values(), self.limit)
+        # The records that were tried for each row: the last one stands in if the row does not wait.
+        tried = {row: [int(of.numbers[row])] for row in failed}
+        waiting = sorted(failed)
         for attempt in range(1, MOST_ATTEMPTS + 1):
-            failures = _failures(of.positions, tried)
-            if len(failures) > self.limit:
-                raise too_many(failures, self.limit)
             drawn = self.drawn(of.numbers[waiting], of.positions[waiting], attempt).tolist()
-            fresh = [
-                (row, number)
-                for row, number in zip(waiting, drawn, strict=True)
-                if all(each.number != number for each in tried[row])
-            ]
+            fresh = [(row, number) for row, number in zip(waiting, drawn, strict=True) if number not in tried[row]]
             for (row, number), element, error in self._attempt(of, fresh, attempt, make):
-                tried[row].append(_Tried(number, error))
+                tried[row].append(number)
                 if error is None:
                     out[row] = element
                     waiting.remove(row)
+                else:
+                    failed[row] = error
             if not waiting:
-                return out, _failures(of.positions, tried)
-        raise none_left(_failures(of.positions, {waiting[0]: tried[waiting[0]]}))
+                return out, [replace(each, stand_in=tried[row][-1]) for row, each in failures.items()]
+        row = waiting[0]
+        raise none_left(int(of.positions[row]), tried[row], failed[row])
 
     def _attempt(
         self, of: Rows, drawn: Sequence[tuple[int, int]], attempt: int, make: Make
@@ -172,24 +171,18 @@ class StandIns:
         return [(each, made[index], failed.get(index)) for index, each in enumerate(drawn)]
 
 
-@dataclass(frozen=True)
-class _Tried:
-    """A record that was tried at a position, and its error; None if it stands in."""
+def _failures(of: Rows, failed: Failed) -> dict[int, Failure]:
+    """Return the failure of each row, in order of position, before anything stands in.
 
-    number: int
-    error: Exception | None
-
-
-def _failures(positions: Indices, tried: dict[int, list[_Tried]]) -> list[Failure]:
-    """Return the failures in order of position; rows of padding repeat a position, and are left out."""
-    by_position = {int(positions[row]): attempts for row, attempts in tried.items()}
-    found = []
-    for position, attempts in sorted(by_position.items()):
-        for before, after in zip(attempts, [*attempts[1:], None], strict=True):
-            if before.error is not None:
-                stand_in = before.number if after is None else after.number
-                found.append(Failure(before.number, position, _of(before.error, before.number), stand_in))
-    return found
+    Rows of padding repeat a position, and are left out.
+    """
+    found: dict[int, int] = {}
+    for row in sorted(failed):
+        found.setdefault(int(of.positions[row]), row)
+    return {
+        row: Failure(int(of.numbers[row]), position, _of(failed[row], int(of.numbers[row])), -1)
+        for position, row in sorted(found.items())
+    }
 
 
 def _of(error: Exception, number: int) -> Exception:
