@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cachelayer.errors import (
     CorruptionError,
@@ -40,6 +41,17 @@ class Failure:
 
     def __str__(self) -> str:
         return f"record {self.record} at global position {self.position}: {shown(self.error)}"
+
+    def portable(self) -> Failure:
+        """Return the failure for another process: if its error cannot be pickled, with an error of the same text."""
+        try:
+            pickle.loads(pickle.dumps(self.error))  # noqa: S301 - made on this line
+        except Exception:  # noqa: BLE001 - whatever a class of the user raises
+            error = RuntimeError(shown(self.error))
+            for note in getattr(self.error, "__notes__", ()):
+                error.add_note(note)
+            return replace(self, error=error)
+        return self
 
 
 def shown(error: BaseException) -> str:

@@ -101,7 +101,7 @@ class Fails:
         self.chance = chance
 
     def __call__(self, n: int, generator: np.random.Generator) -> dict[str, Any]:
-        if n in self.bad or generator.random() < self.chance:
+        if n in self.bad or (self.chance and generator.random() < self.chance):
             raise ValueError(f"{n} is bad")
         return {"record": n, "drawn": generator.integers(2**32)}
 
