@@ -117,8 +117,8 @@ def too_many(failures: Iterable[Failure], limit: int) -> ElementError:
     more = f" and {len(records) - _LISTED} more" if len(records) > _LISTED else ""
     numbers = listed + (", ..." if more else "")
     error = ElementError(
-        f"at most {limit} failures of functions and of decoding (max_failures={limit})",
-        f"{len(found)}, of the records {listed}{more}. The last is {found[-1]}",
+        f"at most {limit} elements that fail (max_failures={limit})",
+        f"{len(found)}: records {listed}{more}. The last is {str(found[-1]).rstrip('.')}",
         hint=f"Leave them out: ref.exclude([{numbers}]); or mend the function, or pass map() a larger max_failures.",
     )
     error.__cause__ = found[-1].error
@@ -130,7 +130,7 @@ def none_left(position: int, records: Sequence[int], last: Exception) -> Element
     others = f"records {', '.join(map(str, records[1:]))}, which fail too" if records[1:] else "no other record"
     error = ElementError(
         f"a record that can stand in at global position {position}",
-        f"{others}. The last error is {shown(last)}",
+        f"{others}. The last error is {shown(last).rstrip('.')}",
         record=records[0],
         hint="If all records fail, mend the function; else leave out those that fail: ref.exclude([...]).",
     )

@@ -439,7 +439,7 @@ def test_a_function_that_always_fails_is_stopped_after_few_calls() -> None:
         calls.append(n)
         raise KeyError("label")
 
-    with pytest.raises(ElementError, match=r"at most 100 failures .*, got 256"):
+    with pytest.raises(ElementError, match=r"at most 100 elements that fail .*, got 256"):
         next(iter(numbers(10_000).stream(256, prefetch=0).map(fn, on_error="replace")))
     assert len(calls) <= 2 * 256
 
@@ -521,7 +521,7 @@ def test_a_step_that_is_asked_for_by_its_number_warns_once_in_a_process() -> Non
         steps = [stream[step].tolist() for step in (1, 0, 7)]
     assert len(told) == 1
     assert steps[1] == [0, 1, int(stream[0][2]), 3]
-    with pytest.raises(ElementError, match="at most 1 failures"):
+    with pytest.raises(ElementError, match="at most 1 elements that fail"):
         numbers(40).stream(4).map(bad_of(2, 3), on_error="replace", max_failures=1)[0]
 
 
