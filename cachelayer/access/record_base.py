@@ -23,6 +23,7 @@ from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.streams.failures import is_of_element
 from cachelayer.versions.stored_version import StoredVersion
 
 Read = Callable[[NDArray[np.int64]], Records]
@@ -195,8 +196,12 @@ class RecordBase(ABC):
             found = codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
-        if failed is not None and rows:
-            failed.update({row: _numbered(error, numbers) for row, error in rows.items()})
+        for row, undecoded in (rows or {}).items():
+            if failed is None or (
+                isinstance(undecoded.__cause__, Exception) and not is_of_element(undecoded.__cause__)
+            ):
+                raise undecoded
+            failed[row] = _numbered(undecoded, numbers)
         return found
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import threading
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cachelayer.errors import (
     CorruptionError,
@@ -49,27 +54,52 @@ class Failure:
         except Exception:  # noqa: BLE001 - whatever a class of the user raises
             error = RuntimeError(shown(self.error))
             for note in getattr(self.error, "__notes__", ()):
-                error.add_note(note)
+                noted(error, note)
             return replace(self, error=error)
         return self
 
 
 def shown(error: BaseException) -> str:
     """Return an error as a traceback shows it."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception as other:  # noqa: BLE001 - of a class of the user
+        text = f"its text cannot be had: {type(other).__name__}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def is_of_element(error: Exception) -> bool:
-    """Return whether an error of a user's function, or of a user's object, may be replaced."""
-    return not isinstance(error, _NEVER_REPLACED)
+    """Return whether an error of a user's function, or of a user's object, is a failure of the element."""
+    return not isinstance(error, _NEVER_REPLACED) and not _is_of_signal(error)
+
+
+def _is_of_signal(error: Exception) -> bool:
+    """Return whether a signal handler raised an error, which happened to run in the midst of an element."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code(handler: Any) -> Any:
+    """Return the code of a function, a method, a partial or another callable; None if it has none."""
+    inner = getattr(handler, "func", handler)
+    return getattr(inner, "__code__", None) or getattr(getattr(type(inner), "__call__", None), "__code__", None)
+
+
+def noted(error: Exception, note: str) -> Exception:
+    """Return an error with a note, unless its class does not take any."""
+    with suppress(Exception):
+        error.add_note(note)
+    return error
 
 
 def bare(error: Exception) -> Exception:
     """Return an error, and those that led to it, without tracebacks: their frames hold the elements of a batch."""
     found: list[BaseException] = [error]
     for each in found:
-        each.__traceback__ = None
+        # Some classes do not let their attributes be set.
+        each.with_traceback(None)
         found += [cause for cause in (each.__cause__, each.__context__) if cause is not None and cause not in found]
     return error
 

@@ -16,7 +16,7 @@ from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Failed, Stacking
 from cachelayer.streams.block_plan import Dropped, Reading
-from cachelayer.streams.failures import Notice, bare, is_of_element
+from cachelayer.streams.failures import Notice, bare, is_of_element, noted
 from cachelayer.streams.interruptible_future import Flag
 
 Indices = NDArray[np.int64]
@@ -169,11 +169,10 @@ class ElementMap:
                     raise _ended(error) from error
                 made, trial.failed[row] = None, bare(_ended(error))
             except Exception as error:
-                error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
+                noted(error, f"raised by a function passed to map(), of the element at global position {position}")
                 if trial.failed is None or not is_of_element(error):
                     raise
-                error.add_note(f"raised at {_line(error)}")
-                made, trial.failed[row] = None, bare(error)
+                made, trial.failed[row] = None, bare(noted(error, f"raised at {_line(error)}"))
             out.append(made)
         return out
 

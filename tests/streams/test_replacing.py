@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import pickle
 import re
+import signal
 import threading
 import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -370,6 +373,65 @@ def test_errors_that_are_not_about_the_element_are_raised(error: BaseException, 
     assert iterator.failures == []
 
 
+class Watchdog:
+    """Handles a signal: by a function, a method, a partial, or itself."""
+
+    def __call__(self, number: int, frame: Any) -> None:
+        raise TimeoutError("took too long")
+
+    method = __call__
+
+
+@pytest.mark.parametrize(
+    "handler", [Watchdog(), Watchdog().method, partial(Watchdog().method), lambda n, f: Watchdog()(n, f)]
+)
+@pytest.mark.parametrize("batch", [None, 5])
+def test_an_error_of_a_signal_handler_is_raised_and_loses_nothing(handler: Any, batch: int | None) -> None:
+    rings = [7]
+
+    def fn(n: int) -> int:
+        if n in rings:
+            rings.remove(n)
+            signal.raise_signal(signal.SIGUSR1)
+        return n
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        iterator = iter(numbers(20).stream(batch, prefetch=0).map(fn, on_error="replace"))
+        seen: list[int] = []
+        with pytest.raises(TimeoutError, match="took too long"):
+            seen.extend(n for item in iterator for n in np.ravel(item).tolist())
+        seen.extend(n for item in iterator for n in np.ravel(item).tolist())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == list(range(20))
+    assert iterator.failures == []
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    record: int
+
+
+@pytest.mark.parametrize("error", [Silent(), Frozen(7)])
+def test_errors_of_strange_classes_are_failures_too(error: Exception) -> None:
+    def fn(n: int) -> int:
+        if n == 7:
+            raise error
+        return n
+
+    (failure,) = drained(numbers(20).stream(5).map(fn, on_error="replace")).failures
+    assert failure.error is error
+    assert failure.error.__traceback__ is None
+    assert "record 7 at global position 7: " in str(failure)
+    assert isinstance(pickle.loads(pickle.dumps(failure.portable())).error, (RuntimeError, Silent, Frozen))
+
+
 def test_other_functions_of_the_stream_raise_their_errors_for_stand_ins_too() -> None:
     stream = numbers(10).stream(5).map(bad_of(3), on_error="replace")
     (stand_in,) = {failure.stand_in for failure in drained(stream).failures}
@@ -473,7 +535,7 @@ def test_one_failure_too_many_raises_at_its_step_and_names_all(batch: int | None
     iterator = iter(stream.map(bad_of(2, 6, 7, 30), on_error="replace", max_failures=3))
     seen: list[Any] = []
     for _ in range(2):
-        with pytest.raises(ElementError, match=r"max_failures=3\), got 4, .*ref\.exclude\(\[2, 6, 7, 30\]\)") as told:
+        with pytest.raises(ElementError, match=r"max_failures=3\), got 4: .*ref\.exclude\(\[2, 6, 7, 30\]\)") as told:
             seen.extend(iterator)
         assert isinstance(told.value.__cause__, ValueError)
         assert iterator.position == begin
