@@ -196,12 +196,16 @@ class RecordBase(ABC):
             found = codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
-        for row, undecoded in (rows or {}).items():
-            if failed is None or (
-                isinstance(undecoded.__cause__, Exception) and not is_of_element(undecoded.__cause__)
-            ):
-                raise undecoded
-            failed[row] = _numbered(undecoded, numbers)
+        if failed is not None and rows:
+            failed.update({row: self._failed(error, numbers) for row, error in rows.items()})
+        return found
+
+    @staticmethod
+    def _failed(error: ElementError, numbers: NDArray[np.int64]) -> ElementError:
+        """Return the error of a record that does not decode; raise it if that is not because of the record."""
+        found, cause = _numbered(error, numbers), error.__cause__
+        if isinstance(cause, Exception) and not is_of_element(cause):
+            raise found from cause
         return found
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:

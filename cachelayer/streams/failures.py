@@ -84,7 +84,9 @@ def _is_of_signal(error: Exception) -> bool:
 def _code(handler: Any) -> Any:
     """Return the code of a function, a method, a partial or another callable; None if it has none."""
     inner = getattr(handler, "func", handler)
-    return getattr(inner, "__code__", None) or getattr(getattr(type(inner), "__call__", None), "__code__", None)
+    if not hasattr(inner, "__code__") and callable(inner):
+        inner = type(inner).__call__
+    return getattr(inner, "__code__", None)
 
 
 def noted(error: Exception, note: str) -> Exception:
