@@ -23,11 +23,11 @@ RECORDS, PICTURES, BATCH, ONE_IN = 65_536, 4096, 256, 100
 MOST = 1 << 60
 
 
-def tokens(folder: Path) -> Any:
-    """A version of records of 2 KiB."""
-    rng = np.random.default_rng(0)
-    batch = {"id": np.arange(RECORDS), "tokens": rng.integers(0, 50_000, (RECORDS, 512), np.int32)}
-    return cachelayer.Storage(folder).cache([batch], "tokens", "v1", unbatch=True)
+def pixels(folder: Path) -> Any:
+    """A version of images of 3 KiB, uncompressed."""
+    images = np.random.default_rng(0).integers(0, 256, (RECORDS, 32, 32, 3), np.uint8)
+    batch = {"image": images, "id": np.arange(RECORDS)}
+    return cachelayer.Storage(folder).cache([batch], "pixels", "v1", unbatch=True)
 
 
 def pictures(folder: Path, version: str, *, damaged: bool) -> Any:
@@ -45,17 +45,16 @@ def pictures(folder: Path, version: str, *, damaged: bool) -> Any:
     return cachelayer.Storage(folder).cache(elements, "pictures", version, element_spec=spec)
 
 
-def checked(element: dict[str, Any]) -> dict[str, Any]:
-    """A function of a few microseconds."""
-    values = element["tokens"]
-    return {"inputs": values[:-1], "labels": values[1:], "id": element["id"]}
+def flipped(bad: int) -> Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]:
+    """A function that flips images at random, and fails for records whose number ends with ``bad``."""
 
+    def fn(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        number, image = int(element["id"]), element["image"]
+        if number % ONE_IN == bad:
+            raise ValueError(f"record {number} has no label")
+        return {"image": image[:, ::-1] if rng.random() < 0.5 else image, "id": number}
 
-def failing(element: dict[str, Any]) -> dict[str, Any]:
-    """The same, which fails for one record of a hundred."""
-    if element["id"] % ONE_IN == 7:
-        raise ValueError(f"record {element['id']} has no labels")
-    return checked(element)
+    return fn
 
 
 def scaled(element: dict[str, Any]) -> dict[str, Any]:
@@ -82,20 +81,21 @@ def rows() -> list[tuple[str, ...]]:
     warnings.simplefilter("ignore")  # of the first failure, and of a stream that is read again
     with tempfile.TemporaryDirectory() as folder:
         whole, cut = (pictures(Path(folder), name, damaged=name == "cut") for name in ("whole", "cut"))
-        stored = tokens(Path(folder))
+        stored = pixels(Path(folder))
 
-        def stream(ref: Any, fn: Any) -> Any:
-            return ref.stream(BATCH, shuffle=True, seed=1).map(fn, on_error="replace", max_failures=MOST)
+        def stream(ref: Any, fn: Any, **options: Any) -> Any:
+            return ref.stream(BATCH, shuffle=True, seed=1).map(fn, **options)
 
+        replaced = {"on_error": "replace", "max_failures": MOST}
         bad = {count: len(range(7, count, ONE_IN)) for count in (RECORDS, PICTURES)}
         rates = medians(
             {
-                "plain": epoch(stored.stream(BATCH, shuffle=True, seed=1).map(checked), RECORDS, 0),
-                "none": epoch(stream(stored, checked), RECORDS, 0),
-                "some": epoch(stream(stored, failing), RECORDS, bad[RECORDS]),
-                "plain pictures": epoch(whole.stream(BATCH, shuffle=True, seed=1).map(scaled), PICTURES, 0),
-                "no pictures": epoch(stream(whole, scaled), PICTURES, 0),
-                "some pictures": epoch(stream(cut, scaled), PICTURES, bad[PICTURES]),
+                "plain": epoch(stream(stored, flipped(-1), rng=True), RECORDS, 0),
+                "none": epoch(stream(stored, flipped(-1), rng=True, **replaced), RECORDS, 0),
+                "some": epoch(stream(stored, flipped(7), rng=True, **replaced), RECORDS, bad[RECORDS]),
+                "plain pictures": epoch(stream(whole, scaled), PICTURES, 0),
+                "no pictures": epoch(stream(whole, scaled, **replaced), PICTURES, 0),
+                "some pictures": epoch(stream(cut, scaled, **replaced), PICTURES, bad[PICTURES]),
             }
         )
     return [

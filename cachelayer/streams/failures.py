@@ -6,10 +6,10 @@ import os
 import pickle
 import signal
 import threading
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import CodeType, FrameType
 from typing import Any
 
 from cachelayer.errors import (
@@ -77,8 +77,21 @@ def _is_of_signal(error: Exception) -> bool:
     """Return whether a signal handler raised an error, which happened to run in the midst of an element."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+    codes, trace = list[CodeType](), error.__traceback__
+    while trace is not None:
+        if _has_frame(trace.tb_frame):
+            codes.append(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    return bool(codes) and any(_code(signal.getsignal(number)) in codes for number in signal.valid_signals())
+
+
+def _has_frame(frame: FrameType) -> bool:
+    """Return whether a function was perhaps called as a signal handler: with a frame. To ask for all takes long."""
+    return any(
+        isinstance(part, FrameType)
+        for value in frame.f_locals.values()
+        for part in (value if isinstance(value, tuple) else (value,))
+    )
 
 
 def _code(handler: Any) -> Any:
@@ -91,6 +104,7 @@ def _code(handler: Any) -> Any:
 
 def noted(error: Exception, note: str) -> Exception:
     """Return an error with a note, unless its class does not take any."""
+    # A frozen dataclass takes none.
     with suppress(Exception):
         error.add_note(note)
     return error

@@ -7,8 +7,9 @@ with the random numbers of (seed, position, a). A record that has failed at the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,22 @@ Indices = NDArray[np.int64]
 MOST_ATTEMPTS = 32
 """The number of attempts at a position."""
 # No stream has so many epochs, and no split so many segments.
-_FIRST_KEY = 3 << 62
+_EPOCH = 3 << 62
+_GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+
+
+def words_of(seed: int, positions: Indices, attempt: int) -> list[int]:
+    """Return the random word, in [0, 2**64), by which an attempt at each position draws a record."""
+    first, second = _keys(seed)
+    return [
+        mix(mix(mix(position + first & _MASK) ^ second) + attempt * _GOLDEN & _MASK) for position in positions.tolist()
+    ]
+
+
+@lru_cache(maxsize=64)
+def _keys(seed: int) -> tuple[int, int]:
+    return round_keys(seed, _EPOCH)[:2]
 
 
 @dataclass(frozen=True)
@@ -76,18 +91,19 @@ class StandIns:
             positions: the positions.
             attempt: the number of the attempt, from 1.
         """
-        words = [self._word(position, attempt) for position in positions.tolist()]
-        epochs, places = np.divmod(positions, self.epoch_records)
+        words = words_of(self.order.seed or 0, positions, attempt)
         found = np.empty_like(numbers)
-        for epoch in np.unique(epochs).tolist():
-            rows = np.flatnonzero(epochs == epoch)
-            draws = Draws(numbers[rows], [words[row] for row in rows.tolist()], attempt)
-            found[rows] = self.order.stand_ins(epoch, places[rows], draws)
+        for epoch, places, rows in self._epochs(positions):
+            draws = Draws(numbers[rows], [words[row] for row in rows], attempt)
+            found[rows] = self.order.stand_ins(epoch, places, draws)
         return found
 
-    def _word(self, position: int, attempt: int) -> int:
-        first, second, *_ = round_keys(self.order.seed or 0, _FIRST_KEY + position)
-        return mix(mix(attempt + first & _MASK) ^ second)
+    def _epochs(self, positions: Indices) -> Iterator[tuple[int, Indices, list[int]]]:
+        """Yield each epoch in which positions lie, their places in it, and which of the positions they are."""
+        located = [divmod(position, self.epoch_records) for position in positions.tolist()]
+        for chosen in dict.fromkeys(epoch for epoch, _ in located):
+            rows = [row for row, (epoch, _) in enumerate(located) if epoch == chosen]
+            yield chosen, np.array([located[row][1] for row in rows], np.int64), rows
 
     def _read(self, of: Rows, rows: Indices, numbers: Indices, failed: Failed) -> list[Any]:
         """Return the elements of records that stand in for some rows; what is not at hand takes one read.
@@ -115,11 +131,9 @@ class StandIns:
 
     def _in_blocks(self, positions: Indices, numbers: Indices) -> NDArray[np.bool_]:
         """Return for each position whether a record lies in the block that is read for it."""
-        epochs, places = np.divmod(positions, self.epoch_records)
         found = np.zeros(len(positions), np.bool_)
-        for epoch in np.unique(epochs).tolist():
-            rows = np.flatnonzero(epochs == epoch)
-            spans = self.order.blocks_at(epoch, places[rows])
+        for epoch, places, rows in self._epochs(positions):
+            spans = self.order.blocks_at(epoch, places)
             if spans is not None:
                 found[rows] = (spans.begin <= numbers[rows]) & (numbers[rows] < spans.end)
         return found
@@ -134,9 +148,12 @@ class StandIns:
         made = make(of, Trial(0, failed), lambda failed: of.source.elements(of.numbers, failed))
         if not failed:
             return made, []
-        out, failures = list(made), _failures(of, failed)
-        if len(failures) > self.limit:
-            raise too_many(failures.values(), self.limit)
+        out = list(made)
+        # Rows of padding repeat a position, and count once.
+        first = {int(of.positions[row]): row for row in sorted(failed, reverse=True)}
+        errors = dict(failed)
+        if len(first) > self.limit:
+            raise too_many([_failure(of, row, errors[row], -1) for _, row in sorted(first.items())], self.limit)
         # The records that were tried for each row: the last one stands in if the row does not wait.
         tried = {row: [int(of.numbers[row])] for row in failed}
         waiting = sorted(failed)
@@ -151,7 +168,7 @@ class StandIns:
                 else:
                     failed[row] = error
             if not waiting:
-                return out, [replace(each, stand_in=tried[row][-1]) for row, each in failures.items()]
+                return out, [_failure(of, row, errors[row], tried[row][-1]) for _, row in sorted(first.items())]
         row = waiting[0]
         raise none_left(int(of.positions[row]), tried[row], failed[row])
 
@@ -171,24 +188,11 @@ class StandIns:
         return [(each, made[index], failed.get(index)) for index, each in enumerate(drawn)]
 
 
-def _failures(of: Rows, failed: Failed) -> dict[int, Failure]:
-    """Return the failure of each row, in order of position, before anything stands in.
-
-    Rows of padding repeat a position, and are left out.
-    """
-    found: dict[int, int] = {}
-    for row in sorted(failed):
-        found.setdefault(int(of.positions[row]), row)
-    return {
-        row: Failure(int(of.numbers[row]), position, _of(failed[row], int(of.numbers[row])), -1)
-        for position, row in sorted(found.items())
-    }
-
-
-def _of(error: Exception, number: int) -> Exception:
-    """Return an error that names the record by its number in the stream, not in the dataset."""
-    if not isinstance(error, ElementError) or error.record in (None, number):
-        return bare(error)
-    named = error.at(record=number)
-    named.__cause__ = error.__cause__
-    return bare(named)
+def _failure(of: Rows, row: int, error: Exception, stand_in: int) -> Failure:
+    """Return the failure of a row; its error names the record by its number in the stream, not in the dataset."""
+    number = int(of.numbers[row])
+    if isinstance(error, ElementError) and error.record not in (None, number):
+        named = error.at(record=number)
+        named.__cause__ = error.__cause__
+        error = named
+    return Failure(number, int(of.positions[row]), bare(error), stand_in)
