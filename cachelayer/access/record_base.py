@@ -26,6 +26,9 @@ from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.streams.failures import is_of_element
 from cachelayer.versions.stored_version import StoredVersion
 
+_FEW = 8
+"""Up to so many local records are read faster one by one."""
+
 Read = Callable[[NDArray[np.int64]], Records]
 """Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
 
@@ -185,6 +188,8 @@ class RecordBase(ABC):
             self._raise_damage(error, [number])
 
     def elements(self, numbers: NDArray[np.int64], read: Read | None = None, failed: Failed | None = None) -> list[Any]:
+        if failed is not None and read is None and len(numbers) <= _FEW and not self.is_fetched:
+            return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:
             records = (read or self.records)(numbers)
@@ -197,16 +202,16 @@ class RecordBase(ABC):
         except ValueError as error:
             self._raise_damage(error, numbers)
         if failed is not None and rows:
-            failed.update({row: self._failed(error, numbers) for row, error in rows.items()})
+            failed.update({row: _failure(_numbered(error, numbers)) for row, error in rows.items()})
         return found
 
-    @staticmethod
-    def _failed(error: ElementError, numbers: NDArray[np.int64]) -> ElementError:
-        """Return the error of a record that does not decode; raise it if that is not because of the record."""
-        found, cause = _numbered(error, numbers), error.__cause__
-        if isinstance(cause, Exception) and not is_of_element(cause):
-            raise found from cause
-        return found
+    def _tried(self, row: int, number: int, failed: Failed) -> Any:
+        """Return one element; None if it does not decode, and its error is added."""
+        try:
+            return self.element(number)
+        except ElementError as error:
+            failed[row] = _failure(error)
+            return None
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
@@ -243,6 +248,14 @@ def _numbered(error: ElementError, numbers: Sequence[int] | NDArray[np.int64]) -
     found = error.at(record=int(numbers[error.record or 0]))
     found.__cause__ = error.__cause__
     return found
+
+
+def _failure(error: ElementError) -> ElementError:
+    """Return the error of a record that does not decode; raise it if that is not because of the record."""
+    cause = error.__cause__
+    if isinstance(cause, Exception) and not is_of_element(cause):
+        raise error from cause
+    return error
 
 
 def chosen_leaves(spec: Tree, names: Sequence[str]) -> set[int]:

@@ -743,10 +743,13 @@ def test_an_element_that_does_not_decode_is_replaced(pictures: Any, view: str, b
         assert failure.error.record == failure.record
 
 
-def test_decoding_reads_each_record_once_and_all_stand_ins_of_a_step_at_once(
-    pictures: Any, monkeypatch: pytest.MonkeyPatch
+def test_decoding_takes_one_read_for_the_records_of_a_step_and_one_for_all_stand_ins(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    base = type(pictures._base)
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    rows = [{"image": b"junk" if n in (4, 9, 15) else png(PIXELS[n]), "label": n} for n in range(20)]
+    ref: Any = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec(), "label": np.int64})
+    base = type(ref._base)
     reads: list[list[int]] = []
     records = base.records
 
@@ -755,9 +758,9 @@ def test_decoding_reads_each_record_once_and_all_stand_ins_of_a_step_at_once(
         return records(self, numbers, **options)
 
     monkeypatch.setattr(base, "records", counted)
-    iterator = drained(pictures.stream(20, prefetch=0).map(means, on_error="replace"))
-    assert len(iterator.failures) == 2
-    assert [len(each) for each in reads] == [20, 2]
+    iterator = drained(ref.stream(20, prefetch=0).map(means, on_error="replace"))
+    assert [each.record for each in iterator.failures] == [4, 9, 15]
+    assert reads == [list(range(20)), [each.stand_in for each in iterator.failures]]
 
 
 def test_items_of_a_wrapped_object_that_cannot_be_read_are_replaced() -> None:
