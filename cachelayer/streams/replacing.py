@@ -41,7 +41,8 @@ def words_of(seed: int, positions: Indices, attempt: int) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _keys(seed: int) -> tuple[int, int]:
-    return round_keys(seed, _EPOCH)[:2]
+    first, second, *_ = round_keys(seed, _EPOCH)
+    return first, second
 
 
 @dataclass(frozen=True)
