@@ -324,6 +324,19 @@ def test_in_a_bucket_the_stand_in_comes_from_the_bucket(page: dict[str, Any], tm
     assert {each.record for each in mapped.failures} == bad
 
 
+def test_in_a_weighted_sample_the_stand_in_is_drawn_by_the_weights(tmp_path: Path) -> None:
+    weights = np.array([0, 0, 1, 5, 3, 0, 2, 9, 0, 4])
+    ref = Storage(tmp_path).cache(list(range(10)), "d", "v1")
+    stream = ref.sample(weights, seed=5).stream(8)
+    iterator = iter(stream.map(bad_of(3, 7), on_error="replace", max_failures=10**6))
+    for step in range(40):
+        found, plain = next(iterator), stream[step]
+        bad = np.isin(plain, (3, 7))
+        assert found[~bad].tolist() == plain[~bad].tolist()
+        assert set(found[bad].tolist()) <= {2, 4, 6, 9}
+    assert {each.stand_in for each in iterator.failures} == {2, 4, 6, 9}
+
+
 # What fails, and what is never replaced.
 
 
