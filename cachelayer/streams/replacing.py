@@ -121,6 +121,8 @@ class StandIns:
         found: list[Any] = [None] * len(rows)
         near = self._in_blocks(of.positions[rows], numbers)
         at_hand = source.beside(rows[near], (numbers - of.numbers[rows])[near])
+        if at_hand is None:
+            return list(self.records.elements(numbers, failed))
         for which, reads in ((np.flatnonzero(near), at_hand), (np.flatnonzero(~near), self.records)):
             if len(which) == 0:
                 continue
