@@ -73,7 +73,7 @@ class HeldReads(RecordReads[T_co], Protocol[T_co]):
     """Reads certain records out of blocks."""
 
     def beside(self, rows: NDArray[np.int64], offsets: NDArray[np.int64], /) -> RecordReads[T_co] | None:
-        """Return what reads the records at offsets from those of some rows, in the same blocks; None if nothing does."""
+        """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
 
 
 def reads_blocks(reads: RecordReads[T]) -> TypeGuard[HeldReads[T]]:

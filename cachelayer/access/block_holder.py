@@ -75,7 +75,7 @@ class HeldReads:
         return self.base.elements(self.selection.take(numbers), self.read_records, failed)
 
     def beside(self, rows: Ints, offsets: Ints) -> HeldReads | None:
-        """Return what reads the records at offsets from those of some rows, in the same blocks; None if nothing does."""
+        """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
         return None if self.others is None else self.others(rows, offsets)
 
     def read(self, numbers: Ints) -> Any:

@@ -855,3 +855,20 @@ def test_a_damaged_block_is_an_error_and_not_replaced(remote: Any) -> None:
                 list(remote.stream(32, shuffle=shuffle, seed=1).map(checked, on_error="replace"))
     finally:
         store.put(f"d/{shard.name}", good)
+
+
+def test_windows_in_blocks_from_a_bucket_have_stand_ins_too() -> None:
+    rows = [{"tokens": np.arange(n * 40, n * 40 + 40, dtype=np.int32)} for n in range(60)]
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    ref: Any = storage.submit(rows, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))})
+
+    def fn(element: dict[str, Any]) -> dict[str, Any]:
+        if element["tokens"][0] % 5 == 0 and element["tokens"][0] % 3 == 0:
+            raise ValueError
+        return element
+
+    stream = ref.windows("tokens", 8).stream(16, shuffle=Blocks(records=8, window=4, lanes=2), seed=1)
+    for found, plain in zip(stream.map(fn, on_error="replace"), stream, strict=True):
+        good = plain["tokens"][:, 0] % 15 != 0
+        assert found["tokens"][good].tolist() == plain["tokens"][good].tolist()
+        assert (found["tokens"][:, 0] % 15 != 0).all()
