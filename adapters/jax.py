@@ -15,6 +15,7 @@ from cachelayer.storage.staleness import OnChange
 from cachelayer.storage.storage import Storage
 from cachelayer.streams.block_plan import Block
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
+from cachelayer.streams.failures import Failure
 from cachelayer.streams.iterator import END
 from cachelayer.streams.stream import Stream, reader_of
 
@@ -195,6 +196,14 @@ class GlobalBatchIterator(Iterator[T]):
         failure = cast(BaseException, self._flight.failure)
         self._flight = Block(self._flight.position)
         return failure
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The elements of the batches so far that others stand in for, in the rows that this process reads.
+
+        See :attr:`cachelayer.StreamIterator.failures`.
+        """
+        return [each for each in self._local.failures if each.position < self._flight.position]
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the stream after the last batch that was returned; it is the same on every process."""

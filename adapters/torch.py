@@ -30,7 +30,7 @@ from cachelayer.records.user_indices import record_numbers
 from cachelayer.streams.block_plan import Block
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
+from cachelayer.streams.stream import Stream, batch_and_failures, iteration, reader_of, with_options
 
 try:
     import torch
@@ -290,11 +290,11 @@ class _WorkerBlocks:
         if self._loading is None or self._position != step.begin:
             self._loading = self._from(step.begin)
         loading, self._loading = self._loading, None
-        item = next(loading)
+        item, failures = next(loading)
         after = steps.after(step)
         # Set only now, so that after an error in between no half-read iterator is used again.
         self._position, self._loading = after, loading
-        return Block(position, [after], [item])
+        return Block(position, [after], [item], failures=failures)
 
     def forget(self) -> None:
         """Discard the steps that the processes have read."""
@@ -316,13 +316,14 @@ class _WorkerBlocks:
 
 
 class _Steps(data.Dataset):  # type: ignore[misc]
-    """The batches of a stream, by the number of their step."""
+    """The batches of a stream, by the number of their step, each with the elements that others stand in for."""
 
     def __init__(self, stream: Stream[Any]) -> None:
         self._stream = stream
 
     def __getitem__(self, step: int) -> Any:
-        return tensors(self._stream[step])
+        batch, failures = batch_and_failures(self._stream, step)
+        return tensors(batch), tuple(each.portable() for each in failures)
 
 
 def _same(item: Any) -> Any:

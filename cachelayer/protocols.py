@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+# The error of each element that could not be made out of its record, by its row.
+Failed = dict[int, Exception]
+
 # "stored": about the bytes of the record. "decoded": many times more memory. "foreign": an object of the user makes it.
 ReadingCost = Literal["stored", "decoded", "foreign"]
 
@@ -41,6 +44,9 @@ class Stacking(Protocol):
                 shows it.
         """
 
+    def joined(self, collators: Sequence[Callable[..., Any]], /) -> Callable[..., Any]:
+        """Return a function that stacks elements of which each came through one of these collators, of one spec."""
+
 
 class RecordReads(Protocol[T_co]):
     """Reads records by their numbers."""
@@ -48,11 +54,31 @@ class RecordReads(Protocol[T_co]):
     def __getitems__(self, indices: NDArray[np.int64], /) -> Sequence[T_co]:
         """Return the elements of these record numbers; the caller may change them."""
 
+    def elements(self, indices: NDArray[np.int64], failed: Failed, /) -> Sequence[T_co]:
+        """Return the elements of these record numbers; of those that do not decode, anything, and their errors.
+
+        Args:
+            indices: the record numbers.
+            failed: gets the error of each row that does not decode. Errors of the storage are raised.
+        """
+
     def read(self, indices: NDArray[np.int64], /) -> Any:
         """Return the elements of these record numbers, stacked on a leading axis; the caller may change them."""
 
     def read_batches(self, batches: Sequence[NDArray[np.int64]], /) -> Iterable[Any]:
         """Return what ``read`` gives for each batch, all read at once; one batch may keep the memory of all alive."""
+
+
+class HeldReads(RecordReads[T_co], Protocol[T_co]):
+    """Reads certain records out of blocks."""
+
+    def beside(self, rows: NDArray[np.int64], offsets: NDArray[np.int64], /) -> RecordReads[T_co] | None:
+        """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
+
+
+def reads_blocks(reads: RecordReads[T]) -> TypeGuard[HeldReads[T]]:
+    """Return whether records are read out of blocks."""
+    return hasattr(type(reads), "beside")
 
 
 class HeldBlock(Protocol):

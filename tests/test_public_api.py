@@ -102,7 +102,7 @@ ATTRIBUTES = {
     "Sampled": "digest element_spec stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches records with_state",
-    "StreamIterator": "get_state load position save set_state",
+    "StreamIterator": "failures get_state load position save set_state",
 }
 
 BUILT_IN = {

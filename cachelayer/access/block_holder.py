@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from cachelayer.access.held import Held, records_of
 from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.errors import CorruptionError
+from cachelayer.protocols import Failed
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
@@ -36,13 +37,17 @@ class ViewBlocks:
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""
-        return HeldReads(self.base, self.selection, lambda _: held_records(blocks, owner, rows))
+
+        def beside(chosen: Ints, offsets: Ints) -> HeldReads:
+            return self.reads(blocks, owner[chosen], rows[chosen] + offsets)
+
+        return HeldReads(self.base, self.selection, lambda _: held_records(blocks, owner, rows), beside)
 
 
 class ReadsRecords(Protocol):
     """Makes elements and batches of records that may come from elsewhere, if ``read`` is given."""
 
-    def elements(self, numbers: Ints, read: Read | None = None) -> list[Any]: ...
+    def elements(self, numbers: Ints, read: Read | None = None, failed: Failed | None = None) -> list[Any]: ...
     def batch(self, numbers: Ints, names: Sequence[str] | None, read: Read | None = None) -> Any: ...
     def batches(self, batches: Sequence[Ints], read: Read | None = None) -> list[Any]: ...
 
@@ -55,14 +60,23 @@ class HeldReads:
         base: makes elements of them.
         selection: the records of the base that the view has.
         read_records: returns the records.
+        others: returns what reads other records of the blocks; see :meth:`beside`.
     """
 
     base: ReadsRecords
     selection: Selection
     read_records: Read
+    others: Callable[[Ints, Ints], HeldReads] | None = None
 
     def __getitems__(self, numbers: Ints) -> list[Any]:
         return self.base.elements(self.selection.take(numbers), self.read_records)
+
+    def elements(self, numbers: Ints, failed: Failed) -> list[Any]:
+        return self.base.elements(self.selection.take(numbers), self.read_records, failed)
+
+    def beside(self, rows: Ints, offsets: Ints) -> HeldReads | None:
+        """Return what reads the records at offsets from those of some rows, in the same blocks, or None."""
+        return None if self.others is None else self.others(rows, offsets)
 
     def read(self, numbers: Ints) -> Any:
         return self.base.batch(self.selection.take(numbers), None, self.read_records)

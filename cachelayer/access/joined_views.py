@@ -15,7 +15,7 @@ from cachelayer.access.stacking import is_plain
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import ReadingCost
+from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.common_spec import common_spec
@@ -103,10 +103,13 @@ class JoinedViewsBase:
         index = int(self._splits[1:].searchsorted(number, side="right"))
         return self.members[index][number - int(self._splits[index])]
 
-    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+    def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
         out: list[Any] = [None] * len(numbers)
         for index, rows in self._groups(numbers):
-            found = self.members[index].__getitems__(numbers[rows] - self._splits[index])
+            mine: Failed | None = None if failed is None else {}
+            found = self.members[index]._elements(numbers[rows] - self._splits[index], mine)
+            if failed is not None and mine:
+                failed.update({int(rows[row]): error for row, error in mine.items()})
             for row, element in zip(rows.tolist(), found, strict=True):
                 out[row] = element
         return out

@@ -15,15 +15,19 @@ from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.objects.local_cache import CacheFolder
-from cachelayer.protocols import ReadingCost
+from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec
-from cachelayer.records.media import decoding
+from cachelayer.records.media import DecodingCodec, Undecoded, decoding
 from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.streams.failures import is_of_element
 from cachelayer.versions.stored_version import StoredVersion
+
+_FEW = 8
+"""Up to so many local records are read faster one by one."""
 
 Read = Callable[[NDArray[np.int64]], Records]
 """Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
@@ -183,12 +187,31 @@ class RecordBase(ABC):
         except ValueError as error:
             self._raise_damage(error, [number])
 
-    def elements(self, numbers: NDArray[np.int64], read: Read | None = None) -> list[Any]:
-        records = read or self.records
+    def elements(self, numbers: NDArray[np.int64], read: Read | None = None, failed: Failed | None = None) -> list[Any]:
+        if failed is not None and read is None and len(numbers) <= _FEW and not self.is_fetched:
+            return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
+        codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:
-            return self.element_codec.elements(self.element_codec.decode(records(numbers), apart=True), len(numbers))
+            records = (read or self.records)(numbers)
+            # Only images and audio may not decode although their records are whole.
+            if isinstance(codec, DecodingCodec):
+                columns = codec.decode(records, apart=True, failed=rows)
+            else:
+                columns = codec.decode(records, apart=True)
+            found = codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
+        if failed is not None and rows:
+            failed.update({row: _failure(_numbered(error, numbers)) for row, error in rows.items()})
+        return found
+
+    def _tried(self, row: int, number: int, failed: Failed) -> Any:
+        """Return one element; None if it does not decode, and its error is added."""
+        try:
+            return self.element(number)
+        except ElementError as error:
+            failed[row] = _failure(error)
+            return None
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
@@ -214,10 +237,25 @@ class RecordBase(ABC):
     def _raise_damage(self, error: ValueError, numbers: Sequence[int] | NDArray[np.int64]) -> NoReturn:
         """Raise numpy's error as a CorruptionError, and an ElementError with the number of the record in the base."""
         if isinstance(error, ElementError) and error.record is not None:
-            raise error.at(record=int(numbers[error.record])) from error.__cause__
+            raise _numbered(error, numbers) from error.__cause__
         if isinstance(error, CacheLayerError):
             raise error
         raise CorruptionError(f"{self.name}: a record does not decode: {error}. verify() tells which shard") from error
+
+
+def _numbered(error: ElementError, numbers: Sequence[int] | NDArray[np.int64]) -> ElementError:
+    """Return an error whose record is a row with the number of its record in the base, and its cause."""
+    found = error.at(record=int(numbers[error.record or 0]))
+    found.__cause__ = error.__cause__
+    return found
+
+
+def _failure(error: ElementError) -> ElementError:
+    """Return the error of a record that does not decode; raise it if that is not because of the record."""
+    cause = error.__cause__
+    if isinstance(cause, Exception) and not is_of_element(cause):
+        raise error from cause
+    return error
 
 
 def chosen_leaves(spec: Tree, names: Sequence[str]) -> set[int]:

@@ -23,6 +23,7 @@ from cachelayer.records.values import Ragged, Sparse
 from cachelayer.streams.collate import DECLARE, UNLIKE, collate
 
 # An object of these types belongs to one leaf of one element. Python shares small ints, short strings and the like.
+_NULLABLE = "If the function may return None, declare the leaf as nullable, such as ArraySpec(..., nullable=True)."
 _OWN = (np.ndarray, Ragged, Sparse)
 
 
@@ -66,7 +67,13 @@ class Stacking:
         Raises:
             ElementError: if one does not fit; its ``record`` is the index of the element in the argument.
         """
-        return self._codec.elements(self._codec.columns(elements), len(elements))
+        columns = self._codec.columns(elements)
+        for (path, leaf), column in zip(tree.leaves(self.spec), columns, strict=True):
+            # A column has nulls where the spec has none: builds learn from it that a leaf may be None.
+            if column.nulls is not None and not leaf.nullable:
+                row = int(np.flatnonzero(column.nulls)[0])
+                raise ElementError(leaf.describe(), "None", path=path, record=row, hint=_NULLABLE)
+        return self._codec.elements(columns, len(elements))
 
     def collator(self, elements: Sequence[Any], kinds: dict[str, bool]) -> Callable[..., Any]:
         """Return a function that stacks elements to a batch after the user's functions have changed them.
@@ -84,6 +91,12 @@ class Stacking:
             return lambda made, rows=None: collate(made, _collected, rows)
         columns = zip(leaves, tree.flatten_rows(self.spec, elements), strict=True)
         return _Collator([(path, leaf, values) for (path, leaf), values in columns if not is_plain(leaf)], kinds)
+
+    def joined(self, collators: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+        """Return a function that stacks elements of which each came through one of these collators, of one spec."""
+        first = collators[0]
+        parts = [each for each in collators if isinstance(each, _Collator)]
+        return parts[0].joined(parts[1:]) if parts and len(collators) > 1 else first
 
 
 class _Collator:
@@ -105,6 +118,11 @@ class _Collator:
 
     def __call__(self, elements: Sequence[Any], rows: int | None = None) -> Any:
         return collate(elements, self._stacked, rows)
+
+    def joined(self, others: Sequence[_Collator]) -> _Collator:
+        """Return one for its elements and those of others."""
+        parts = [part for each in (self, *others) for part in each._unchanged]
+        return _Collator(parts, self._kinds)
 
     def _stacked(self, path: str, values: Sequence[Any], rows: int | None) -> Any:
         present = [value for value in values if value is not None]

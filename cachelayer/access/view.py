@@ -17,7 +17,7 @@ from cachelayer.access.split import split
 from cachelayer.access.stacking import Stacking
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BlockHolder, ReadingCost, T, records_of
+from cachelayer.protocols import BlockHolder, Failed, ReadingCost, T, records_of
 from cachelayer.records.infer import declared
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
@@ -70,8 +70,13 @@ class ViewBase(Protocol):
     def element(self, number: int) -> Any:
         """Return one element."""
 
-    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
-        """Return the elements of these record numbers, each in [0, len)."""
+    def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
+        """Return the elements of these record numbers, each in [0, len).
+
+        Args:
+            numbers: the record numbers.
+            failed: gets the error of each row that does not decode, whose element is anything; None to raise it.
+        """
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         """Return the elements stacked on a leading axis; with ``names``, only these keys of a dict element."""
@@ -233,7 +238,11 @@ class View(ABC, Generic[T]):
         Args:
             indices: integers, of which negative ones count from the end; or a mask with one bool for each record.
         """
-        return self._base.elements(self._selection.take(indices))
+        return self._elements(indices)
+
+    def _elements(self, indices: Sequence[int] | NDArray[Any], failed: Failed | None = None) -> list[T]:
+        """Return elements; see :meth:`ViewBase.elements`."""
+        return self._base.elements(self._selection.take(indices), failed=failed)
 
     def read(self, indices: Sequence[int] | NDArray[Any] | slice, fields: Sequence[str] | None = None) -> Any:
         """Return many elements at once, in the structure of one element, with leaves stacked on a leading axis.
@@ -363,6 +372,9 @@ class ViewRecords:
 
     def __getitems__(self, indices: NDArray[np.int64]) -> list[Any]:
         return self.view.__getitems__(indices)
+
+    def elements(self, indices: NDArray[np.int64], failed: Failed) -> list[Any]:
+        return self.view._elements(indices, failed)
 
     def read(self, indices: NDArray[np.int64]) -> Any:
         return self.view.read(indices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -14,11 +15,12 @@ from cachelayer.access.record_base import chosen_leaves
 from cachelayer.access.view import View
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import ReadingCost, T
+from cachelayer.protocols import Failed, ReadingCost, T
 from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
 from cachelayer.records.selection import Selection
+from cachelayer.streams.failures import bare, is_of_element
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -75,7 +77,9 @@ class WrappedBase:
     def element(self, number: int) -> Any:
         return self._call(lambda: _copied(self._obj[number]), [number])
 
-    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+    def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
+        if failed is not None:
+            return self._tried(numbers, failed, 0)
         if not hasattr(self._obj, "__getitems__"):
             return [self.element(number) for number in numbers.tolist()]
         wanted = numbers.tolist()
@@ -83,6 +87,30 @@ class WrappedBase:
         if len(items) != len(numbers):
             raise SourceError(f"{type(self._obj).__name__}.__getitems__ returned {len(items)} items for {len(numbers)}")
         return items
+
+    def _tried(self, numbers: NDArray[np.int64], failed: Failed, first: int) -> list[Any]:
+        """Return items, with None for those that cannot be read; if one cannot, read each half by itself.
+
+        Args:
+            numbers: their numbers.
+            failed: gets the error of each row that cannot be read.
+            first: the row of the first of them.
+        """
+        count = len(numbers)
+        if count < 2 or hasattr(self._obj, "__getitems__"):
+            try:
+                return self.elements(numbers)
+            except Exception as error:
+                if not is_of_element(error):
+                    raise
+                if count == 1:
+                    failed[first] = bare(error)
+                    return [None]
+            splits = [0, count // 2, count]
+        else:
+            splits = list(range(count + 1))
+        parts = pairwise(splits)
+        return [item for start, stop in parts for item in self._tried(numbers[start:stop], failed, first + start)]
 
     def _call(self, read: Callable[[], Any], numbers: Sequence[int]) -> Any:
         """Return what ``read`` returns.

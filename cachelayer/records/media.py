@@ -13,10 +13,13 @@ from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, M
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.column import Column
-from cachelayer.records.leaf_codecs import leaf_codec
+from cachelayer.records.leaf_codecs import LeafCodec, leaf_codec
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+
+Undecoded = dict[int, ElementError]
+"""The error of each row with a file that does not decode."""
 
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
@@ -54,12 +57,22 @@ class DecodingCodec:
         self.batch = decoded.batch
 
     def decode(
-        self, records: Records, chosen: Collection[int] | None = None, *, apart: bool = False
+        self,
+        records: Records,
+        chosen: Collection[int] | None = None,
+        *,
+        apart: bool = False,
+        failed: Undecoded | None = None,
     ) -> list[Column | None]:
-        """Return the columns of records, decoded, with None for each leaf that is not in ``chosen``."""
+        """Return the columns of records, decoded, with None for each leaf that is not in ``chosen``.
+
+        Args:
+            records, chosen, apart: as for other codecs.
+            failed: gets the error of each row with a file that does not decode, and the row a filler; None to raise it.
+        """
         columns = self._codec.decode(records, chosen, apart=apart)
         return [
-            _decoded(path, leaf, column) if isinstance(leaf, EncodedSpec) and column is not None else column
+            _decoded(path, leaf, column, failed) if isinstance(leaf, EncodedSpec) and column is not None else column
             for (path, leaf), column in zip(self._leaves, columns, strict=True)
         ]
 
@@ -79,8 +92,8 @@ def check_files(spec: Tree, columns: Sequence[Column]) -> None:
             _decoded(path, leaf, column)
 
 
-def _decoded(path: str, spec: EncodedSpec, column: Column) -> Column:
-    """Return the column of decoded files of a column of files."""
+def _decoded(path: str, spec: EncodedSpec, column: Column, failed: Undecoded | None = None) -> Column:
+    """Return the column of decoded files of a column of files; of those that fail, fillers."""
     decode = _decoder(spec)
     leaf = leaf_codec(spec.decoded)
     nulls = np.zeros(len(column.variable[0].splits) - 1, np.bool_) if column.nulls is None else column.nulls
@@ -88,21 +101,38 @@ def _decoded(path: str, spec: EncodedSpec, column: Column) -> Column:
     for row, is_null in enumerate(nulls.tolist()):
         try:
             rows.append(leaf.filler() if is_null else decode(column.variable[0].row(row).tobytes()))
-        except CacheLayerError:
+        except (CacheLayerError, MemoryError):
             raise
         except Exception as error:
-            raise ElementError(
+            undecoded = ElementError(
                 spec.describe(),
                 f"{column.variable[0].lengths[row]} bytes that do not decode: {type(error).__name__}: {error}",
                 path=path,
                 record=row,
                 hint="ref.raw() gives the bytes.",
-            ) from error
-    try:
-        decoded = leaf.from_rows(rows)
-    except ElementError as error:
-        raise error.at(path=path) from error.__cause__
+            )
+            if failed is None:
+                raise undecoded from error
+            undecoded.__cause__ = error
+            failed.setdefault(row, undecoded)
+            rows.append(leaf.filler())
+    while (decoded := _column_of(leaf, rows, path, failed)) is None:
+        pass
     return Column(decoded.fixed, decoded.variable, column.nulls)
+
+
+def _column_of(leaf: LeafCodec, rows: list[Any], path: str, failed: Undecoded | None) -> Column | None:
+    """Return the column of some rows; None if one does not fit: it becomes a filler then."""
+    try:
+        return leaf.from_rows(rows)
+    except ElementError as error:
+        misfit = error.at(path=path)
+        if failed is None or error.record is None:
+            raise misfit from error.__cause__
+        misfit.__cause__ = error.__cause__
+        failed.setdefault(error.record, misfit)
+        rows[error.record] = leaf.filler()
+        return None
 
 
 def _decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:

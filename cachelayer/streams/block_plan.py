@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cachelayer.protocols import T
+from cachelayer.streams.failures import NONE, Failure
 from cachelayer.streams.interruptible_future import Flag
 
 if TYPE_CHECKING:
@@ -28,14 +31,16 @@ class Reading:
         stops: flags, one of which is set when nobody waits any longer.
 
     Attributes:
+        failures: the elements that others stand in for.
         blocks: for the begin of each step, the blocks that its records are read from; None to read them where they lie.
     """
 
-    __slots__ = ("blocks", "seconds", "stops")
+    __slots__ = ("blocks", "failures", "seconds", "stops")
 
     def __init__(self, *stops: Flag) -> None:
         self.stops = stops
         self.seconds = 0.0
+        self.failures: list[Failure] = []
         self.blocks: Mapping[int, BlockRows] | None = None
 
     def check(self) -> None:
@@ -65,9 +70,13 @@ class Block(Generic[T]):
         items: what was read.
         failure: the error that ended the block early.
         seconds: how long the user's functions took.
+        failures: the elements of the items that others stand in for.
+
+    Attributes:
+        all_failures: those of the blocks before this one in an iterator, and of this one.
     """
 
-    __slots__ = ("_after", "_begin", "_count", "failure", "items", "seconds")
+    __slots__ = ("_after", "_begin", "_count", "all_failures", "failure", "failures", "items", "seconds")
 
     def __init__(
         self,
@@ -76,6 +85,7 @@ class Block(Generic[T]):
         items: Iterable[T] = (),
         failure: BaseException | None = None,
         seconds: float = 0.0,
+        failures: tuple[Failure, ...] = (),
     ) -> None:
         self._begin = begin
         self._after = after
@@ -83,6 +93,8 @@ class Block(Generic[T]):
         self._count = len(self.items)
         self.failure = failure
         self.seconds = seconds
+        self.failures = failures
+        self.all_failures = NONE.followed(failures)
 
     @property
     def position(self) -> int:
@@ -105,10 +117,16 @@ class Block(Generic[T]):
         left = len(self.items)
         return Block(self.position, self._after[self._count - left : self._count], self.items, error)
 
+    def until(self, position: int, error: BaseException) -> Block[T]:
+        """Return a block of the items that end at a position or before, ended by an error."""
+        after = self._after[: bisect_right(self._after, position)]
+        failures = tuple(each for each in self.failures if each.position < position)
+        return Block(self._begin, after, islice(self.items, len(after)), error, self.seconds, failures)
+
     def replaced(self, change: Callable[[T, int], Any]) -> Block[Any]:
         """Return a block of what a function makes of each item and the position after it."""
         items = map(change, self.items, self._after)
-        return Block(self._begin, self._after, items, self.failure, self.seconds)
+        return Block(self._begin, self._after, items, self.failure, self.seconds, self.failures)
 
 
 @dataclass(frozen=True)
@@ -153,7 +171,10 @@ class Plan(Generic[T]):
         except caught as error:
             failure = error
         try:
-            return Block(self.begin, self.after, items, failure, reading.seconds)
+            # Of an item that an error ended, there may be some too.
+            end = self.after[len(items) - 1] if items else self.begin
+            failures = tuple(each for each in reading.failures if each.position < end)
+            return Block(self.begin, self.after, items, failure, reading.seconds, failures)
         finally:
             # The error's traceback holds this frame, which must not hold the error.
             failure = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cachelayer.streams.bucket_plan import BucketPlan, EpochSteps
 from cachelayer.streams.buckets import BucketTable
-from cachelayer.streams.order import Order
+from cachelayer.streams.order import Draws, Order
 from cachelayer.streams.steps import Step, Steps
 
 BUCKET_ORDER_VERSION = 3
@@ -59,6 +59,17 @@ class BucketOrder(Order):
             found.append(self.table.take(bucket, steps.ranks(bucket, first, first + end - start)))
             start = end
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
+
+    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:
+        """Return for each place another record of its bucket."""
+        steps, found = self.plan.epoch(epoch), np.empty_like(places)
+        for row, place in enumerate(places.tolist()):
+            number, offset = steps.step_at(place)
+            bucket, turn = steps.of_bucket(number)
+            first = turn * self.plan.global_batch + offset
+            rank = Draws(steps.ranks(bucket, first, first + 1), [draws.words[row]], draws.attempt)
+            found[row] = self.table.take(bucket, rank.among(np.array([0]), np.array([self.plan.sizes[bucket]])))[0]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

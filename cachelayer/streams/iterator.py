@@ -10,6 +10,7 @@ from cachelayer.protocols import T
 from cachelayer.streams.block_plan import Block
 from cachelayer.streams.blocks import prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
+from cachelayer.streams.failures import Failure, too_many, warn_of
 
 if TYPE_CHECKING:
     from cachelayer.streams.stream import Stream
@@ -43,6 +44,8 @@ class StreamIterator(Iterator[T]):
         self._writes = reader.options.shard_index == 0
         self._blocks: Blocks[Any] = prefetcher(reader) if blocks is None else blocks
         self._from_start = True
+        self._max_failures = reader.max_failures
+        self._has_warned = False
         # The only state that changes. One assignment replaces it as a whole.
         self._block: Block[T] = Block(self._steps.next_start(reader.options.start))
 
@@ -74,7 +77,7 @@ class StreamIterator(Iterator[T]):
         """Go from an exhausted block to the one after it; return False at the end."""
         # A shard without an element in the last step of an epoch skips that step here.
         found = self._blocks.block(block.end)
-        following = Block[T](block.end) if found is None else self._shown(found)
+        following = self._counted(block, Block(block.end) if found is None else self._shown(found))
         # Unless another thread was quicker.
         if self._block is block:
             self._block = following
@@ -86,6 +89,29 @@ class StreamIterator(Iterator[T]):
         """Return a block with the items to hand out."""
         return block
 
+    def _counted(self, block: Block[T], following: Block[T]) -> Block[T]:
+        """Return the block after another, as far as its failures may be replaced."""
+        before, limit = block.all_failures, self._max_failures
+        over = 0 if limit is None else before.count + len(following.failures) - limit
+        if over > 0:
+            found = [*before, *following.failures]
+            following = following.until(found[-over].position, too_many(found, cast(int, limit)))
+        following.all_failures = before.followed(following.failures)
+        if following.failures and not self._has_warned:
+            self._has_warned = True
+            warn_of(following.failures[0], "iterator.failures lists all that fail")
+        return following
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The elements of the items so far that others stand in for, in order of position.
+
+        They are those that ``map(fn, on_error="replace")`` replaced in the items that this iterator has handed out. The
+        state does not hold them: an iterator that continues in another process begins with none. After ``set_state``,
+        those before the new position are left.
+        """
+        return list(self._block.all_failures.until(self.position))
+
     def _taken_failure(self) -> BaseException:
         """Return the error that ended a block early; the next call reads the failed items again."""
         failure = cast(BaseException, self._block.failure)
@@ -94,7 +120,9 @@ class StreamIterator(Iterator[T]):
 
     def _go_to(self, position: int) -> None:
         self._blocks.forget()
-        self._block = Block(self._steps.next_start(position))
+        block: Block[T] = Block(self._steps.next_start(position))
+        block.all_failures = self._block.all_failures.until(position)
+        self._block = block
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _restored, (type(self), self._stream, self.get_state())

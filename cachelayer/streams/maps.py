@@ -7,18 +7,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError
 from cachelayer.locks import ProcessLock
-from cachelayer.protocols import Stacking
+from cachelayer.protocols import Failed, Stacking
 from cachelayer.streams.block_plan import Dropped, Reading
+from cachelayer.streams.failures import Notice, bare, is_of_element, noted
 from cachelayer.streams.interruptible_future import Flag
 
 Indices = NDArray[np.int64]
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An attempt to make the elements of some positions.
+
+    Args:
+        attempt: how many other records have been drawn for the positions: 0 for the elements that belong there.
+        failed: takes the error of each row that fails; None to raise it.
+    """
+
+    attempt: int = 0
+    failed: Failed | None = None
+
+    def left(self, rows: Sequence[U]) -> Sequence[U]:
+        """Return the items of those rows that have not failed."""
+        return [item for row, item in enumerate(rows) if row not in self.failed] if self.failed else rows
+
+
+FIRST = Trial()
 
 
 @dataclass(frozen=True)
@@ -31,6 +53,8 @@ class ElementMap:
         threads: number of threads that call it at once; 0 calls it in one at a time.
         number: its index among the functions of a stream that take random numbers: no two draw the same ones.
         declared: makes batches of what it returns, if the user declared an element spec.
+        max_failures: the number of failures that an iterator replaces by other elements; None to raise each.
+        notice: warns of failures that no iterator counts.
     """
 
     fn: Callable[..., Any]
@@ -38,19 +62,23 @@ class ElementMap:
     threads: int
     number: int
     declared: Stacking | None = None
+    max_failures: int | None = None
+    notice: Notice = field(default_factory=Notice, compare=False, repr=False)
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
-    def __call__(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
-        """Return what the function makes of the elements at these global positions.
+    def __call__(
+        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, trial: Trial = FIRST
+    ) -> list[Any]:
+        """Return what the function makes of the elements at these global positions; None for those that fail.
 
         Raises:
-            Exception: what the function raises, with a note that names the position.
+            Exception: what the function raises, with a note that names the position, if the trial does not take it.
         """
         run = self._in_threads if self.threads > 1 and len(elements) > 1 else self._run
-        return reading.timed(run, elements, positions, seed, reading)
+        return reading.timed(run, elements, positions, seed, reading, trial)
 
     def _in_threads(
-        self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading
+        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, trial: Trial
     ) -> list[Any]:
         """Split the elements among threads, in order; each thread has its own generator."""
         splits = [len(elements) * part // self.threads for part in range(self.threads + 1)]
@@ -62,7 +90,7 @@ class ElementMap:
 
         def work(number: int, part: slice) -> None:
             try:
-                results[number] = self._run(elements[part], positions[part], seed, together)
+                results[number] = self._run(elements[part], positions[part], seed, together, trial, part.start)
             except BaseException as error:  # noqa: BLE001 - raised below
                 results[number] = error
                 ended.set()
@@ -87,45 +115,79 @@ class ElementMap:
             # The traceback of an error holds this frame, which must not hold the error.
             results.clear()
 
-    def conform(self, elements: Sequence[Any], numbers: Indices, positions: Indices) -> Sequence[Any]:
-        """Return what the function made, converted to the element spec that was declared.
+    def conform(
+        self, elements: Sequence[Any], numbers: Indices, positions: Indices, trial: Trial = FIRST
+    ) -> Sequence[Any]:
+        """Return what the function made, converted to the element spec that was declared; None for those that fail.
 
         Args:
             elements: what the function made.
             numbers, positions: the record number and the global position of each.
+            trial: knows those that have failed.
 
         Raises:
-            ElementError: if an element does not fit; it names the record and the position.
+            ElementError: if an element does not fit, and the trial does not take it; it names the record and the
+                position.
         """
         if self.declared is None:
             return elements
-        try:
-            return self.declared.conform(elements)
-        except ElementError as error:
-            if error.record is None:
-                raise
-            got = f"{error.got} from a function passed to map(), at global position {positions[error.record]}"
-            number = int(numbers[error.record])
-            hint = error.hint
-            raise ElementError(error.expected, got, path=error.path, record=number, hint=hint) from error.__cause__
+        out: list[Any] = [None] * len(elements)
+        # The parts to convert: elements that have failed lie between them.
+        edges = [-1, *sorted(trial.failed or ()), len(elements)]
+        parts = [(before + 1, after) for before, after in pairwise(edges)]
+        while parts:
+            start, stop = parts.pop()
+            if start == stop:
+                continue
+            try:
+                out[start:stop] = self.declared.conform(elements[start:stop])
+            except ElementError as error:
+                if error.record is None:
+                    raise
+                row = start + error.record
+                misfit = _misfit(error, int(numbers[row]), int(positions[row]))
+                if trial.failed is None:
+                    raise misfit from error.__cause__
+                trial.failed[row] = bare(misfit)
+                parts += [(start, row), (row + 1, stop)]
+        return out
 
-    def _run(self, elements: Sequence[Any], positions: NDArray[np.int64], seed: int, reading: Reading) -> list[Any]:
-        generators = keyed_generators(seed, positions, self.number) if self.rng else None
+    def _run(
+        self, elements: Sequence[Any], positions: Indices, seed: int, reading: Reading, trial: Trial, first: int = 0
+    ) -> list[Any]:
+        generators = keyed_generators(seed, positions, self.number, trial.attempt) if self.rng else None
         fn, check, out = self.fn, reading.check, list[Any]()
         held = nullcontext() if self.threads else self._lock.of_process()
-        for element, position in zip(elements, positions.tolist(), strict=True):
+        for row, (element, position) in enumerate(zip(elements, positions.tolist(), strict=True), first):
             drawn = () if generators is None else (next(generators),)
             check()
             try:
                 with held:
                     made = fn(element, *drawn)
             except StopIteration as error:
-                raise _ended(error) from error
+                if trial.failed is None:
+                    raise _ended(error) from error
+                made, trial.failed[row] = None, bare(_ended(error))
             except Exception as error:
-                error.add_note(f"raised by a function passed to map(), of the element at global position {position}")
-                raise
+                noted(error, f"raised by a function passed to map(), of the element at global position {position}")
+                if trial.failed is None or not is_of_element(error):
+                    raise
+                made, trial.failed[row] = None, bare(noted(error, f"raised at {_line(error)}"))
             out.append(made)
         return out
+
+
+def _misfit(error: ElementError, record: int, position: int) -> ElementError:
+    """Return the error of an element that does not fit the declared spec, with its record and position."""
+    got = f"{error.got} from a function passed to map(), at global position {position}"
+    return ElementError(error.expected, got, path=error.path, record=record, hint=error.hint)
+
+
+def _line(error: BaseException) -> str:
+    """Return the line of the user's function that raised an error."""
+    trace = error.__traceback__
+    trace = trace and (trace.tb_next or trace)
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "an unknown line"
 
 
 def _raise_first(results: Sequence[Any]) -> None:
@@ -154,19 +216,19 @@ def _ended(error: StopIteration) -> RuntimeError:
     return RuntimeError(f"a function passed to map() or map_batches() raised StopIteration({error})")
 
 
-def keyed_generators(seed: int, positions: NDArray[np.int64], number: int) -> Iterator[np.random.Generator]:
-    """Yield the same generator for each position, reset to the random numbers of (seed, position).
+def keyed_generators(seed: int, positions: Indices, number: int, attempt: int = 0) -> Iterator[np.random.Generator]:
+    """Yield the same generator for each position, reset to the random numbers of (seed, position, attempt).
 
-    They are those of ``Generator(Philox(key=[seed, position], counter=[0, 0, 0, number]))``. Writing its key resets a
-    counter-based generator, which costs a sixth of making a new one. Source: Salmon et al.: Parallel random numbers: as
-    easy as 1, 2, 3, 2011.
+    They are those of ``Generator(Philox(key=[seed, position], counter=[0, 0, attempt, number]))``. Writing its key
+    resets a counter-based generator, which costs a sixth of making a new one. Source: Salmon et al.: Parallel random
+    numbers: as easy as 1, 2, 3, 2011.
     """
     philox = np.random.Philox(key=0)
     generator = np.random.Generator(philox)
     key = np.array([seed, 0], np.uint64)
     state: Any = {
         "bit_generator": "Philox",
-        "state": {"counter": np.array([0, 0, 0, number], np.uint64), "key": key},
+        "state": {"counter": np.array([0, 0, attempt, number], np.uint64), "key": key},
         "buffer": np.zeros(4, np.uint64),
         "buffer_pos": 4,
         "has_uint32": 0,

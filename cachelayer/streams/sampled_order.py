@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.streams.alias_table import drawn
-from cachelayer.streams.order import Order, mixed, round_keys
+from cachelayer.streams.order import Draws, Order, mixed, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 SAMPLED_ORDER_VERSION = 4
@@ -91,9 +91,15 @@ class SampledOrder(Order):
         """Return the record numbers at positions."""
         return self._drawn(places + epoch * MOST_POSITIONS)
 
+    def stand_ins(self, epoch: int, places: Indices, draws: Draws) -> Indices:  # noqa: ARG002
+        """Return for each position a record that its word draws by the weights: one of weight 0 never comes."""
+        return self._of_words(np.array(draws.words, np.uint64))
+
     def _drawn(self, positions: Indices) -> Indices:
         first, second = self._keys
-        words = mixed(mixed(positions.view(np.uint64) + np.uint64(first)) ^ np.uint64(second))
+        return self._of_words(mixed(mixed(positions.view(np.uint64) + np.uint64(first)) ^ np.uint64(second)))
+
+    def _of_words(self, words: NDArray[np.uint64]) -> Indices:
         records = drawn(self.table.columns, self.records, words)
         if len(records) and int(records.view(np.uint64).max()) >= self.records:
             raise CorruptionError(

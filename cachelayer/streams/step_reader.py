@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import BucketedRecords, RandomAccess, RecordReads, Stacking
+from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacking
 from cachelayer.streams.block_feed import joined
 from cachelayer.streams.block_plan import Reading
-from cachelayer.streams.maps import ElementMap, called
+from cachelayer.streams.failures import Failure, too_many
+from cachelayer.streams.maps import FIRST, ElementMap, Trial, called
 from cachelayer.streams.order import BlockSpans, shares
+from cachelayer.streams.replacing import Rows, StandIns
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
@@ -61,6 +63,11 @@ class StepReader:
     def identity(self) -> StreamIdentity:
         """The records and the order that positions of the stream refer to."""
         return StreamIdentity(self.records.digest, self.options.order, self.options.steps)
+
+    @property
+    def max_failures(self) -> int | None:
+        """The number of failures that others stand in for, of all elements of an iterator; None to raise each."""
+        return min((function.max_failures for function in self.maps if function.max_failures is not None), default=None)
 
     @property
     def is_mapped(self) -> bool:
@@ -130,14 +137,32 @@ class StepReader:
 
     def batch(self, step: Step) -> Any:
         """Return the batch of a step; with remainder "pad", the batch and its mask."""
+        batch, failures = self.batch_and_failures(step)
+        self._notice(failures)
+        return batch
+
+    def batch_and_failures(self, step: Step) -> tuple[Any, tuple[Failure, ...]]:
+        """Return the batch of a step, and the elements that others stand in for."""
         reading = Reading()
-        return self._finished(step, self._read(step, reading), reading)
+        return self._finished(step, self._read(step, reading), reading), tuple(reading.failures)
+
+    def _notice(self, failures: Sequence[Failure]) -> None:
+        """Warn of failures that no iterator counts, once in a process.
+
+        Raises:
+            ElementError: if there are too many in one step.
+        """
+        limit = self.max_failures
+        if failures and limit is not None:
+            if len(failures) > limit:
+                raise too_many(failures, limit)
+            next(function.notice for function in self.maps if function.max_failures is not None)(failures[0])
 
     def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
         # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
         together = len(steps) > 1 and not (self.maps and self.buckets is not None)
-        read, failure = _tried(lambda: self._read_at_once(steps, reading)) if together else (None, None)
+        read, failure = _tried(lambda: self._read_at_once(steps, reading), reading) if together else (None, None)
         try:
             if read is not None:
                 for step, batch in zip(steps, read, strict=True):
@@ -164,7 +189,10 @@ class StepReader:
 
     def elements(self, step: Step) -> Sequence[Any]:
         """Return the elements of a step."""
-        return self._mapped(self.numbers(step), self._positions(step), Reading(), self.records)
+        reading = Reading()
+        found = self._mapped(self.numbers(step), self._positions(step), reading, self.records)
+        self._notice(reading.failures)
+        return found
 
     def _source(self, steps: Sequence[Step], numbers: Indices, reading: Reading) -> RecordReads[Any]:
         """Return what reads the records of some steps."""
@@ -198,7 +226,7 @@ class StepReader:
             source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading)
             return self._mapped(numbers[rows], positions[rows], reading, source)
 
-        found, failure = _tried(lambda: read(slice(None))) if len(numbers) > 1 else (None, None)
+        found, failure = _tried(lambda: read(slice(None)), reading) if len(numbers) > 1 else (None, None)
         try:
             if found is not None:
                 out.extend(found)
@@ -232,51 +260,97 @@ class StepReader:
         # An empty batch takes its structure from one of the step's elements.
         epoch, place = divmod(step.begin, self.options.steps.records)
         number = self.options.order(epoch, place, place + 1)
-        one, collate = self._collated(number, np.array([step.begin]), reading, self._reads_of([step]))
+        # Another shard counts it if it fails.
+        apart = Reading(*reading.stops)
+        one, collate = self._collated(number, np.array([step.begin]), apart, self._reads_of([step]))
         return collate(one, 0)
 
     def _mapped(
         self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
     ) -> Sequence[Any]:
         """Return the elements of these record numbers, at these global positions, after all functions."""
-        elements: Sequence[Any] = self._timed(source.__getitems__, numbers, reading)
-        for function in self.maps:
-            elements = self._called(function, elements, numbers, positions, reading)
-        return elements
+        return self._elements(Rows(numbers, positions, source), reading, None)
 
     def _collated(
         self, numbers: Indices, positions: Indices, reading: Reading, source: RecordReads[Any]
     ) -> tuple[Sequence[Any], Collate]:
         """Return the same elements, and the function that stacks them, which depends on the elements as read."""
-        elements: Sequence[Any] = self._timed(source.__getitems__, numbers, reading)
-        collate = self._stacking.collator(elements, self.kinds)
+        collators = list[Collate]()
+        elements = self._elements(Rows(numbers, positions, source), reading, collators)
+        return elements, self._stacking.joined(collators)
+
+    def _elements(self, rows: Rows, reading: Reading, collators: list[Collate] | None) -> Sequence[Any]:
+        """Return the elements of some rows after all functions, with others in place of those that fail.
+
+        Args:
+            rows: the rows.
+            reading: the reading of the block, which gets the failures.
+            collators: gets the functions that together stack the elements; None if nothing is stacked.
+        """
+        if self.max_failures is None:
+            read = self._timed(rows.source.__getitems__, rows.numbers, reading)
+            return self._made(read, rows, FIRST, reading, collators)
+
+        def made(rows: Rows, trial: Trial, read: Callable[[Failed], Sequence[Any]]) -> Sequence[Any]:
+            return self._made(self._timed(read, trial.failed, reading), rows, trial, reading, collators)
+
+        stand_ins = StandIns(self.options.order, self.options.steps.records, self.records, self.max_failures)
+        elements, failures = stand_ins.replaced(rows, made)
+        reading.failures += failures
+        return elements
+
+    def _made(
+        self,
+        elements: Sequence[Any],
+        rows: Rows,
+        trial: Trial,
+        reading: Reading,
+        collators: list[Collate] | None,
+    ) -> Sequence[Any]:
+        """Return what all functions make of elements; None for those that fail."""
+        collate = None if collators is None else self._stacking.collator(trial.left(elements), self.kinds)
         for function in self.maps:
-            elements = self._called(function, elements, numbers, positions, reading)
-            if function.declared is not None:
-                collate = function.declared.collator(elements, self.kinds)
-        return elements, collate
+            elements = self._called(function, elements, rows, trial, reading)
+            if collate is not None and function.declared is not None:
+                collate = function.declared.collator(trial.left(elements), self.kinds)
+        if collators is not None and collate is not None:
+            collators.append(collate)
+        return elements
 
     def _called(
-        self, fn: ElementMap, elements: Sequence[Any], numbers: Indices, positions: Indices, reading: Reading
+        self, fn: ElementMap, elements: Sequence[Any], rows: Rows, trial: Trial, reading: Reading
     ) -> Sequence[Any]:
-        made = fn(elements, positions, self.options.order.seed or 0, reading)
+        """Return what a function makes of those elements that have not failed; None for the others."""
+        if trial.failed:
+            left = trial.left(range(len(elements)))
+            out: list[Any] = [None] * len(elements)
+            part = Trial(trial.attempt, {})
+            found = self._called(fn, trial.left(elements), rows[np.array(left, np.int64)], part, reading)
+            for row, element in zip(left, found, strict=True):
+                out[row] = element
+            trial.failed.update({left[row]: error for row, error in (part.failed or {}).items()})
+            return out
+        if fn.max_failures is None:
+            trial = Trial(trial.attempt)
+        made = fn(elements, rows.positions, self.options.order.seed or 0, reading, trial)
         if fn.declared is None:
-            self._check_returned(elements, made, numbers, positions)
-        return fn.conform(made, numbers, positions)
+            self._check_returned(elements, made, rows, trial)
+        return fn.conform(made, rows.numbers, rows.positions, trial)
 
     def _timed(self, read: Callable[[Any], Any], numbers: Any, reading: Reading) -> Any:
         """Return what is read; if the user's object makes the records, count its time as that of a user's function."""
         return reading.timed(read, numbers) if self.records.reading_cost == "foreign" else read(numbers)
 
-    def _check_returned(
-        self, elements: Sequence[Any], made: Sequence[Any], numbers: Indices, positions: Indices
-    ) -> None:
-        """Raise if a function returned None for an element, unless elements may be None."""
+    def _check_returned(self, elements: Sequence[Any], made: Sequence[Any], rows: Rows, trial: Trial) -> None:
+        """Raise if a function returned None for an element, unless elements may be None, or the trial takes it."""
         if not any(element is None for element in made) or getattr(self.records.element_spec, "nullable", False):
             return
         for row, (before, after) in enumerate(zip(elements, made, strict=True)):
-            if after is None and before is not None:
-                raise _returned_none("map()", f"at global position {positions[row]}", int(numbers[row]))
+            if after is None and before is not None and row not in (trial.failed or ()):
+                error = _returned_none("map()", f"at global position {rows.positions[row]}", int(rows.numbers[row]))
+                if trial.failed is None:
+                    raise error
+                trial.failed[row] = error
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
         for function in self.batch_maps:
@@ -299,11 +373,12 @@ def _returned_none(method: str, where: str, record: int | None) -> ElementError:
     )
 
 
-def _tried(read: Callable[[], U]) -> tuple[U | None, Exception | None]:
+def _tried(read: Callable[[], U], reading: Reading) -> tuple[U | None, Exception | None]:
     """Return what is read at once, or else the error: it comes again when the records are read one by one."""
     try:
         return read(), None
     except Exception as error:  # noqa: BLE001
+        reading.failures.clear()
         return None, error
 
 

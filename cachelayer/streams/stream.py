@@ -13,6 +13,7 @@ from cachelayer.arguments import boolean, integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError
 from cachelayer.protocols import T
 from cachelayer.streams.epochs import Epochs, Iterations, epoch_options
+from cachelayer.streams.failures import MOST_FAILURES, Failure
 from cachelayer.streams.iterator import StatesIterator, StreamIterator
 from cachelayer.streams.maps import ElementMap
 from cachelayer.streams.sampled_order import SampledOrder
@@ -22,6 +23,7 @@ from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
 U = TypeVar("U")
+OnError = Literal["raise", "replace"]
 
 
 class Stream(Generic[T]):
@@ -49,7 +51,14 @@ class Stream(Generic[T]):
 
     @overload
     def map(
-        self, fn: Callable[[T], U], *, rng: Literal[False] = ..., threads: int = ..., element_spec: Any = ...
+        self,
+        fn: Callable[[T], U],
+        *,
+        rng: Literal[False] = ...,
+        threads: int = ...,
+        element_spec: Any = ...,
+        on_error: OnError = ...,
+        max_failures: int = ...,
     ) -> Stream[U]: ...
     @overload
     def map(
@@ -59,9 +68,18 @@ class Stream(Generic[T]):
         rng: Literal[True],
         threads: int = ...,
         element_spec: Any = ...,
+        on_error: OnError = ...,
+        max_failures: int = ...,
     ) -> Stream[U]: ...
     def map(
-        self, fn: Callable[..., Any], *, rng: bool = False, threads: int = 0, element_spec: Any = None
+        self,
+        fn: Callable[..., Any],
+        *,
+        rng: bool = False,
+        threads: int = 0,
+        element_spec: Any = None,
+        on_error: OnError = "raise",
+        max_failures: int = MOST_FAILURES,
     ) -> Stream[Any]:
         """Return the stream with a function applied to each element, before elements are stacked to batches.
 
@@ -77,10 +95,18 @@ class Stream(Generic[T]):
                 :class:`cachelayer.Nullable` in every batch, and an element that does not fit raises an
                 ``ElementError``. Without it, leaves that the function passes on are batched as in the dataset, and
                 leaves that it makes are stacked, so all must have one shape.
+            on_error: what to do with an element for which the function raises an error, returns None, or returns what
+                does not fit ``element_spec``. "raise" raises the error. "replace" puts another element of the same
+                epoch in its place, chosen by seed and position, so that no other position changes; and it does so too
+                for an element whose record does not decode, such as a damaged image. ``iterator.failures`` lists them.
+                Errors of the storage, such as a damaged shard, are always raised.
+            max_failures: the number of failures that an iterator replaces. One more raises an ``ElementError`` that
+                names the records. If several functions of a stream replace failures, all count together, up to the
+                smallest of their numbers.
 
         Raises:
             InvalidArgumentError: if ``rng`` is True and the stream has no seed, if :meth:`map_batches` was called
-                before, or if ``element_spec`` is invalid.
+                before, or if another argument is invalid.
         """
         if self._reader.batch_maps:
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
@@ -88,18 +114,25 @@ class Stream(Generic[T]):
             raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
         drawing = sum(earlier.rng for earlier in self._reader.maps)
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
-        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing, declared)
+        limit = _limit(on_error, integer("max_failures", max_failures, 1))
+        added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing, declared, limit)
         return Stream(replace(self._reader, maps=(*self._reader.maps, added), kinds={}))
 
-    def map_batches(self, fn: Callable[[T], U]) -> Stream[U]:
+    def map_batches(self, fn: Callable[[T], U], *, on_error: Literal["raise"] = "raise") -> Stream[U]:
         """Return the stream with a function applied to each batch.
 
         Args:
             fn: a function of one batch. With ``remainder="pad"`` it does not get the mask, which stays as it is.
+            on_error: only "raise": nobody knows which element of a batch failed.
 
         Raises:
-            InvalidArgumentError: if the stream has no batches.
+            InvalidArgumentError: if the stream has no batches, or if failures are to be replaced.
         """
+        if _limit(on_error, MOST_FAILURES) is not None:
+            raise InvalidArgumentError(
+                "map_batches(on_error='replace'): nobody knows which element of a batch failed: do what may fail in "
+                "map(fn, on_error='replace')"
+            )
         if not self._options.batched:
             raise InvalidArgumentError(
                 "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
@@ -181,7 +214,10 @@ class Stream(Generic[T]):
         return cast(T, elements[0])
 
     def records(self, step: int) -> NDArray[np.int64]:
-        """Return the record number of each row in the batch of a step, as int64. Padding rows repeat the last one."""
+        """Return the record number of each row in the batch of a step, as int64. Padding rows repeat the last one.
+
+        If an element failed, and another stands in for it, this is the record that failed.
+        """
         return self._reader.numbers(self._step(step))
 
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
@@ -210,6 +246,11 @@ def reader_of(stream: Stream[Any]) -> StepReader:
     return stream._reader
 
 
+def batch_and_failures(stream: Stream[Any], step: int) -> tuple[Any, tuple[Failure, ...]]:
+    """Return the batch of a step, and the elements that others stand in for, without a warning: for adapters."""
+    return stream._reader.batch_and_failures(stream._step(step))
+
+
 def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
     """Return a stream with other :class:`StreamOptions`, which are taken as they are: for adapters."""
     return Stream(replace(stream._reader, options=replace(stream._reader.options, **changes)))
@@ -223,6 +264,23 @@ def iteration(stream: Stream[T], number: int) -> Stream[T]:
     """
     reader = stream._reader
     return Stream(replace(reader, options=Iterations(reader.options).options_of(number)))
+
+
+def _limit(on_error: Any, max_failures: int) -> int | None:
+    """Return the number of failures that a function replaces; None to raise each.
+
+    Raises:
+        InvalidArgumentError: if ``on_error`` is invalid, or failures are counted and none is replaced.
+    """
+    if on_error not in ("raise", "replace"):
+        raise InvalidArgumentError(f"on_error {on_error!r}: pass 'raise' or 'replace'")
+    if on_error == "replace":
+        return max_failures
+    if max_failures != MOST_FAILURES:
+        raise InvalidArgumentError(
+            f"max_failures {max_failures}: the first failure raises: pass on_error='replace' too"
+        )
+    return None
 
 
 def _function(fn: Any) -> Any:

@@ -472,3 +472,22 @@ def test_the_documented_code_runs(tmp_path: Path) -> None:
         folder = names["ref"].reference.partition("/images@")[0].removeprefix("file://")
         done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, check=False)
         assert (done.stdout, done.returncode) == (output, 0), done.stderr
+
+
+def mostly(n: int) -> int:
+    if n % 13 == 2:
+        raise ValueError(f"{n} is bad")
+    return n
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_failures_are_replaced_for_grain_too_and_the_first_of_a_process_warns(workers: int) -> None:
+    stream = numbers(60).stream(6, shuffle=True, seed=3).map(mostly, on_error="replace")
+    with pytest.warns(cachelayer.CacheLayerWarning, match="stands in for it"):
+        expected = [batch.tolist() for batch in stream]
+    for worker in range(workers):
+        dataset = iter_dataset(pickle.loads(pickle.dumps(stream)))
+        dataset.set_slice(slice(worker, None, workers))
+        with pytest.warns(cachelayer.CacheLayerWarning, match="record [0-9]+ failed at global position") as told:
+            assert [batch.tolist() for batch in dataset] == expected[worker::workers]
+        assert sum("stands in for it" in str(each.message) for each in told) == 1

@@ -407,6 +407,20 @@ def test_a_mapped_stream_goes_out_if_it_declares_its_spec(storage: cachelayer.St
         to_tf(nullable)
 
 
+@pytest.mark.filterwarnings("ignore:record .* stands in for it:cachelayer.CacheLayerWarning")
+@pytest.mark.parametrize("batch", [None, 4])
+def test_failures_are_replaced_on_the_way_to_tensorflow_too(batch: int | None) -> None:
+    def mostly(n: int) -> int:
+        if n % 7 == 2:
+            raise ValueError(f"{n} is bad")
+        return n
+
+    numbers = cachelayer.wrap(list(range(20)), identity="numbers")
+    stream = numbers.stream(batch, reshuffle=False, shuffle=True, seed=1)
+    stream = stream.map(mostly, on_error="replace", element_spec=np.int32)
+    assert [item.numpy().tolist() for item in to_tf(stream)] == [item.tolist() for item in stream]
+
+
 def test_functions_of_batches_have_no_spec_to_go_out_with(storage: cachelayer.Storage) -> None:
     stream = storage.cache({"a": np.arange(4)}, "d", "v1").stream(2)
     with pytest.raises(cachelayer.InvalidArgumentError, match=r"map\(\) the tf.data.Dataset"):

@@ -705,6 +705,37 @@ def test_a_loader_that_failed_goes_on_with_the_batch_that_it_has_not_handed_out(
         assert seen + labels(iterator) == list(range(len(ref)))
 
 
+class Unpicklable(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def unlucky(element: dict[str, Any]) -> dict[str, Any]:
+    if element["label"] in (3, 40):
+        raise Unpicklable(1, 2) if element["label"] == 40 else ValueError("three")
+    return element
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:record .* stands in for it:cachelayer.CacheLayerWarning")
+def test_failures_in_workers_are_counted_and_listed_in_the_main_process(ref: Any, workers: int) -> None:
+    stream = ref.stream(16, shuffle=True, seed=4).map(unlucky, on_error="replace")
+    iterator = iter(loader(stream, num_workers=workers))
+    expected = iter(stream)
+    for found, want in zip(iterator, expected, strict=True):
+        assert plain(found) == plain(want)
+        shown = [(each.record, each.position, each.stand_in) for each in expected.failures]
+        assert [(each.record, each.position, each.stand_in) for each in iterator.failures] == shown
+    errors = {each.record: each.error for each in iterator.failures}
+    assert str(errors[3]) == "three"
+    assert "1 and 2" in str(errors[40])
+    assert all("raised by a function passed to map()" in error.__notes__[0] for error in errors.values())
+    few = iter(loader(ref.stream(16).map(unlucky, on_error="replace", max_failures=1), num_workers=workers))
+    with pytest.raises(cachelayer.ElementError, match=r"ref\.exclude\(\[3, 40\]\)"):
+        list(few)
+    assert few.get_state()["position"] == 32
+
+
 def test_a_state_of_other_records_is_refused(ref: Any) -> None:
     state = loader(ref[:30].stream(4)).state_dict()
     with pytest.raises(cachelayer.StateError, match="digest is"):

@@ -23,7 +23,10 @@ import cachelayer
 from cachelayer.streams.interruptible_future import Outcome
 from cachelayer.streams.stream import with_options
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:record .* stands in for it:cachelayer.CacheLayerWarning"),
+]
 
 # Where there is state; the rest of the streams is arithmetic.
 OURS = {
@@ -32,11 +35,13 @@ OURS = {
         "block_announcer",
         "block_feed",
         "block_plan",
+        "failures",
         "interruptible_future",
         "maps",
         "pace",
         "prefetch",
         "prefetch_worker",
+        "replacing",
         "step_reader",
         "stream",
     )
@@ -105,6 +110,12 @@ def negative(n: int) -> int:
     return -n
 
 
+def mostly(n: int) -> int:
+    if n % 3 == 1:
+        raise ValueError
+    return n
+
+
 def jittered(n: int, rng: np.random.Generator) -> float:
     return n + rng.random()
 
@@ -142,6 +153,7 @@ STREAMS: dict[str, Callable[[int], Any]] = {
     "mapped": lambda ahead: records().stream(5, seed=1, prefetch=ahead).map(jittered, rng=True).map_batches(list),
     "mapped elements": lambda ahead: records(6).stream(prefetch=ahead).map(negative),
     "in threads": lambda ahead: records(6).stream(3, prefetch=ahead).map(negative, threads=2),
+    "replaced": lambda ahead: records(6).stream(3, prefetch=ahead).map(mostly, on_error="replace"),
     "stored": lambda ahead: stored(12).stream(5, prefetch=ahead),
     "stored elements": lambda ahead: stored(12).stream(prefetch=ahead),
     "in blocks": lambda ahead: in_blocks(distant(12).stream(5, shuffle=True, seed=1, prefetch=ahead)),

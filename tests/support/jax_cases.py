@@ -301,6 +301,25 @@ def test_an_error_comes_in_the_place_of_the_batch_that_has_it() -> None:
     assert [int(batch["id"][0]) for batch in iterator] == [16, 24]
 
 
+@pytest.mark.filterwarnings("ignore:record .* stands in for it:cachelayer.CacheLayerWarning")
+def test_failures_are_those_of_the_batches_handed_out() -> None:
+    def checked(element: dict[str, Any]) -> dict[str, Any]:
+        if element["id"] in (3, 9, 17):
+            raise ValueError
+        return element
+
+    stream = ref(32).stream(8).map(checked, on_error="replace", max_failures=2)
+    iterator, alone = iter(global_batches(stream, devices(4), depth=3)), iter(stream)
+    for records in ([3], [3, 9]):
+        np.testing.assert_array_equal(next(iterator)["id"], next(alone)["id"])
+        assert [failure.record for failure in iterator.failures] == records
+    for _ in range(2):
+        with pytest.raises(cachelayer.ElementError, match="max_failures=2"):
+            next(iterator)
+        assert iterator.get_state()["position"] == 16
+        assert [failure.record for failure in iterator.failures] == [3, 9]
+
+
 def test_a_batch_that_could_not_be_sent_is_not_passed_over() -> None:
     broken = True
     stream = ref(32).stream(8).map_batches(lambda batch: {"id": batch["id"][1 if broken else 0 :]})

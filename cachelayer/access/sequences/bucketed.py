@@ -15,7 +15,7 @@ from cachelayer.access.view import View, ViewRecords
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import Stacking, records_of
+from cachelayer.protocols import Failed, Stacking, records_of
 from cachelayer.records.bit_sets import Marks, no_bits
 from cachelayer.records.tree import Tree
 from cachelayer.streams.buckets import Buckets
@@ -150,6 +150,9 @@ class PaddedReads:
 
     def __getitems__(self, indices: NDArray[np.int64]) -> list[Any]:
         return self.views[0].__getitems__(indices)
+
+    def elements(self, indices: NDArray[np.int64], failed: Failed) -> list[Any]:
+        return self.views[0]._elements(indices, failed)
 
     def read(self, indices: NDArray[np.int64]) -> Any:
         return self.views[0].read(indices)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cachelayer.access.record_base import Read, RecordBase, chosen_leaves
 from cachelayer.access.sequences.documents import Documents
-from cachelayer.protocols import ReadingCost
+from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records.memory import rows_apart, splits_of
 from cachelayer.records.tree import Tree
 from cachelayer.versions.manifest import canonical_json
@@ -85,7 +85,12 @@ class ArraysBase(ABC):
     def element(self, number: int) -> Any:
         return {name: values[0] for name, values in self.arrays(np.array([number])).items()}
 
-    def elements(self, numbers: NDArray[np.int64], read: Read | None = None) -> list[Any]:
+    def elements(
+        self,
+        numbers: NDArray[np.int64],
+        read: Read | None = None,
+        failed: Failed | None = None,  # noqa: ARG002
+    ) -> list[Any]:
         columns = {name: rows_apart(values) for name, values in self.arrays(numbers, read).items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

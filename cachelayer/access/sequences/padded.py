@@ -15,7 +15,7 @@ from cachelayer.access.sequences.fill_values import checked_fill, fill_hex
 from cachelayer.access.view import View
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
-from cachelayer.protocols import ReadingCost
+from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.leaf_names import leaf_number
 from cachelayer.records.memory import Ints
@@ -167,15 +167,23 @@ class PaddedBase:
             lambda: self._changed(self.view[number], lambda padding, value: padding.element(value)),
         )
 
-    def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
-        elements = self.view.__getitems__(numbers)
-        return [
-            self._told(
+    def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
+        elements = self.view._elements(numbers, failed)
+        return [self._element(row, element, numbers, failed) for row, element in enumerate(elements)]
+
+    def _element(self, row: int, element: Any, numbers: NDArray[np.int64], failed: Failed | None) -> Any:
+        if failed is not None and row in failed:
+            return None
+        try:
+            return self._told(
                 numbers[row : row + 1],
-                lambda element=element: self._changed(element, lambda padding, value: padding.element(value)),  # type: ignore[misc]
+                lambda: self._changed(element, lambda padding, value: padding.element(value)),
             )
-            for row, element in enumerate(elements)
-        ]
+        except ElementError as error:
+            if failed is None:
+                raise
+            failed[row] = error
+            return None
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         if names is not None:

@@ -1,0 +1,874 @@
+"""Elements that fail are replaced by others that seed and position choose, and no other position changes."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import re
+import signal
+import threading
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import run_page
+from pictures_and_sounds import PIXELS, png
+from reference import Case, cases
+from repository import ROOT
+
+import cachelayer
+from cachelayer import (
+    ArraySpec,
+    Blocks,
+    CacheLayerWarning,
+    CorruptionError,
+    ElementError,
+    ImageSpec,
+    InvalidArgumentError,
+    InvalidTypeError,
+    Nullable,
+    Ragged,
+    Storage,
+    StorageError,
+)
+from cachelayer.objects.bucket_store import BucketStore
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{text}:cachelayer.CacheLayerWarning")
+    for text in ("record .* stands in for it", "this stream is iterated over again", "seed .* changes nothing")
+]
+
+# (begin, end of the range, record, seed, position): the records that are drawn, if all fail.
+GOLDEN = {
+    (0, 2, 0, 0, 0): [1],
+    (0, 10, 3, 0, 0): [8, 4, 2, 5, 0, 1],
+    (0, 10, 3, 0, 1): [1, 4, 8, 7, 0, 5],
+    (0, 10, 3, 1, 0): [7, 5, 9, 4, 1, 0],
+    (8, 16, 12, 42, 999): [9, 14, 8, 11, 10, 13],
+    (0, 10**6, 669517, 42, 0): [598562, 544008, 936836, 39130, 250476, 456863],
+    (0, 10**12, 702290279101, 42, 5_500_000_000_000): [
+        448845065007,
+        496337044706,
+        655430742897,
+        522911077841,
+        776737443457,
+        158636285746,
+    ],
+    (5, 2**40 + 5, 7, 2**64 - 1, 2**62 - 1): [
+        446005360347,
+        594650593300,
+        792173571875,
+        847519324548,
+        118103452149,
+        202225460177,
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """What the code on the page defines."""
+    return run_page("order.md", 6)
+
+
+def numbers(n: int) -> Any:
+    return cachelayer.wrap(list(range(n)), identity="numbers")
+
+
+def bad_of(*records: int) -> Callable[[int], int]:
+    """A function that fails for some records."""
+
+    def fn(n: int) -> int:
+        if n in records:
+            raise ValueError(f"{n} is bad")
+        return n
+
+    return fn
+
+
+class Fails:
+    """A function that draws, and fails for some records, and by chance for others."""
+
+    def __init__(self, bad: set[int], chance: float) -> None:
+        self.bad = bad
+        self.chance = chance
+
+    def __call__(self, n: int, generator: np.random.Generator) -> dict[str, Any]:
+        if n in self.bad or (self.chance and generator.random() < self.chance):
+            raise ValueError(f"{n} is bad")
+        return {"record": n, "drawn": generator.integers(2**32)}
+
+
+def modelled(
+    page: dict[str, Any], fn: Any, seed: int, position: int, record: int, range_of: Callable[[int], tuple[int, int]]
+) -> tuple[Any, list[tuple[int, int]]]:
+    """What stands at a position, and the failure there, if there is one, as its record and position."""
+    failures: list[tuple[int, int]] = []
+    for attempt, number in [(0, record), *page["stand_ins"](record, seed, position, range_of)]:
+        bits = np.random.Philox(key=np.array([seed, position], np.uint64), counter=[0, 0, attempt, 0])
+        try:
+            return fn(number, np.random.Generator(bits)), failures
+        except ValueError:
+            failures = [(record, position)]
+    raise AssertionError("no record stands in")
+
+
+def items_of(batches: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of batches of dicts."""
+    return [
+        {key: values[row].item() for key, values in batch.items()}
+        for batch in batches
+        for row in range(len(batch["record"]))
+    ]
+
+
+def failures_of(*iterators: Any) -> list[tuple[int, int]]:
+    """The failures of the iterators of all shards, each as its record and position."""
+    return [(each.record, each.position) for iterator in iterators for each in iterator.failures]
+
+
+SHARDED = st.sampled_from([1, 2, 3, 4, 8]).flatmap(
+    lambda shards: st.tuples(st.just(shards), cases(shards=shards, remainders=("keep", "drop")))
+)
+
+
+@given(SHARDED, st.data(), st.sampled_from([0, 0.1]), st.sampled_from([0, 3]), st.sampled_from([0, 2]))
+@settings(deadline=None, max_examples=80)
+def test_stand_ins_are_those_of_the_page_and_no_other_position_changes(
+    page: dict[str, Any], sharded: tuple[int, Case], data: st.DataObject, chance: float, threads: int, prefetch: int
+) -> None:
+    shards, case = sharded
+    bad = data.draw(st.sets(st.integers(0, max(0, case.n - 1)), max_size=case.n // 3))
+    fn, seed = Fails(bad, chance if case.n > 8 else 0), case.seed or 0
+    order = case.order()
+    want = {
+        begin + row: modelled(page, fn, seed, begin + row, order[begin + row], lambda _: (0, case.n))
+        for begin, records in case.steps()
+        for row in range(len(records))
+    }
+    arguments = {**case.arguments(), "seed": seed}
+    iterators = [
+        iter(
+            numbers(case.n)
+            .stream(case.batch, shard=(shard, shards), prefetch=prefetch, **arguments)
+            .map(fn, rng=True, on_error="replace", threads=threads, max_failures=10**6)
+        )
+        for shard in range(shards)
+    ]
+    for batches, (begin, records) in zip(zip(*iterators, strict=True), case.steps(), strict=True):
+        assert items_of(batches) == [want[begin + row][0] for row in range(len(records))]
+    assert sorted(failures_of(*iterators), key=lambda each: each[1]) == [
+        each for _, failures in want.values() for each in failures
+    ]
+    for iterator in iterators:
+        found = [each.position for each in iterator.failures]
+        assert found == sorted(found)
+
+
+@given(cases(shards=1, remainders=("keep", "drop")), st.data())
+@settings(deadline=None, max_examples=40)
+def test_without_batches_and_after_a_restore_anywhere_the_same_elements_come(case: Case, data: st.DataObject) -> None:
+    bad = data.draw(st.sets(st.integers(0, max(0, case.n - 1)), max_size=case.n // 3))
+    fn = Fails(bad, 0.05 if case.n > 8 else 0)
+    arguments = {**case.arguments(), "seed": case.seed or 0}
+    batched = numbers(case.n).stream(case.batch, **arguments).map(fn, rng=True, on_error="replace", max_failures=10**6)
+    want = items_of(list(batched))
+    single = numbers(case.n).stream(**{**arguments, "remainder": "keep"})
+    single = single.map(fn, rng=True, on_error="replace", max_failures=10**6)
+    if case.remainder == "keep":
+        assert [{key: int(value) for key, value in each.items()} for each in single] == want
+    steps = len(batched)
+    stop = data.draw(st.integers(0, steps))
+    iterator = iter(batched)
+    seen = [next(iterator) for _ in range(stop)]
+    state = iterator.get_state()
+    again = iter(batched)
+    again.set_state(state)
+    assert again.failures == []
+    assert items_of([*seen, *again]) == want
+    assert items_of([batched[step] for step in range(steps)]) == want
+    rest = list(iterator)
+    assert items_of([*seen, *rest]) == want
+    assert failures_of(again) == [each for each in failures_of(iterator) if each[1] >= state["position"]]
+
+
+def test_the_stand_ins_never_change(page: dict[str, Any]) -> None:
+    for (begin, end, record, seed, position), expected in GOLDEN.items():
+        drawn = [number for _, number in page["stand_ins"](record, seed, position, lambda _, b=begin, e=end: (b, e))]
+        assert drawn[:6] == expected
+    section = (ROOT / "docs" / "order.md").read_text().partition("## Stand-ins")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+), (\d+) \| (\d+) \| (\d+) \| (\d+) \| ([\d, ]+) \|$", section, re.M)
+    assert {tuple(map(int, row[:5])): [int(each) for each in row[5].split(",")] for row in rows} == GOLDEN
+
+
+def test_these_elements_and_their_random_numbers_never_change() -> None:
+    stream = numbers(10).stream(10, shuffle=True, seed=42).map(Fails({3, 7}, 0), rng=True, on_error="replace")
+    assert stream[0]["record"].tolist() == [5, 8, 9, 0, 6, 6, 4, 1, 4, 2]
+    assert stream[0]["drawn"][[5, 6]].tolist() == [849469248, 926726395]
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 3), st.integers(1, 7), st.data())
+@settings(deadline=None, max_examples=40)
+def test_in_blocks_the_stand_in_comes_from_the_block(
+    page: dict[str, Any], seed: int, epoch: int, block: int, data: st.DataObject
+) -> None:
+    n = data.draw(st.integers(block, 60))
+    lanes = data.draw(st.sampled_from([1, 2, 4]))
+    shuffle = Blocks(records=block, window=4, lanes=lanes)
+    bad = data.draw(st.sets(st.integers(0, n - 1), max_size=n // 3))
+    stream = numbers(n).stream(n, shuffle=shuffle, seed=seed, num_epochs=epoch + 1)
+    found = iter(
+        stream.map(
+            Fails(bad, 0),
+            rng=True,
+            on_error="replace",
+            max_failures=10**6,
+        )
+    )
+    batches = list(found)
+    want, failures = [], []
+    for place in page["arranged"](range(n), lanes):
+        record, begin, end = page["located_in_blocks"](n, block, 4, lanes, seed, epoch, place)
+        alone = end - begin == 1
+        item, failed = modelled(
+            page,
+            Fails(bad, 0),
+            seed,
+            epoch * n + place,
+            record,
+            lambda attempt, begin=begin, end=end, alone=alone: (0, n) if attempt > 4 or alone else (begin, end),
+        )
+        want.append(item)
+        failures += failed
+    assert items_of(batches[epoch:]) == want
+    assert failures_of(found)[-len(failures) :] == sorted(failures, key=lambda each: each[1]) or not failures
+
+
+SIZES = (5, 9, 30)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    storage = Storage(tmp_path_factory.mktemp("parts"))
+    return [
+        storage.cache([{"part": place, "n": n} for n in range(size)], "d", f"v{place}")
+        for place, size in enumerate(SIZES)
+    ]
+
+
+@pytest.mark.parametrize("shuffle", [False, True, Blocks(records=3, window=4, lanes=2)])
+def test_in_a_mixture_the_stand_in_comes_from_the_part_so_that_proportions_stay(
+    page: dict[str, Any], parts: list[Any], shuffle: Any
+) -> None:
+    def fn(element: dict[str, Any]) -> dict[str, Any]:
+        if element["n"] % 3 == 1:
+            raise ValueError
+        return element
+
+    stream = cachelayer.mix(list(zip(parts, (1, 2, 3), strict=True))).stream(12, shuffle=shuffle, seed=7)
+    mapped = iter(stream.map(fn, on_error="replace", max_failures=10**6))
+    firsts = np.cumsum([0, *SIZES])
+    for step in range(30):
+        batch, plain = next(mapped), stream[step]
+        assert batch["part"].tolist() == plain["part"].tolist()
+        assert (batch["n"] % 3 != 1).all()
+        kept = plain["n"] % 3 != 1
+        assert batch["n"][kept].tolist() == plain["n"][kept].tolist()
+        if isinstance(shuffle, bool):
+            for row in np.flatnonzero(~kept).tolist():
+                part, record, position = int(plain["part"][row]), int(stream.records(step)[row]), step * 12 + row
+                within = int(firsts[part]), int(firsts[part + 1])
+                drawn = page["stand_ins"](record, 7, position, lambda _, within=within: within)
+                good = (number for _, number in drawn if (number - within[0]) % 3 != 1)
+                assert batch["n"][row] == next(good) - within[0]
+
+
+def test_in_a_bucket_the_stand_in_comes_from_the_bucket(page: dict[str, Any], tmp_path: Path) -> None:
+    lengths = [3, 9, 1, 4, 12, 2, 4, 7, 16, 3, 5, 2, 14, 6]
+    rows = [{"tokens": np.full(length, number + 1, np.int32)} for number, length in enumerate(lengths)]
+    ref = Storage(tmp_path).cache(rows, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))})
+    bounds = [4, 8, 16]
+    stream = ref.stream(3, buckets=("tokens", bounds), shuffle=True, seed=1, num_epochs=2)
+    buckets = [[n for n, length in enumerate(lengths) if low < length <= high] for low, high in pairwise([0, *bounds])]
+    bad = {0, 6, 7, 8}
+
+    def fn(element: dict[str, Any]) -> dict[str, Any]:
+        if element["tokens"][0] - 1 in bad:
+            raise ValueError
+        return {**element, "record": element["tokens"][0] - 1}
+
+    mapped = iter(stream.map(fn, on_error="replace"))
+    position = 0
+    for step, batch in enumerate(mapped):
+        records = stream.records(step).tolist()
+        bucket = next(each for each in buckets if records[0] in each)
+        want = []
+        for row, record in enumerate(records):
+            rank = bucket.index(record)
+            drawn = page["stand_ins"](rank, 1, position + row, lambda _, bucket=bucket: (0, len(bucket)))
+            candidates = [record, *(bucket[number] for _, number in drawn)]
+            want.append(next(each for each in candidates if each not in bad))
+        assert batch["record"].tolist() == want
+        assert batch["tokens"].shape == stream[step]["tokens"].shape
+        position += len(records)
+    assert {each.record for each in mapped.failures} == bad
+
+
+def test_in_a_weighted_sample_the_stand_in_is_drawn_by_the_weights(tmp_path: Path) -> None:
+    weights = np.array([0, 0, 1, 5, 3, 0, 2, 9, 0, 4])
+    ref = Storage(tmp_path).cache(list(range(10)), "d", "v1")
+    stream = ref.sample(weights, seed=5).stream(8)
+    iterator = iter(stream.map(bad_of(3, 7), on_error="replace", max_failures=10**6))
+    for step in range(40):
+        found, plain = next(iterator), stream[step]
+        bad = np.isin(plain, (3, 7))
+        assert found[~bad].tolist() == plain[~bad].tolist()
+        assert set(found[bad].tolist()) <= {2, 4, 6, 9}
+    assert {each.stand_in for each in iterator.failures} == {2, 4, 6, 9}
+
+
+# What fails, and what is never replaced.
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("error", [IndexError("no such thing"), StopIteration(5), KeyError("x"), OSError("unreadable")])
+def test_any_error_of_a_function_is_a_failure_of_the_element(batch: int | None, threads: int, error: Exception) -> None:
+    def fn(n: int) -> int:
+        if n == 7:
+            raise error
+        return n
+
+    iterator = iter(numbers(20).stream(batch).map(fn, on_error="replace", threads=threads))
+    found = [n for item in iterator for n in np.ravel(item).tolist()]
+    assert len(found) == 20
+    assert found[:7] + found[8:] == [n for n in range(20) if n != 7]
+    (failure,) = iterator.failures
+    assert (failure.record, failure.position, failure.stand_in) == (7, 7, found[7])
+    assert type(failure.error) is (RuntimeError if isinstance(error, StopIteration) else type(error))
+    assert str(error) in str(failure.error)
+    assert str(failure).startswith("record 7 at global position 7: ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        CorruptionError("damaged"),
+        StorageError("unreachable"),
+        ImportError("no module named x"),
+        KeyboardInterrupt(),
+        SystemExit(3),
+    ],
+)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_errors_that_are_not_about_the_element_are_raised(error: BaseException, prefetch: int) -> None:
+    def fn(n: int) -> int:
+        if n == 7:
+            raise error
+        return n
+
+    iterator = iter(numbers(20).stream(5, prefetch=prefetch).map(fn, on_error="replace"))
+    assert next(iterator).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(type(error)):
+        next(iterator)
+    assert iterator.get_state()["position"] == 5
+    assert iterator.failures == []
+
+
+class Watchdog:
+    """Handles a signal: by a function, a method, a partial, or itself."""
+
+    def __call__(self, number: int, frame: Any) -> None:
+        raise TimeoutError("took too long")
+
+    method = __call__
+
+
+@pytest.mark.parametrize(
+    "handler", [Watchdog(), Watchdog().method, partial(Watchdog().method), lambda n, f: Watchdog()(n, f)]
+)
+@pytest.mark.parametrize("batch", [None, 5])
+def test_an_error_of_a_signal_handler_is_raised_and_loses_nothing(handler: Any, batch: int | None) -> None:
+    rings = [7]
+
+    def fn(n: int) -> int:
+        if n in rings:
+            rings.remove(n)
+            signal.raise_signal(signal.SIGUSR1)
+        return n
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        iterator = iter(numbers(20).stream(batch, prefetch=0).map(fn, on_error="replace"))
+        seen: list[int] = []
+        with pytest.raises(TimeoutError, match="took too long"):
+            seen.extend(n for item in iterator for n in np.ravel(item).tolist())
+        seen.extend(n for item in iterator for n in np.ravel(item).tolist())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == list(range(20))
+    assert iterator.failures == []
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    record: int
+
+
+@pytest.mark.parametrize("error", [Silent(), Frozen(7)])
+def test_errors_of_strange_classes_are_failures_too(error: Exception) -> None:
+    def fn(n: int) -> int:
+        if n == 7:
+            raise error
+        return n
+
+    (failure,) = drained(numbers(20).stream(5).map(fn, on_error="replace")).failures
+    assert failure.error is error
+    assert failure.error.__traceback__ is None
+    assert "record 7 at global position 7: " in str(failure)
+    assert isinstance(pickle.loads(pickle.dumps(failure.portable())).error, (RuntimeError, Silent, Frozen))
+
+
+def test_other_functions_of_the_stream_raise_their_errors_for_stand_ins_too() -> None:
+    stream = numbers(10).stream(5).map(bad_of(3), on_error="replace")
+    (stand_in,) = {failure.stand_in for failure in drained(stream).failures}
+    with pytest.raises(ValueError, match=f"{stand_in} is bad"):
+        stream.map(bad_of(stand_in))[0]
+    both = drained(stream.map(bad_of(stand_in), on_error="replace"))
+    assert sorted(failures_of(both)) == sorted([(3, 3), (stand_in, stand_in)])
+    assert not {3, stand_in} & {failure.stand_in for failure in both.failures}
+
+
+def drained(stream: Any) -> Any:
+    """An iterator that has handed out all of its items."""
+    iterator = iter(stream)
+    list(iterator)
+    return iterator
+
+
+def test_what_a_function_does_not_return_and_what_does_not_fit_its_spec_is_a_failure() -> None:
+    def fn(n: int) -> Any:
+        return {3: None, 5: "text", 6: 2.5, 9: np.zeros(2)}.get(n, n)
+
+    stream = numbers(40).stream(8)
+    declared = drained(stream.map(fn, on_error="replace", element_spec=np.int32))
+    assert failures_of(declared) == [(3, 3), (5, 5), (6, 6), (9, 9)]
+    assert all(isinstance(each.error, ElementError) for each in declared.failures)
+    for record, got in ((5, "str 'text'"), (6, "float 2.5"), (9, r"float64\[2\]")):
+        error = next(each.error for each in declared.failures if each.record == record)
+        assert re.search(f"record {record}: .*int32.*{got}.*global position {record}", str(error))
+    for found, plain in zip(stream.map(fn, on_error="replace", element_spec=np.int32), stream, strict=True):
+        assert found.dtype == np.int32
+        assert (found != plain).sum() == sum(n in (3, 5, 6, 9) for n in plain.tolist())
+    undeclared = drained(stream.map(lambda n: None if n == 3 else n, on_error="replace"))
+    assert "Did the function forget to return it?" in str(undeclared.failures[0].error)
+
+
+def test_results_of_several_shapes_are_an_error_as_before() -> None:
+    with pytest.raises(ElementError, match="leaves of one shape"):
+        numbers(4).stream(2).map(lambda n: np.zeros(n), on_error="replace")[0]
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_if_all_records_fail_the_error_says_so_and_no_step_is_lost(batch: int | None) -> None:
+    broken = [True]
+
+    def fn(n: int) -> int:
+        if broken[0]:
+            raise KeyError("label")
+        return n
+
+    iterator = iter(numbers(8).stream(batch).map(fn, on_error="replace", max_failures=1000))
+    for _ in range(2):
+        with pytest.raises(
+            ElementError, match=r"record 0: .* position 0, got records .* which fail too.*KeyError"
+        ) as told:
+            next(iterator)
+        assert isinstance(told.value.__cause__, KeyError)
+    broken[0] = False
+    assert [n for item in iterator for n in np.ravel(item).tolist()] == list(range(8))
+    with pytest.raises(ElementError, match="got no other record"):
+        numbers(1).stream(1).map(bad_of(0), on_error="replace")[0]
+
+
+def test_a_function_that_always_fails_is_stopped_after_few_calls() -> None:
+    calls: list[int] = []
+
+    def fn(n: int) -> None:
+        calls.append(n)
+        raise KeyError("label")
+
+    with pytest.raises(ElementError, match=r"at most 100 elements that fail .*, got 256"):
+        next(iter(numbers(10_000).stream(256, prefetch=0).map(fn, on_error="replace")))
+    assert len(calls) <= 2 * 256
+
+
+# How they are counted and told.
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_failures_are_those_of_the_items_handed_out_so_far(batch: int | None, prefetch: int) -> None:
+    stream = numbers(40).stream(batch, prefetch=prefetch).map(bad_of(2, 6, 7, 30), on_error="replace")
+    iterator, other = iter(stream), iter(stream)
+    for _ in iterator:
+        position = iterator.position
+        assert [each.record for each in iterator.failures] == [n for n in (2, 6, 7, 30) if n < position]
+    assert other.failures == []
+    iterator.set_state(stream_state(stream, 8))
+    assert [each.record for each in iterator.failures] == [2, 6, 7]
+    list(iterator)
+    assert [each.record for each in iterator.failures] == [2, 6, 7, 30]
+
+
+def stream_state(stream: Any, position: int) -> dict[str, Any]:
+    return {**iter(stream).get_state(), "position": position}
+
+
+@pytest.mark.parametrize(("batch", "begin"), [(None, 30), (4, 28)])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_one_failure_too_many_raises_at_its_step_and_names_all(batch: int | None, begin: int, prefetch: int) -> None:
+    stream = numbers(40).stream(batch, prefetch=prefetch)
+    iterator = iter(stream.map(bad_of(2, 6, 7, 30), on_error="replace", max_failures=3))
+    seen: list[Any] = []
+    for _ in range(2):
+        with pytest.raises(ElementError, match=r"max_failures=3\), got 4: .*ref\.exclude\(\[2, 6, 7, 30\]\)") as told:
+            seen.extend(iterator)
+        assert isinstance(told.value.__cause__, ValueError)
+        assert iterator.position == begin
+    assert [n for item in seen for n in np.ravel(item).tolist()][8:] == list(range(8, begin))
+    more = iter(stream.map(bad_of(2, 6, 7, 30), on_error="replace", max_failures=4))
+    more.set_state(iterator.get_state())
+    assert sum(np.size(item) for item in more) == 40 - begin
+
+
+def test_a_rank_that_has_no_failures_is_not_stopped_by_another() -> None:
+    streams = [
+        numbers(40).stream(8, shard=(shard, 2)).map(bad_of(0, 1, 8, 9), on_error="replace", max_failures=3)
+        for shard in range(2)
+    ]
+    assert len(list(streams[1])) == 5
+    with pytest.raises(ElementError, match="got 4"):
+        list(streams[0])
+
+
+def test_the_first_failure_of_an_iterator_warns_and_the_others_do_not() -> None:
+    stream = numbers(40).stream(4).map(bad_of(2, 6, 7, 30), on_error="replace")
+    for _ in range(2):
+        with pytest.warns(CacheLayerWarning) as told:
+            list(stream)
+        assert [str(each.message) for each in told] == [
+            "record 2 failed at global position 2, and another record of the epoch stands in for it: "
+            "ValueError: 2 is bad. iterator.failures lists all that fail"
+        ]
+        assert told[0].filename == __file__
+
+
+def test_a_warning_that_is_raised_loses_nothing() -> None:
+    iterator = iter(numbers(8).stream(4).map(bad_of(2), on_error="replace"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CacheLayerWarning):
+            next(iterator)
+        assert [len(batch) for batch in iterator] == [4, 4]
+    assert failures_of(iterator) == [(2, 2)]
+
+
+def test_a_step_that_is_asked_for_by_its_number_warns_once_in_a_process() -> None:
+    stream = numbers(40).stream(4).map(bad_of(2, 6, 7, 30), on_error="replace", max_failures=2)
+    with pytest.warns(CacheLayerWarning, match="record 6 failed .* not reported") as told:
+        steps = [stream[step].tolist() for step in (1, 0, 7)]
+    assert len(told) == 1
+    assert steps[1] == [0, 1, int(stream[0][2]), 3]
+    with pytest.raises(ElementError, match="at most 1 elements that fail"):
+        numbers(40).stream(4).map(bad_of(2, 3), on_error="replace", max_failures=1)[0]
+
+
+def test_failures_hold_no_elements_and_say_where_they_were_raised() -> None:
+    class Item:
+        pass
+
+    held: list[weakref.ref[Item]] = []
+
+    def fn(n: int) -> int:
+        item = Item()
+        held.append(weakref.ref(item))
+        if n == 3:
+            try:
+                raise KeyError("inner")
+            except KeyError as error:
+                raise ValueError("outer") from error
+        return n
+
+    iterator = drained(numbers(8).stream(4).map(fn, on_error="replace"))
+    gc.collect()
+    assert all(each() is None for each in held)
+    (failure,) = iterator.failures
+    assert failure.error.__traceback__ is None
+    assert isinstance(failure.error.__cause__, KeyError)
+    assert failure.error.__notes__[0].endswith("of the element at global position 3")
+    assert re.fullmatch(rf"raised at {re.escape(__file__)}:\d+", failure.error.__notes__[1])
+
+
+def test_epochs_and_pickled_streams_count_anew() -> None:
+    stream = pickle.loads(pickle.dumps(numbers(8).stream(4, shuffle=True, seed=3))).map(bad_of(2), on_error="replace")
+    for epoch, _ in zip(stream.epochs(), range(3), strict=False):
+        list(epoch)
+        assert [each.record for each in epoch.failures] == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"on_error": "skip"}, InvalidArgumentError, "on_error 'skip': pass 'raise' or 'replace'"),
+        ({"on_error": None}, InvalidArgumentError, "on_error None: pass 'raise' or 'replace'"),
+        ({"max_failures": 5}, InvalidArgumentError, "max_failures 5: .* pass on_error='replace' too"),
+        ({"on_error": "replace", "max_failures": 0}, InvalidArgumentError, "max_failures 0: it must be at least 1"),
+        ({"on_error": "replace", "max_failures": 1.5}, InvalidTypeError, "max_failures 1.5"),
+        ({"on_error": "replace", "max_failures": None}, InvalidTypeError, "max_failures None"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        numbers(4).stream(2).map(int, **arguments)
+
+
+def test_functions_of_batches_cannot_be_replaced_and_come_after_those_that_can() -> None:
+    stream = numbers(8).stream(4)
+    with pytest.raises(
+        InvalidArgumentError, match=r"map_batches\(on_error='replace'\): .*map\(fn, on_error='replace'\)"
+    ):
+        stream.map_batches(sum, on_error="replace")  # type: ignore[arg-type]
+    doubled = stream.map(bad_of(2), on_error="replace").map_batches(lambda batch: batch * 2)
+    assert [batch[3] for batch in doubled] == [6, 14]
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_padding_and_a_shard_without_rows_take_stand_ins_too(shard: int) -> None:
+    whole = iter(numbers(6).stream(4, remainder="pad").map(bad_of(4, 5), on_error="replace"))
+    rows = [batch.tolist() for batch, _ in whole]
+    iterator = iter(numbers(6).stream(4, remainder="pad", shard=(shard, 2)).map(bad_of(4, 5), on_error="replace"))
+    assert [batch.tolist() for batch, _ in iterator] == [row[2 * shard : 2 * shard + 2] for row in rows]
+    assert failures_of(whole)[-1][1] == 5
+    assert len(set(failures_of(whole))) == len(failures_of(whole))
+    empty = iter(numbers(5).stream(4, shard=(3, 4)).map(bad_of(4), on_error="replace"))
+    assert [len(batch) for batch in empty] == [1, 0]
+    assert empty.failures == []
+
+
+def test_leaves_of_stand_ins_are_passed_on_as_those_of_others(tmp_path: Path) -> None:
+    rows = [{"v": np.arange(n % 3 + 1, dtype=np.int32), "n": None if n == 3 else n} for n in range(12)]
+    spec = {"v": ArraySpec("int32", (None,)), "n": ArraySpec("int64", nullable=True)}
+    ref = Storage(tmp_path).cache(rows, "d", "v1", element_spec=spec)
+
+    def fn(element: dict[str, Any]) -> dict[str, Any]:
+        if element["n"] in (4, 9):
+            raise ValueError
+        element["sum"] = element["v"].sum()
+        return element
+
+    for declared in (None, {**spec, "sum": np.int64}):
+        iterator = iter(ref.stream(4).map(fn, on_error="replace", element_spec=declared).map(dict))
+        batches = list(iterator)
+        stand_ins = {each.position: each.stand_in for each in iterator.failures}
+        assert {4, 9} == set(stand_ins)
+        assert all(isinstance(batch["v"], Ragged) and isinstance(batch["n"], Nullable) for batch in batches)
+        found = [
+            {"v": v, "n": int(n) if valid else None}
+            for batch in batches
+            for v, n, valid in zip(batch["v"], batch["n"].values, batch["n"].valid, strict=True)
+        ]
+        for position, row in enumerate(found):
+            record = stand_ins.get(position, position)
+            if record in (4, 9):
+                continue
+            assert row["n"] == rows[record]["n"]
+            assert row["v"].tolist() == rows[record]["v"].tolist()
+
+
+# Decoding.
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Images, of which 4 is no image, 9 is cut off, and 13 is None."""
+    rows = [
+        {"image": png(pixels), "label": n, "tokens": np.arange(n % 3, dtype=np.int32)}
+        for n, pixels in enumerate(PIXELS)
+    ]
+    rows[4]["image"], rows[9]["image"], rows[13]["image"] = b"junk", png(PIXELS[9])[:60], None
+    spec = {"image": ImageSpec(nullable=True), "label": np.int64, "tokens": ArraySpec("int32", (None,))}
+    return Storage(tmp_path_factory.mktemp("pictures")).submit(rows, "d", "v1", element_spec=spec)
+
+
+def means(element: dict[str, Any]) -> dict[str, Any]:
+    image = element["image"]
+    return {"label": element["label"], "mean": 0.0 if image is None else float(np.mean(image))}
+
+
+VIEWS: dict[str, tuple[Callable[[Any], Any], list[int]]] = {
+    "whole": (lambda ref: ref, list(range(20))),
+    "slice": (lambda ref: ref[3:], list(range(3, 20))),
+    "fields": (lambda ref: ref.fields("image", "label"), list(range(20))),
+    "joined": (lambda ref: cachelayer.concat([ref[:6], ref]), [*range(6), *range(20)]),
+    "padded": (lambda ref: ref.padded({"tokens": 4}), list(range(20))),
+    "too long": (lambda ref: ref.padded({"tokens": 1}, long="refuse")[:5], list(range(5))),
+    "joined views": (
+        lambda ref: cachelayer.concat([ref.padded({"tokens": 4})[:6], ref.padded({"tokens": 4})]),
+        [*range(6), *range(20)],
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [None, 6])
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_element_that_does_not_decode_is_replaced(pictures: Any, view: str, batch: int | None) -> None:
+    make, labels = VIEWS[view]
+    ref, bad = make(pictures), {4, 9} | ({2} if view == "too long" else set())
+    stream = ref.stream(batch, shuffle=True, seed=1)
+    with pytest.raises(ElementError):
+        list(stream.map(means))
+    iterator = iter(stream.map(means, on_error="replace"))
+    found = [int(n) for item in iterator for n in np.ravel(item["label"]).tolist()]
+    assert {each.record for each in iterator.failures} == {n for n, label in enumerate(labels) if label in bad}
+    order = [int(n) for item in numbers(len(ref)).stream(batch, shuffle=True, seed=1) for n in np.ravel(item)]
+    stand_ins = {each.position: each.stand_in for each in iterator.failures}
+    assert found == [labels[stand_ins.get(position, record)] for position, record in enumerate(order)]
+    assert not set(found) & bad
+    for failure in iterator.failures:
+        assert isinstance(failure.error, ElementError)
+        assert failure.error.record == failure.record
+
+
+def test_decoding_takes_one_read_for_the_records_of_a_step_and_one_for_all_stand_ins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    rows = [{"image": b"junk" if n in (4, 9, 15) else png(PIXELS[n]), "label": n} for n in range(20)]
+    ref: Any = storage.submit(rows, "d", "v1", element_spec={"image": ImageSpec(), "label": np.int64})
+    base = type(ref._base)
+    reads: list[list[int]] = []
+    records = base.records
+
+    def counted(self: Any, numbers: Any, **options: Any) -> Any:
+        reads.append(np.asarray(numbers).tolist())
+        return records(self, numbers, **options)
+
+    monkeypatch.setattr(base, "records", counted)
+    iterator = drained(ref.stream(20, prefetch=0).map(means, on_error="replace"))
+    assert [each.record for each in iterator.failures] == [4, 9, 15]
+    assert reads == [list(range(20)), [each.stand_in for each in iterator.failures]]
+
+
+def test_items_of_a_wrapped_object_that_cannot_be_read_are_replaced() -> None:
+    class Items(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            if index in (3, 8):
+                raise OSError("no picture")
+            return super().__getitem__(index)
+
+    class Many(Items):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [self[index] for index in indices]
+
+    for kind in (Items, Many):
+        ref = cachelayer.wrap(kind(range(20)), identity="items")
+        iterator = iter(ref.stream(5).map(lambda n: n * 2, on_error="replace"))
+        found = np.concatenate(list(iterator)).tolist()
+        assert [n // 2 for n in found if n // 2 not in (found[3] // 2, found[8] // 2)] == [
+            n for n in range(20) if n not in (3, 8, found[3] // 2, found[8] // 2)
+        ]
+        assert failures_of(iterator) == [(3, 3), (8, 8)]
+        with pytest.raises(OSError, match="no picture"):
+            list(ref.stream(5).map(lambda n: n * 2))
+
+
+# Blocks that are read from stores.
+
+
+@pytest.fixture(scope="module")
+def remote() -> Any:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    rows = [{"n": n, "x": np.full(1000, n, np.int16)} for n in range(600)]
+    return storage.submit(rows, "d", "v1", shard_bytes=1 << 30)
+
+
+def checked(element: dict[str, Any]) -> dict[str, Any]:
+    if element["n"] % 100 == 7:
+        raise ValueError
+    assert (element["x"] == element["n"]).all()
+    return {"n": element["n"]}
+
+
+@pytest.mark.parametrize("batch", [None, 32])
+def test_a_stand_in_from_a_block_takes_no_request(
+    remote: Any, batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges: list[int] = []
+    lock = threading.Lock()
+    read = BucketStore.read_ranges
+
+    def counted(store: BucketStore, asked: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        with lock:
+            ranges.append(len(asked))
+        return read(store, asked)
+
+    monkeypatch.setattr(BucketStore, "read_ranges", counted)
+    stream = remote.stream(batch, shuffle=Blocks(records=20, window=8, lanes=4), seed=1)
+    list(stream)
+    plain = sum(ranges)
+    ranges.clear()
+    iterator = iter(stream.map(checked, on_error="replace"))
+    found = [n for item in iterator for n in np.ravel(item["n"]).tolist()]
+    assert sum(ranges) <= plain
+    assert len(iterator.failures) == 6
+    assert all(abs(each.record - each.stand_in) < 20 for each in iterator.failures)
+    local = numbers(600).stream(batch, shuffle=Blocks(records=20, window=8, lanes=4), seed=1)
+    same = iter(local.map(lambda n: bad_of(7, 107, 207, 307, 407, 507)(n), on_error="replace", threads=2))
+    assert found == [n for item in same for n in np.ravel(item).tolist()]
+
+
+def test_a_damaged_block_is_an_error_and_not_replaced(remote: Any) -> None:
+    store, shard = remote._base.version.store, remote._base.version.manifest.shards[0]
+    good = store.read(f"d/{shard.name}")
+    place = good.index(np.full(1000, 333, np.int16).tobytes())
+    store.put(f"d/{shard.name}", good[:place] + b"?" + good[place + 1 :])
+    try:
+        for shuffle in (True, Blocks(records=20, window=8, lanes=4)):
+            with pytest.raises(CorruptionError, match="checksum"):
+                list(remote.stream(32, shuffle=shuffle, seed=1).map(checked, on_error="replace"))
+    finally:
+        store.put(f"d/{shard.name}", good)
+
+
+def test_windows_in_blocks_from_a_bucket_have_stand_ins_too() -> None:
+    rows = [{"tokens": np.arange(n * 40, n * 40 + 40, dtype=np.int32)} for n in range(60)]
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0, unsafe_commit=True)
+    ref: Any = storage.submit(rows, "d", "v1", element_spec={"tokens": ArraySpec("int32", (None,))})
+
+    def fn(element: dict[str, Any]) -> dict[str, Any]:
+        if element["tokens"][0] % 5 == 0 and element["tokens"][0] % 3 == 0:
+            raise ValueError
+        return element
+
+    stream = ref.windows("tokens", 8).stream(16, shuffle=Blocks(records=8, window=4, lanes=2), seed=1)
+    for found, plain in zip(stream.map(fn, on_error="replace"), stream, strict=True):
+        good = plain["tokens"][:, 0] % 15 != 0
+        assert found["tokens"][good].tolist() == plain["tokens"][good].tolist()
+        assert (found["tokens"][:, 0] % 15 != 0).all()
