@@ -19,6 +19,7 @@ from cachelayer.records import tree
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
 from cachelayer.records.selection import Selection
+from cachelayer.tally import DECODING, counted_as_one, turn_to
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -76,6 +77,9 @@ class WrappedBase:
         return self._call(lambda: _copied(self._obj[number]), [number])
 
     def elements(self, numbers: NDArray[np.int64]) -> list[Any]:
+        return counted_as_one(self._elements, numbers)
+
+    def _elements(self, numbers: NDArray[np.int64]) -> list[Any]:
         if not hasattr(self._obj, "__getitems__"):
             return [self.element(number) for number in numbers.tolist()]
         wanted = numbers.tolist()
@@ -110,6 +114,7 @@ class WrappedBase:
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         elements = self.elements(numbers)
+        turn_to(DECODING)
         spec = self.declared or (from_elements(elements) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))

@@ -18,6 +18,7 @@ from cachelayer.objects.local import in_place, storage_error
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import Range, coalesce, cut, pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retried
+from cachelayer.tally import add_bytes
 
 T = TypeVar("T")
 Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
@@ -139,6 +140,7 @@ async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> byt
 async def _exactly(client: Client, path: str, start: int, stop: int) -> bytes:
     async def attempt() -> bytes:
         data = await client.get(path, start, stop)
+        add_bytes("range", len(data))
         await _check_length(client, path, start, stop, len(data))
         return data
 

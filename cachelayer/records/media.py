@@ -17,6 +17,7 @@ from cachelayer.records.leaf_codecs import leaf_codec
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.tally import DECODING, turn_to
 
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
@@ -58,6 +59,7 @@ class DecodingCodec:
     ) -> list[Column | None]:
         """Return the columns of records, decoded, with None for each leaf that is not in ``chosen``."""
         columns = self._codec.decode(records, chosen, apart=apart)
+        turn_to(DECODING)
         return [
             _decoded(path, leaf, column) if isinstance(leaf, EncodedSpec) and column is not None else column
             for (path, leaf), column in zip(self._leaves, columns, strict=True)

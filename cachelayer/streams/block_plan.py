@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cachelayer.protocols import T
 from cachelayer.streams.interruptible_future import Flag
+from cachelayer.tally import READING, Tally
 
 if TYPE_CHECKING:
     from cachelayer.streams.block_feed import BlockRows
+    from cachelayer.streams.stream_meter import Meter
 
 U = TypeVar("U")
 
@@ -26,15 +28,19 @@ class Reading:
 
     Args:
         stops: flags, one of which is set when nobody waits any longer.
+        tally: counts the reading; None if nobody asks.
 
     Attributes:
+        rows: number of records in each item, in order; empty for elements.
         blocks: for the begin of each step, the blocks that its records are read from; None to read them where they lie.
     """
 
-    __slots__ = ("blocks", "seconds", "stops")
+    __slots__ = ("blocks", "rows", "seconds", "stops", "tally")
 
-    def __init__(self, *stops: Flag) -> None:
+    def __init__(self, *stops: Flag, tally: Tally | None = None) -> None:
         self.stops = stops
+        self.tally = Tally() if tally is None else tally
+        self.rows: list[int] = []
         self.seconds = 0.0
         self.blocks: Mapping[int, BlockRows] | None = None
 
@@ -65,9 +71,13 @@ class Block(Generic[T]):
         items: what was read.
         failure: the error that ended the block early.
         seconds: how long the user's functions took.
+        rows: number of records in each item; empty for elements.
+
+    Attributes:
+        before: number of records that were handed out before this block.
     """
 
-    __slots__ = ("_after", "_begin", "_count", "failure", "items", "seconds")
+    __slots__ = ("_after", "_begin", "_count", "before", "failure", "items", "rows", "seconds")
 
     def __init__(
         self,
@@ -76,6 +86,7 @@ class Block(Generic[T]):
         items: Iterable[T] = (),
         failure: BaseException | None = None,
         seconds: float = 0.0,
+        rows: Sequence[int] = (),
     ) -> None:
         self._begin = begin
         self._after = after
@@ -83,6 +94,14 @@ class Block(Generic[T]):
         self._count = len(self.items)
         self.failure = failure
         self.seconds = seconds
+        self.rows = rows
+        self.before = 0
+
+    @property
+    def handed_out(self) -> int:
+        """The number of records that were handed out, up to the last item."""
+        count = self._count - len(self.items)
+        return self.before + (sum(self.rows[:count]) if self.rows else count)
 
     @property
     def position(self) -> int:
@@ -108,7 +127,7 @@ class Block(Generic[T]):
     def replaced(self, change: Callable[[T, int], Any]) -> Block[Any]:
         """Return a block of what a function makes of each item and the position after it."""
         items = map(change, self.items, self._after)
-        return Block(self._begin, self._after, items, self.failure, self.seconds)
+        return Block(self._begin, self._after, items, self.failure, self.seconds, self.rows)
 
 
 @dataclass(frozen=True)
@@ -132,18 +151,21 @@ class Plan(Generic[T]):
         """The position where the next block begins."""
         return self.after[-1]
 
-    def load(self, stop: Flag | None, caught: type[BaseException]) -> Block[T]:
+    def load(self, stop: Flag | None, caught: type[BaseException], meter: Meter) -> Block[T]:
         """Read the block; if an error ends it, keep the items before the error.
 
         Args:
-            stop: set when nobody waits for the block any longer.
+            stop: set when nobody waits for the block any longer; None if the consumer itself reads.
             caught: the errors that end a block; others are raised, and the items are lost.
+            meter: measures the reading.
         """
         items: list[T] = []
         failure: BaseException | None = None
-        reading = Reading() if stop is None else Reading(stop)
+        tally = meter.consumer if stop is None else meter.ahead
+        reading = Reading(tally=tally) if stop is None else Reading(stop, tally=tally)
         reading.blocks = self.blocks
         try:
+            tally.turn(READING)
             self.read(items, reading)
         except Dropped:
             raise
@@ -152,8 +174,10 @@ class Plan(Generic[T]):
             failure.__cause__ = error
         except caught as error:
             failure = error
+        finally:
+            tally.end()
         try:
-            return Block(self.begin, self.after, items, failure, reading.seconds)
+            return Block(self.begin, self.after, items, failure, reading.seconds, reading.rows)
         finally:
             # The error's traceback holds this frame, which must not hold the error.
             failure = None

@@ -39,6 +39,7 @@ OURS = {
         "prefetch_worker",
         "step_reader",
         "stream",
+        "stream_meter",
     )
 }
 assert all(Path(file).is_file() for file in OURS)
