@@ -162,6 +162,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
         [ref.windows("tokens", 16), ref[:300].windows("tokens", 16)]
     ).stream(32, shuffle=True, seed=1),
     "wrapped": lambda _: cachelayer.wrap([{"x": np.zeros(3)}] * 100, identity="zeros").stream(32),
+    "weighted": lambda ref: ref.sample(np.arange(1.0, RECORDS + 1), seed=1).stream(64),
     "endless": lambda ref: ref.stream(64, shuffle=True, seed=1, num_epochs=None),
 }
 
