@@ -18,6 +18,7 @@ from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.failures import Failure
 from cachelayer.streams.iterator import END
 from cachelayer.streams.stream import Stream, reader_of
+from cachelayer.streams.stream_stats import StreamStats
 
 try:
     import jax
@@ -222,6 +223,10 @@ class GlobalBatchIterator(Iterator[T]):
         self._batches.check_steps(self._identity.position(state))
         self._local.set_state(state)
         self._flight = Block(self._local.position)
+
+    def stats(self) -> StreamStats:
+        """Return what the iterator of this process has done; sending batches to devices is its consumer's own time."""
+        return self._local.stats()
 
     def save(self, directory: Any) -> Awaited:
         """Save the state beside a model, as ``state.json``; process 0 writes it.

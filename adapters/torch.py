@@ -31,6 +31,7 @@ from cachelayer.streams.block_plan import Block
 from cachelayer.streams.epochs import Iterations
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.stream import Stream, batch_and_failures, iteration, reader_of, with_options
+from cachelayer.streams.stream_stats import StreamStats
 
 try:
     import torch
@@ -245,6 +246,11 @@ class Loader(Generic[T]):
         iterator.set_state(state_dict)
         self._next, self._last = _Begin(number, iterator.position), None
 
+    def stats(self) -> StreamStats:
+        """Return what the last iteration has done; of worker processes, only how long they were waited for."""
+        iterator = self._iterator(self._next) if self._last is None else self._last
+        return iterator.stats()
+
     def __repr__(self) -> str:
         return f"loader({self._stream!r}, num_workers={self._workers})"
 
@@ -294,11 +300,16 @@ class _WorkerBlocks:
         after = steps.after(step)
         # Set only now, so that after an error in between no half-read iterator is used again.
         self._position, self._loading = after, loading
-        return Block(position, [after], [item], failures=failures)
+        begin, end = steps.part(step, reader_of(self._stream).options.shard_index)
+        return Block(position, [after], [item], failures=failures, rows=[end - begin])
 
     def forget(self) -> None:
         """Discard the steps that the processes have read."""
         self._loading = None
+
+    def ready(self, position: int) -> int:  # noqa: ARG002
+        """Return 0: only the processes know what is ready."""
+        return 0
 
     def _from(self, position: int) -> Iterator[Any]:
         stream = with_options(self._stream, start=position, prefetch=0)

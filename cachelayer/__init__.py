@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from cachelayer.streams.buckets import Buckets
     from cachelayer.streams.iterator import StreamIterator
     from cachelayer.streams.stream import Stream
+    from cachelayer.streams.stream_stats import StreamStats
     from cachelayer.versions.diff import Diff
     from cachelayer.versions.history import LogEvent
     from cachelayer.versions.snapshot import VersionInfo
@@ -111,6 +112,7 @@ __all__ = [
     "StorageError",
     "Stream",
     "StreamIterator",
+    "StreamStats",
     "SubmitOptions",
     "UnknownOptionError",
     "VerifyReport",
@@ -149,6 +151,7 @@ _HOMES = {
     "cachelayer.streams.buckets": ("Buckets",),
     "cachelayer.streams.iterator": ("StreamIterator",),
     "cachelayer.streams.stream": ("Stream",),
+    "cachelayer.streams.stream_stats": ("StreamStats",),
     "cachelayer.versions.diff": ("Diff",),
     "cachelayer.versions.history": ("LogEvent",),
     "cachelayer.versions.snapshot": ("VersionInfo",),

@@ -64,6 +64,7 @@ PUBLIC = [
     "StorageError",
     "Stream",
     "StreamIterator",
+    "StreamStats",
     "SubmitOptions",
     "UnknownOptionError",
     "VerifyReport",
@@ -102,7 +103,7 @@ ATTRIBUTES = {
     "Sampled": "digest element_spec stream",
     "Mixture": "digest element_spec stream",
     "Stream": "element_spec epoch epochs map map_batches records with_state",
-    "StreamIterator": "failures get_state load position save set_state",
+    "StreamIterator": "failures get_state load position save set_state stats",
 }
 
 BUILT_IN = {

@@ -22,6 +22,7 @@ from cachelayer.records.common_spec import common_spec
 from cachelayer.records.memory import distinct, splits_of
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.tally import READING, turn_to
 
 
 class JoinedViewsBase:
@@ -106,6 +107,7 @@ class JoinedViewsBase:
     def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
         out: list[Any] = [None] * len(numbers)
         for index, rows in self._groups(numbers):
+            turn_to(READING)
             mine: Failed | None = None if failed is None else {}
             found = self.members[index]._elements(numbers[rows] - self._splits[index], mine)
             if failed is not None and mine:
@@ -120,7 +122,10 @@ class JoinedViewsBase:
             chosen_leaves(spec, names)
             spec = {name: child for name, child in spec.items() if name in names}
         groups = self._groups(numbers) or [(0, np.empty(0, np.int64))]
-        parts = [(rows, self.members[index].read(numbers[rows] - self._splits[index], names)) for index, rows in groups]
+        parts = []
+        for index, rows in groups:
+            turn_to(READING)
+            parts.append((rows, self.members[index].read(numbers[rows] - self._splits[index], names)))
         return parts[0][1] if len(parts) == 1 else _stacked(spec, parts, len(numbers))
 
     def batches(self, batches: Sequence[NDArray[np.int64]]) -> list[Any]:

@@ -15,6 +15,7 @@ from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, distinct, keep_freed_memory, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.tally import add_records
 
 _MOST_RECORDS = 2**62
 
@@ -74,12 +75,15 @@ class LocalShards:
     Args:
         records: the number of records of each shard.
         open_shard: opens a shard, given its number and when the read began, in nanoseconds of the monotonic clock.
+        are_copies: whether they are local copies of remote shards.
 
     Raises:
         CorruptionError: if a number of records is negative, or their sum is too large.
     """
 
-    def __init__(self, records: Sequence[int], open_shard: Callable[[int, int], ShardReader]) -> None:
+    def __init__(
+        self, records: Sequence[int], open_shard: Callable[[int, int], ShardReader], *, are_copies: bool = False
+    ) -> None:
         keep_freed_memory()
         if min(records, default=0) < 0 or sum(records) > _MOST_RECORDS:
             raise CorruptionError(
@@ -87,6 +91,7 @@ class LocalShards:
             )
         self._splits = splits_of(np.asarray(records, np.int64))
         self._records = int(self._splits[-1])
+        self._are_copies = are_copies
         self._starts: list[int] = self._splits[:-1].tolist()
         self._open = OpenShards(self._splits, open_shard)
         self._read_ahead = ReadAhead(self._splits, self.reader)
@@ -122,7 +127,12 @@ class LocalShards:
         if len(numbers) == 0:
             return RecordBuffer.of([])
         self._check(numbers)
-        self._read_ahead.announce(numbers)
+        is_cold = self._read_ahead.announce(numbers)
+        records = self._found(numbers, in_part=in_part)
+        add_records("copy" if self._are_copies else "disk" if is_cold else "memory_map", records)
+        return records
+
+    def _found(self, numbers: Ints, *, in_part: bool) -> Records:
         now = time.monotonic_ns()
         if len(self._starts) == 1:
             return _read(self._open.reader(0, now), numbers, in_part=in_part)

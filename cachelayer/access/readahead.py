@@ -31,12 +31,14 @@ class ReadAhead:
         self._reader = reader
         self._trusted_until = 0
 
-    def announce(self, numbers: Ints) -> None:
-        """Start to load these records if they are not in memory, and return at once."""
+    def announce(self, numbers: Ints) -> bool:
+        """Start to load these records if they are not in memory, and return at once whether any was not."""
         if len(numbers) < _FEW or time.monotonic_ns() < self._trusted_until:
-            return
-        if not self.load(numbers):
-            self._trusted_until = time.monotonic_ns() + _TRUSTED_NS
+            return False
+        if self.load(numbers):
+            return True
+        self._trusted_until = time.monotonic_ns() + _TRUSTED_NS
+        return False
 
     def load(self, numbers: Ints) -> bool:
         """Start to load these records unless a sample of them is in memory; return whether it was not."""

@@ -24,6 +24,7 @@ from cachelayer.records.record_buffers import Records
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.streams.failures import is_of_element
+from cachelayer.tally import DECODING, turn_to
 from cachelayer.versions.stored_version import StoredVersion
 
 _FEW = 8
@@ -168,9 +169,11 @@ class RecordBase(ABC):
         """
         try:
             records = self.records(numbers, in_part=True) if read is None else read(numbers)
-            return [self.varying.values(records, leaf, starts, counts, ends) for leaf in leaves]
+            values = [self.varying.values(records, leaf, starts, counts, ends) for leaf in leaves]
         except ValueError as error:
             self._raise_damage(error, numbers)
+        turn_to(DECODING)
+        return values
 
     @property
     def reading_cost(self) -> ReadingCost:
@@ -198,6 +201,7 @@ class RecordBase(ABC):
                 columns = codec.decode(records, apart=True, failed=rows)
             else:
                 columns = codec.decode(records, apart=True)
+            turn_to(DECODING)
             found = codec.elements(columns, len(numbers))
         except ValueError as error:
             self._raise_damage(error, numbers)
@@ -217,7 +221,9 @@ class RecordBase(ABC):
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
             records = self.records(numbers, in_part=chosen is not None) if read is None else read(numbers)
-            batch = self.element_codec.batch(self.element_codec.decode(records, chosen))
+            columns = self.element_codec.decode(records, chosen)
+            turn_to(DECODING)
+            batch = self.element_codec.batch(columns)
         except ValueError as error:
             self._raise_damage(error, numbers)
         return batch if names is None else {name: batch[name] for name in self.element_spec if name in names}
@@ -227,6 +233,7 @@ class RecordBase(ABC):
         numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
             columns = self.element_codec.decode((read or self.records)(numbers))
+            turn_to(DECODING)
             return [
                 self.element_codec.batch([column and column.rows(start, stop) for column in columns])
                 for start, stop in pairwise(splits)

@@ -64,7 +64,7 @@ class RemoteShards:
         self._lock = ProcessLock()
         self._warned = False
         if copies is not None:
-            self._local = LocalShards(records, copies.open)
+            self._local = LocalShards(records, copies.open, are_copies=True)
             self._jobs: BackgroundJobs[_Job] = BackgroundJobs(
                 partial(_do_job, copies, ranged), self._use_finished_job, _job_order(len(records))
             )

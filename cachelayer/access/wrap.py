@@ -21,6 +21,7 @@ from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import declared, from_element, from_elements
 from cachelayer.records.selection import Selection
 from cachelayer.streams.failures import bare, is_of_element
+from cachelayer.tally import DECODING, counted_as_one, turn_to
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -78,6 +79,9 @@ class WrappedBase:
         return self._call(lambda: _copied(self._obj[number]), [number])
 
     def elements(self, numbers: NDArray[np.int64], *, failed: Failed | None = None) -> list[Any]:
+        return counted_as_one(self._elements, numbers, failed)
+
+    def _elements(self, numbers: NDArray[np.int64], failed: Failed | None) -> list[Any]:
         if failed is not None:
             return self._tried(numbers, failed, 0)
         if not hasattr(self._obj, "__getitems__"):
@@ -138,6 +142,7 @@ class WrappedBase:
 
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None) -> Any:
         elements = self.elements(numbers)
+        turn_to(DECODING)
         spec = self.declared or (from_elements(elements) if elements else self.element_spec)
         codec = codec_for(spec)
         batch = codec.batch(codec.columns(elements))

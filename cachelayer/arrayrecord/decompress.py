@@ -16,6 +16,7 @@ from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Ints, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.tally import DECODING, turn_to
 
 # A record is at most this large, so that a damaged size cannot demand all memory.
 _MAX_RECORD_NBYTES = 2**32 - 1
@@ -39,6 +40,7 @@ def decompressed(parts: Sequence[StoredRows], name: Callable[[int], str], holder
     Raises:
         CorruptionError: if a record does not decompress to its size.
     """
+    turn_to(DECODING)
     try:
         return _at_once(parts, holder)
     except CorruptionError as error:

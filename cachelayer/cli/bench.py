@@ -46,12 +46,13 @@ def bench(
     for one in measurements:
         shown.add_row(one.reading, one.state, *_columns(one), one.note)
     title = f"{ref.dataset_id}@{ref.dataset_version}: {count(len(ref))} records, batches of {count(batch_size)}"
-    return Answer(document, [title, "", shown])
+    verdicts = [f"{one.reading}, {one.state}: {one.stats}" for one in measurements if one.stats is not None]
+    return Answer(document, [title, "", shown, "", *verdicts])
 
 
 def _document(one: Measurement) -> dict[str, object]:
     speeds = {"records_per_second": one.records_per_second, "bytes_per_second": one.bytes_per_second}
-    return {**asdict(one), **speeds}
+    return {**asdict(one), **speeds, "verdict": None if one.stats is None else str(one.stats)}
 
 
 def _columns(one: Measurement) -> tuple[str, ...]:

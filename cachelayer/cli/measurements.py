@@ -20,6 +20,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.protocols import records_of
 from cachelayer.streams.order import Order
+from cachelayer.streams.stream_stats import StreamStats
 
 # The thread of an iterator that is still in use does not end.
 _SECONDS_TO_END = 0.5
@@ -40,6 +41,7 @@ class Measurement:
         seconds: how long that took.
         nbytes: their stored bytes, estimated from the average record.
         note: why it was not measured; None if it was.
+        stats: what the last iterator did; None if records were read without one.
     """
 
     reading: str
@@ -48,6 +50,7 @@ class Measurement:
     seconds: float = 0.0
     nbytes: int = 0
     note: str | None = None
+    stats: StreamStats | None = None
 
     @property
     def records_per_second(self) -> float | None:
@@ -106,19 +109,22 @@ class _Bench:
         limit = epoch if repeat is None else repeat if repeat < epoch else None
         begin, records, steps = time.perf_counter(), 0, 0
         iterator = iter(stream)
+        stats = iterator.stats()
         while time.perf_counter() - begin < self.seconds:
             next(iterator)
             steps += 1
             done = _records(steps, epoch, self.batch_size)
             if limit is not None and done >= limit:
-                records, steps, done = records + done, 0, 0
+                records, steps, stats = records + done, 0, iterator.stats()
                 if repeat is None:
                     break
                 iterator = iter(stream)
         elapsed = time.perf_counter() - begin
         records += _records(steps, epoch, self.batch_size)
-        reading = "shuffled" if shuffle else "in order"
-        return Measurement(reading, state, records, elapsed, records * records_of(ref).record_nbytes)
+        if steps:
+            stats = iterator.stats()
+        reading, nbytes = "shuffled" if shuffle else "in order", records * records_of(ref).record_nbytes
+        return Measurement(reading, state, records, elapsed, nbytes, stats=stats)
 
     def singly(self, ref: DataRef[Any], state: str) -> Measurement:
         """Measure ``ref[i]`` in random order."""

@@ -19,6 +19,7 @@ from cachelayer.objects.local import in_place, storage_error
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import Span, pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retried
+from cachelayer.tally import add_bytes
 
 T = TypeVar("T")
 Write = Callable[[Sequence[bytes], int, int], Awaitable[int]]
@@ -136,7 +137,9 @@ async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> lis
 async def _exactly(client: Client, path: str, start: int, stop: int) -> list[bytes]:
     async def attempt() -> list[bytes]:
         data = await client.range(path, start, stop)
-        await _check_length(client, path, start, stop, sum(map(len, data)))
+        nbytes = sum(map(len, data))
+        add_bytes("range", nbytes)
+        await _check_length(client, path, start, stop, nbytes)
         return data
 
     return await _ranged(client, path, start, stop, attempt)

@@ -17,6 +17,7 @@ from cachelayer.records.leaf_codecs import LeafCodec, leaf_codec
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.tally import DECODING, turn_to
 
 Undecoded = dict[int, ElementError]
 """The error of each row with a file that does not decode."""
@@ -71,6 +72,7 @@ class DecodingCodec:
             failed: gets the error of each row with a file that does not decode, and the row a filler; None to raise it.
         """
         columns = self._codec.decode(records, chosen, apart=apart)
+        turn_to(DECODING)
         return [
             _decoded(path, leaf, column, failed) if isinstance(leaf, EncodedSpec) and column is not None else column
             for (path, leaf), column in zip(self._leaves, columns, strict=True)

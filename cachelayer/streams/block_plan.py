@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from cachelayer.protocols import T
 from cachelayer.streams.failures import NONE, Failure
 from cachelayer.streams.interruptible_future import Flag
+from cachelayer.tally import READING, Tally
 
 if TYPE_CHECKING:
     from cachelayer.streams.block_feed import BlockRows
+    from cachelayer.streams.stream_meter import Meter
 
 U = TypeVar("U")
 
@@ -29,16 +31,20 @@ class Reading:
 
     Args:
         stops: flags, one of which is set when nobody waits any longer.
+        tally: counts the reading; None if nobody asks.
 
     Attributes:
+        rows: number of records in each item, in order; empty for elements.
         failures: the elements that others stand in for.
         blocks: for the begin of each step, the blocks that its records are read from; None to read them where they lie.
     """
 
-    __slots__ = ("blocks", "failures", "seconds", "stops")
+    __slots__ = ("blocks", "failures", "rows", "seconds", "stops", "tally")
 
-    def __init__(self, *stops: Flag) -> None:
+    def __init__(self, *stops: Flag, tally: Tally | None = None) -> None:
         self.stops = stops
+        self.tally = Tally() if tally is None else tally
+        self.rows: list[int] = []
         self.seconds = 0.0
         self.failures: list[Failure] = []
         self.blocks: Mapping[int, BlockRows] | None = None
@@ -71,12 +77,25 @@ class Block(Generic[T]):
         failure: the error that ended the block early.
         seconds: how long the user's functions took.
         failures: the elements of the items that others stand in for.
+        rows: number of records in each item; empty for elements.
 
     Attributes:
         all_failures: those of the blocks before this one in an iterator, and of this one.
+        before: number of records that were handed out before this block.
     """
 
-    __slots__ = ("_after", "_begin", "_count", "all_failures", "failure", "failures", "items", "seconds")
+    __slots__ = (
+        "_after",
+        "_begin",
+        "_count",
+        "all_failures",
+        "before",
+        "failure",
+        "failures",
+        "items",
+        "rows",
+        "seconds",
+    )
 
     def __init__(
         self,
@@ -86,6 +105,7 @@ class Block(Generic[T]):
         failure: BaseException | None = None,
         seconds: float = 0.0,
         failures: tuple[Failure, ...] = (),
+        rows: Sequence[int] = (),
     ) -> None:
         self._begin = begin
         self._after = after
@@ -95,6 +115,14 @@ class Block(Generic[T]):
         self.seconds = seconds
         self.failures = failures
         self.all_failures = NONE.followed(failures)
+        self.rows = rows
+        self.before = 0
+
+    @property
+    def handed_out(self) -> int:
+        """The number of records that were handed out, up to the last item."""
+        count = self._count - len(self.items)
+        return self.before + (sum(self.rows[:count]) if self.rows else count)
 
     @property
     def position(self) -> int:
@@ -121,12 +149,12 @@ class Block(Generic[T]):
         """Return a block of the items that end at a position or before, ended by an error."""
         after = self._after[: bisect_right(self._after, position)]
         failures = tuple(each for each in self.failures if each.position < position)
-        return Block(self._begin, after, islice(self.items, len(after)), error, self.seconds, failures)
+        return Block(self._begin, after, islice(self.items, len(after)), error, self.seconds, failures, self.rows)
 
     def replaced(self, change: Callable[[T, int], Any]) -> Block[Any]:
         """Return a block of what a function makes of each item and the position after it."""
         items = map(change, self.items, self._after)
-        return Block(self._begin, self._after, items, self.failure, self.seconds, self.failures)
+        return Block(self._begin, self._after, items, self.failure, self.seconds, self.failures, self.rows)
 
 
 @dataclass(frozen=True)
@@ -150,18 +178,21 @@ class Plan(Generic[T]):
         """The position where the next block begins."""
         return self.after[-1]
 
-    def load(self, stop: Flag | None, caught: type[BaseException]) -> Block[T]:
+    def load(self, stop: Flag | None, caught: type[BaseException], meter: Meter) -> Block[T]:
         """Read the block; if an error ends it, keep the items before the error.
 
         Args:
-            stop: set when nobody waits for the block any longer.
+            stop: set when nobody waits for the block any longer; None if the consumer itself reads.
             caught: the errors that end a block; others are raised, and the items are lost.
+            meter: measures the reading.
         """
         items: list[T] = []
         failure: BaseException | None = None
-        reading = Reading() if stop is None else Reading(stop)
+        tally = meter.consumer if stop is None else meter.ahead
+        reading = Reading(tally=tally) if stop is None else Reading(stop, tally=tally)
         reading.blocks = self.blocks
         try:
+            tally.turn(READING)
             self.read(items, reading)
         except Dropped:
             raise
@@ -170,11 +201,13 @@ class Plan(Generic[T]):
             failure.__cause__ = error
         except caught as error:
             failure = error
+        finally:
+            tally.end()
         try:
             # Of an item that an error ended, there may be some too.
             end = self.after[len(items) - 1] if items else self.begin
             failures = tuple(each for each in reading.failures if each.position < end)
-            return Block(self.begin, self.after, items, failure, reading.seconds, failures)
+            return Block(self.begin, self.after, items, failure, reading.seconds, failures, reading.rows)
         finally:
             # The error's traceback holds this frame, which must not hold the error.
             failure = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cachelayer.protocols import BlockHolder, HeldBlock, RecordReads
 from cachelayer.streams.block_announcer import BlockAnnouncer
 from cachelayer.streams.block_feed import MOST_AHEAD, BlockFeed, Feed, FeedSteps
 from cachelayer.streams.block_plan import Plan
@@ -15,6 +18,8 @@ from cachelayer.streams.pace import BLOCK_NBYTES, Pace
 from cachelayer.streams.prefetch import Prefetcher
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import Step
+from cachelayer.streams.stream_meter import Meter
+from cachelayer.tally import counted
 
 # The most elements that are read at once if functions are applied to them.
 _MAPPED_RECORDS = 128
@@ -23,7 +28,7 @@ _ELEMENTS_AHEAD = 1024
 _NONE = np.empty(0, np.int64)
 
 
-def prefetcher(reader: StepReader) -> Prefetcher[Any]:
+def prefetcher(reader: StepReader, meter: Meter) -> Prefetcher[Any]:
     """Return a prefetcher that reads a stream in blocks.
 
     A block is one batch or one element, or several if they are known, or turn out, to be small and quick.
@@ -36,16 +41,21 @@ def prefetcher(reader: StepReader) -> Prefetcher[Any]:
     least = 1 if options.prefetch == 0 else -(-max(1, threads) // share)
     known = records.reading_cost == "stored" and not reader.is_mapped
     pace = Pace(most if known else least, least, max(least, most))
-    feed = feed_of(reader)
+    feed = feed_of(reader, meter)
     reached = None if feed is None else feed.reached
     # A caller that helps would wait for blocks of later steps.
     helps = known and not isinstance(feed, BlockFeed)
     return Prefetcher(
-        lambda position, size: plan(reader, position, size, feed), options.prefetch, pace, reached, helps=helps
+        lambda position, size: plan(reader, position, size, feed),
+        options.prefetch,
+        pace,
+        reached,
+        helps=helps,
+        meter=meter,
     )
 
 
-def feed_of(reader: StepReader) -> Feed | None:
+def feed_of(reader: StepReader, meter: Meter) -> Feed | None:
     """Return what loads the blocks of a stream ahead of need; None if its order has no blocks."""
     options, steps = reader.options, reader.options.steps
     if steps.records == 0 or options.order.blocks_at(0, _NONE) is None:
@@ -64,8 +74,22 @@ def feed_of(reader: StepReader) -> Feed | None:
     )
     holder = reader.records.block_holder(share)
     if holder is not None:
-        return BlockFeed(holder, feeding)
+        return BlockFeed(_Counted(holder, meter), feeding)
     return BlockAnnouncer(reader.records.announce, feeding) if reader.records.reading_cost != "foreign" else None
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A holder of blocks whose requests are counted, in whichever thread they are made."""
+
+    holder: BlockHolder[Any]
+    meter: Meter
+
+    def fetch(self, numbers: NDArray[np.int64]) -> HeldBlock:
+        return counted(self.meter.blocks, self.holder.fetch, numbers)
+
+    def reads(self, blocks: Sequence[Any], owner: NDArray[np.int64], rows: NDArray[np.int64]) -> RecordReads[Any]:
+        return self.holder.reads(blocks, owner, rows)
 
 
 def plan(reader: StepReader, position: int, most: int, feed: Feed | None = None) -> Plan[Any] | None:

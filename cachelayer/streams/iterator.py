@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cachelayer.errors import StateError
@@ -11,6 +12,8 @@ from cachelayer.streams.block_plan import Block
 from cachelayer.streams.blocks import prefetcher
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.failures import Failure, too_many, warn_of
+from cachelayer.streams.stream_meter import Meter
+from cachelayer.streams.stream_stats import StreamStats
 
 if TYPE_CHECKING:
     from cachelayer.streams.stream import Stream
@@ -28,6 +31,9 @@ class Blocks(Protocol[T]):
     def forget(self) -> None:
         """Drop what was read."""
 
+    def ready(self, position: int) -> int:
+        """Return how many items are ready from a position on."""
+
 
 class StreamIterator(Iterator[T]):
     """Hands out the items of a stream, and knows its position. For one thread at a time.
@@ -42,7 +48,9 @@ class StreamIterator(Iterator[T]):
         self._identity = reader.identity
         self._steps = reader.options.steps
         self._writes = reader.options.shard_index == 0
-        self._blocks: Blocks[Any] = prefetcher(reader) if blocks is None else blocks
+        self._prefetch = reader.options.prefetch
+        self._meter = Meter()
+        self._blocks: Blocks[Any] = prefetcher(reader, self._meter) if blocks is None else blocks
         self._from_start = True
         self._max_failures = reader.max_failures
         self._has_warned = False
@@ -76,8 +84,15 @@ class StreamIterator(Iterator[T]):
     def _follow(self, block: Block[T]) -> bool:
         """Go from an exhausted block to the one after it; return False at the end."""
         # A shard without an element in the last step of an epoch skips that step here.
-        found = self._blocks.block(block.end)
-        following = self._counted(block, Block(block.end) if found is None else self._shown(found))
+        ended = False
+        self._meter.waiting = since = perf_counter()
+        try:
+            found = self._blocks.block(block.end)
+            following = self._counted(block, Block(block.end) if found is None else self._shown(found))
+            ended = found is None
+        finally:
+            self._meter.resume(since, ended=ended)
+        following.before = block.handed_out
         # Unless another thread was quicker.
         if self._block is block:
             self._block = following
@@ -122,6 +137,7 @@ class StreamIterator(Iterator[T]):
         self._blocks.forget()
         block: Block[T] = Block(self._steps.next_start(position))
         block.all_failures = self._block.all_failures.until(position)
+        block.before = self._block.handed_out
         self._block = block
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -131,6 +147,15 @@ class StreamIterator(Iterator[T]):
     def position(self) -> int:
         """The global position after the last item: ``stream(start=position)`` continues there."""
         return self._block.position
+
+    def stats(self) -> StreamStats:
+        """Return what this iterator has done so far, and how long its consumer waited for it.
+
+        Any thread may ask at any time, also after the end, an error or a restore, after which it counts on.
+        """
+        block = self._block
+        ready = len(block.items) + self._blocks.ready(block.end)
+        return self._meter.stats(block.handed_out, ready, self._prefetch)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after the last item: small, JSON, the same on every shard after the same number of steps."""

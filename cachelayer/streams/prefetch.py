@@ -13,6 +13,7 @@ from cachelayer.streams.block_plan import Block, Plan
 from cachelayer.streams.interruptible_future import CancelledError, Outcome
 from cachelayer.streams.pace import Pace, nbytes_of
 from cachelayer.streams.prefetch_worker import Worker
+from cachelayer.streams.stream_meter import Meter
 
 
 @dataclass(eq=False)
@@ -37,6 +38,7 @@ class Prefetcher(Generic[T]):
         reached: called with the position that the caller has reached, before anything is planned.
         helps: whether the caller, instead of waiting for a block, reads blocks that the thread has not begun. False if
             the user's functions are called: a slow later block would keep the caller from an earlier one that is ready.
+        meter: measures the reading.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Prefetcher(Generic[T]):
         reached: Callable[[int], None] | None = None,
         *,
         helps: bool = False,
+        meter: Meter | None = None,
     ) -> None:
         self._plan = plan
         self._depth = depth
         self._pace = pace
         self._reached = reached
         self._helps = helps
+        self._meter = Meter() if meter is None else meter
         # Always replaced as a whole.
         self._ahead: tuple[_Ahead[T], ...] = ()
         self._worker: Worker | None = None
@@ -70,7 +74,7 @@ class Prefetcher(Generic[T]):
             self._reached(position)
         if self._depth == 0:
             plan = self._plan(position, self._pace.size)
-            return None if plan is None else plan.load(None, Exception)
+            return None if plan is None else plan.load(None, Exception, self._meter)
         self._notice_fork()
         # The first block of all is small, and read alone: nobody who begins waits for later batches.
         begins = self._helps and all(each.plan.begin != position for each in self._ahead)
@@ -78,7 +82,7 @@ class Prefetcher(Generic[T]):
         if not ahead:
             return None
         if self._helps:
-            _help(ahead)
+            _help(ahead, self._meter)
         try:
             block = ahead[0].outcome.result()
         except CancelledError:
@@ -87,6 +91,12 @@ class Prefetcher(Generic[T]):
         if block.failure is None:
             self._read_ahead(position, self._depth + 1)
         return block
+
+    def ready(self, position: int) -> int:
+        """Return how many items are ready from a position on."""
+        following = dropwhile(lambda each: each.plan.begin != position, self._ahead)
+        done = (each.outcome for each in following if each.outcome.done() and not each.outcome.failed())
+        return sum(len(outcome.result().items) for outcome in done)
 
     def _read_ahead(self, position: int, count: int) -> tuple[_Ahead[T], ...]:
         """Have ``count`` blocks read from a position on, and return them; cancel all others."""
@@ -101,7 +111,7 @@ class Prefetcher(Generic[T]):
             plan = self._plan(end, self._pace.size if ahead else self._pace.least)
             if plan is None:
                 break
-            loading = self._thread().submit(partial(plan.load, caught=BaseException))
+            loading = self._thread().submit(partial(plan.load, caught=BaseException, meter=self._meter))
             self._ahead = ahead = (*ahead, _Ahead(plan, loading))
             end = plan.end
         return ahead
@@ -123,10 +133,11 @@ class Prefetcher(Generic[T]):
         if self._pid != os.getpid():
             self._worker = None
             self._ahead = ()
+            self._meter.notice_fork()
             self._pid = os.getpid()
 
 
-def _help(ahead: tuple[_Ahead[T], ...]) -> None:
+def _help(ahead: tuple[_Ahead[T], ...], meter: Meter) -> None:
     """Read blocks that the thread has not begun, instead of waiting for the first."""
     for each in ahead:
         if ahead[0].outcome.done():
@@ -134,5 +145,5 @@ def _help(ahead: tuple[_Ahead[T], ...]) -> None:
         if each.outcome.cancel():
             here: Outcome[Block[T]] = Outcome()
             here.begin()
-            here.set_result(each.plan.load(None, Exception))
+            here.set_result(each.plan.load(None, Exception, meter))
             each.outcome = here

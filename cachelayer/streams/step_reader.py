@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from cachelayer.streams.replacing import Rows, StandIns
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
+from cachelayer.tally import COLLATING, MAPPING, READING, current
 
 Indices = NDArray[np.int64]
 Collate = Callable[..., Any]
@@ -180,12 +181,15 @@ class StepReader:
         source = self._source(steps, together, reading)
         if not self.maps:
             found: Iterable[Any] = self._timed(source.read_batches, numbers, reading)
-            return found
+            reading.rows = [*map(len, numbers)]
+            return found if isinstance(found, list) else self._timed_each(found, reading)
         splits = list(accumulate(map(len, numbers), initial=0))
         positions = np.concatenate([self._positions(step) for step in steps])
         elements, collate = self._collated(together, positions, reading, source)
         parts = [elements[start:stop] for start, stop in pairwise(splits)]
-        return [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
+        stacked = [self._stacked(step, part, collate, reading) for step, part in zip(steps, parts, strict=True)]
+        reading.rows = [*map(len, numbers)]
+        return stacked
 
     def elements(self, step: Step) -> Sequence[Any]:
         """Return the elements of a step."""
@@ -222,6 +226,7 @@ class StepReader:
         numbers, positions = self.options.order.at(epoch, place + offsets), block.begin + offsets
 
         def read(rows: slice) -> Sequence[Any]:
+            reading.tally.turn(READING)
             blocks = reading.blocks
             source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading)
             return self._mapped(numbers[rows], positions[rows], reading, source)
@@ -244,9 +249,17 @@ class StepReader:
         padded = self.options.steps.remainder == "pad"
         return self.rows(self.options.steps.global_batch if padded else step.end - step.begin)
 
+    def _timed_each(self, batches: Iterable[Any], reading: Reading) -> Iterator[Any]:
+        """Yield batches that are made one by one."""
+        left = iter(batches)
+        while found := self._timed(lambda _: [*islice(left, 1)], None, reading):
+            yield found[0]
+
     def _read(self, step: Step, reading: Reading) -> Any:
         """Return the batch of a step, before functions of batches and the mask."""
+        reading.tally.turn(READING)
         numbers = self.numbers(step)
+        reading.rows.append(len(numbers))
         source = self._source([step], numbers, reading)
         if not self.maps:
             return self._timed(source.read, numbers, reading)
@@ -255,6 +268,7 @@ class StepReader:
 
     def _stacked(self, step: Step, elements: Sequence[Any], collate: Collate, reading: Reading) -> Any:
         """Return the batch of the elements of a step."""
+        reading.tally.turn(COLLATING)
         if len(elements):
             return collate(elements)
         # An empty batch takes its structure from one of the step's elements.
@@ -332,6 +346,7 @@ class StepReader:
             return out
         if fn.max_failures is None:
             trial = Trial(trial.attempt)
+        reading.tally.turn(MAPPING)
         made = fn(elements, rows.positions, self.options.order.seed or 0, reading, trial)
         if fn.declared is None:
             self._check_returned(elements, made, rows, trial)
@@ -339,7 +354,12 @@ class StepReader:
 
     def _timed(self, read: Callable[[Any], Any], numbers: Any, reading: Reading) -> Any:
         """Return what is read; if the user's object makes the records, count its time as that of a user's function."""
-        return reading.timed(read, numbers) if self.records.reading_cost == "foreign" else read(numbers)
+        reading.tally.turn(READING)
+        token = current.set(reading.tally)
+        try:
+            return reading.timed(read, numbers) if self.records.reading_cost == "foreign" else read(numbers)
+        finally:
+            current.reset(token)
 
     def _check_returned(self, elements: Sequence[Any], made: Sequence[Any], rows: Rows, trial: Trial) -> None:
         """Raise if a function returned None for an element, unless elements may be None, or the trial takes it."""
@@ -354,6 +374,7 @@ class StepReader:
 
     def _finished(self, step: Step, batch: Any, reading: Reading) -> Any:
         for function in self.batch_maps:
+            reading.tally.turn(MAPPING)
             reading.check()
             made = reading.timed(called, function, batch)
             if made is None and batch is not None:

@@ -618,6 +618,19 @@ def test_elements_of_an_unbatched_stream_are_tensors(ref: Any) -> None:
         loader(ref.stream(), num_workers=1)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_measures_its_last_iteration(ref: Any, workers: int) -> None:
+    batches = loader(ref.stream(16, shuffle=True, seed=4), num_workers=workers)
+    assert str(batches.stats()) == "nothing read yet"
+    for _ in range(2):
+        rows = sum(len(batch["label"]) for batch in batches)
+        stats = batches.stats()
+        assert stats.records == rows == len(ref)
+        assert 0 < stats.waited <= stats.seconds
+    # What the processes do is not known.
+    assert (stats.bottleneck is None) == (workers > 0)
+
+
 def test_spawned_workers_give_the_same(ref: Any) -> None:
     stream = ref.stream(16, shuffle=True, seed=4)
     assert plain(list(loader(stream, num_workers=1, multiprocessing_context="spawn"))) == plain(list(stream))

@@ -157,8 +157,13 @@ def test_bench_measures_each_way_of_reading(ref: cachelayer.DataRef[Any], tmp_pa
         assert (each["records_per_second"] is None) == (each["note"] is not None)
         if each["note"] is None:
             assert each["records_per_second"] == each["records"] / each["seconds"]
+        is_measured = each["note"] is None and each["reading"] != "ref[i]"
+        assert (each["stats"] is not None) == (each["verdict"] is not None) == is_measured
     assert found["measurements"][1]["note"] is None
-    assert "records/s" in invoke("bench", tmp_path / "cache/rows", "--seconds", 0.05).stdout
+    assert found["measurements"][1]["stats"]["records"] > 0
+    shown = invoke("bench", tmp_path / "cache/rows", "--seconds", 0.05).stdout
+    assert "records/s" in shown
+    assert "in order, hot: waited for data" in shown
 
 
 @pytest.mark.soak

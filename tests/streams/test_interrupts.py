@@ -44,6 +44,7 @@ OURS = {
         "replacing",
         "step_reader",
         "stream",
+        "stream_meter",
     )
 }
 assert all(Path(file).is_file() for file in OURS)

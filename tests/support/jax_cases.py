@@ -142,6 +142,16 @@ def test_a_state_counts_what_was_handed_out_and_is_that_of_the_stream() -> None:
     assert iterator.get_state() == others.get_state() == plain.get_state()
 
 
+def test_an_iterator_measures_the_stream_of_its_process() -> None:
+    iterator = iter(global_batches(ref(50).stream(8, remainder="drop"), devices(8)))
+    assert str(iterator.stats()) == "nothing read yet"
+    assert len(list(iterator)) == 6
+    stats = iterator.stats()
+    assert stats.records == 48
+    assert 0 < stats.waited <= stats.seconds
+    assert stats.bottleneck is not None
+
+
 def test_iterators_are_independent_of_each_other() -> None:
     batches = global_batches(ref(32).stream(8), devices(4))
     one, other = iter(batches), iter(batches)
