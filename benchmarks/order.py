@@ -12,7 +12,7 @@ import time
 
 from harness import machine, medians, table
 
-from cachelayer.streams import order
+from cachelayer.streams import permutation
 
 SIZES = {"10**5": 10**5, "10**6": 10**6, "10**9": 10**9, "10**12": 10**12, "2**39 + 1 (worst case)": 2**39 + 1}
 INDICES = 1 << 20
@@ -22,8 +22,8 @@ STARTS = 200
 
 def forget() -> None:
     """Empty the caches of blocks and of sorted orders."""
-    order._block.cache_clear()
-    order._sorted_permutation.cache_clear()
+    permutation._block.cache_clear()
+    permutation._sorted_permutation.cache_clear()
 
 
 def indices(n: int) -> int:
@@ -32,7 +32,7 @@ def indices(n: int) -> int:
     count = min(n, INDICES)
     begin = random.randrange(n - count + 1)
     for start in range(begin, begin + count, BATCH):
-        order.permuted(n, 1, 0, start, min(start + BATCH, begin + count))
+        permutation.permuted(n, 1, 0, start, min(start + BATCH, begin + count))
     return count
 
 
@@ -43,7 +43,7 @@ def first_index(n: int) -> float:
         forget()
         place = random.randrange(n)
         started = time.perf_counter()
-        order.permuted(n, seed, 3, place, place + 1)
+        permutation.permuted(n, seed, 3, place, place + 1)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken)
 

@@ -28,7 +28,7 @@ from cachelayer.access.version_records import _Objects
 from cachelayer.arrayrecord.index import HEADER_NBYTES, IndexHeader
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.transfer import PIECE
-from cachelayer.streams import order
+from cachelayer.streams import permutation
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
@@ -150,9 +150,9 @@ def fixed_costs(batches: tuple[int, ...]) -> FixedCosts:
 
 
 def _a_step(batch: int) -> None:
-    order._block.cache_clear()
+    permutation._block.cache_clear()
     start = int(np.random.default_rng().integers(10**10 - batch))
-    order.permuted(10**10, 7, 3, start, start + batch)
+    permutation.permuted(10**10, 7, 3, start, start + batch)
 
 
 def _memory(work: Callable[[], Any]) -> tuple[int, Any]:

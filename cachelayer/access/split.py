@@ -16,7 +16,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.locks import cached_property
 from cachelayer.records.bit_sets import Marks
 from cachelayer.records.selection import Selection
-from cachelayer.streams.order import permuted_pieces
+from cachelayer.streams.permutation import permuted_pieces
 from cachelayer.streams.stream_options import check_seed
 
 # The rows of segment s are shuffled as those of epoch 2**63 + s, which no stream reaches.

@@ -22,7 +22,7 @@ from cachelayer.locks import cached_property
 from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
-from cachelayer.streams.order import permuted_pieces, places_of
+from cachelayer.streams.permutation import permuted_pieces, places_of
 
 _LEAST_RUN, _MOST_RUN = 256 << 20, 1 << 30
 _RANGE_NBYTES = 1 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_right
 from collections import deque
@@ -62,6 +63,23 @@ class Reading:
             return work(*arguments)
         finally:
             self.seconds += time.perf_counter() - begun
+
+    def tried(self, read: Callable[[], U]) -> tuple[U | None, Exception | None]:
+        """Return what is read at once, or else the error: it comes again when the records are read one by one."""
+        try:
+            return read(), None
+        except Exception as error:  # noqa: BLE001
+            self.failures.clear()
+            return None, error
+
+
+def raise_unrepeated(failure: Exception | None) -> None:
+    """Raise an error that did not come again when records were read one by one, if a signal handler may have raised it.
+
+    Such an error comes only once, and must not be lost.
+    """
+    if failure is not None and threading.current_thread() is threading.main_thread():
+        raise failure
 
 
 class Block(Generic[T]):

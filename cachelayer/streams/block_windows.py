@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cachelayer.locks import cached_property
 from cachelayer.streams.block_grid import Grid
-from cachelayer.streams.order import Words, feistel, mixed, permuted, permuted_at, round_keys
+from cachelayer.streams.permutation import Words, feistel, mixed, permuted, permuted_at, round_keys
 
 _LEAST_BITS = 2
 _KEPT_WINDOWS = 160

@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.streams.order import permuted, round_keys
+from cachelayer.streams.permutation import permuted, round_keys
 
 Indices = NDArray[np.int64]
 

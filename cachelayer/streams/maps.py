@@ -238,3 +238,19 @@ def keyed_generators(seed: int, positions: Indices, number: int, attempt: int = 
         key[1] = position
         philox.state = state
         yield generator
+
+
+def returned_none(method: str, where: str, record: int | None) -> ElementError:
+    """Return the error for a function that returned None.
+
+    Args:
+        method: the method that it was passed to.
+        where: what it was called for.
+        record: the number of the record, if it was called for one.
+    """
+    return ElementError(
+        f"a value from a function passed to {method}, {where}",
+        "None",
+        record=record,
+        hint="Did the function forget to return it?",
+    )

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from cachelayer.locks import cached_property
 from cachelayer.streams.block_grid import Grid
 from cachelayer.streams.block_order import BlockOrder, near
-from cachelayer.streams.order import BlockSpans, Draws, Order, arrangement, out_of_range, permuted_at, round_keys
+from cachelayer.streams.order import BlockSpans, Draws, Order, arrangement, out_of_range
+from cachelayer.streams.permutation import permuted_at, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536

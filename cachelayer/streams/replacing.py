@@ -19,7 +19,8 @@ from cachelayer.errors import ElementError
 from cachelayer.protocols import Failed, RecordReads, reads_blocks
 from cachelayer.streams.failures import Failure, bare, none_left, too_many
 from cachelayer.streams.maps import Trial
-from cachelayer.streams.order import Draws, Ordering, mix, round_keys
+from cachelayer.streams.order import Draws, Ordering
+from cachelayer.streams.permutation import mix, round_keys
 
 Indices = NDArray[np.int64]
 

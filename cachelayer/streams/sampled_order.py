@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.streams.alias_table import drawn
-from cachelayer.streams.order import Draws, Order, mixed, round_keys
+from cachelayer.streams.order import Draws, Order
+from cachelayer.streams.permutation import mixed, round_keys
 from cachelayer.streams.steps import MOST_POSITIONS
 
 SAMPLED_ORDER_VERSION = 4

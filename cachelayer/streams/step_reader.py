@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacking
 from cachelayer.streams.block_feed import joined
-from cachelayer.streams.block_plan import Reading
+from cachelayer.streams.block_plan import Reading, raise_unrepeated
 from cachelayer.streams.failures import Failure, too_many
-from cachelayer.streams.maps import FIRST, ElementMap, Trial, called
+from cachelayer.streams.maps import FIRST, ElementMap, Trial, called, returned_none
 from cachelayer.streams.order import BlockSpans, shares
 from cachelayer.streams.replacing import Rows, StandIns
 from cachelayer.streams.state import StreamIdentity
@@ -27,7 +26,6 @@ from cachelayer.tally import COLLATING, MAPPING, READING, current
 
 Indices = NDArray[np.int64]
 Collate = Callable[..., Any]
-U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -163,14 +161,14 @@ class StepReader:
         """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
         # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
         together = len(steps) > 1 and not (self.maps and self.buckets is not None)
-        read, failure = _tried(lambda: self._read_at_once(steps, reading), reading) if together else (None, None)
+        read, failure = reading.tried(lambda: self._read_at_once(steps, reading)) if together else (None, None)
         try:
             if read is not None:
                 for step, batch in zip(steps, read, strict=True):
                     out.append(self._finished(step, batch, reading))
                 return
             out.extend(self._finished(step, self._read(step, reading), reading) for step in steps)
-            _raise_unrepeated(failure)
+            raise_unrepeated(failure)
         finally:
             # The error's traceback may hold this frame.
             failure = None
@@ -231,14 +229,14 @@ class StepReader:
             source = self.records if blocks is None else blocks[block.begin][rows].reads(numbers[rows], reading)
             return self._mapped(numbers[rows], positions[rows], reading, source)
 
-        found, failure = _tried(lambda: read(slice(None)), reading) if len(numbers) > 1 else (None, None)
+        found, failure = reading.tried(lambda: read(slice(None))) if len(numbers) > 1 else (None, None)
         try:
             if found is not None:
                 out.extend(found)
                 return
             for row in range(len(numbers)):
                 out.extend(read(slice(row, row + 1)))
-            _raise_unrepeated(failure)
+            raise_unrepeated(failure)
         finally:
             failure = None
 
@@ -367,7 +365,7 @@ class StepReader:
             return
         for row, (before, after) in enumerate(zip(elements, made, strict=True)):
             if after is None and before is not None and row not in (trial.failed or ()):
-                error = _returned_none("map()", f"at global position {rows.positions[row]}", int(rows.numbers[row]))
+                error = returned_none("map()", f"at global position {rows.positions[row]}", int(rows.numbers[row]))
                 if trial.failed is None:
                     raise error
                 trial.failed[row] = error
@@ -378,35 +376,8 @@ class StepReader:
             reading.check()
             made = reading.timed(called, function, batch)
             if made is None and batch is not None:
-                raise _returned_none("map_batches()", f"of the batch at global position {step.begin}", None)
+                raise returned_none("map_batches()", f"of the batch at global position {step.begin}", None)
             batch = made
         if self.options.steps.remainder != "pad":
             return batch
         return batch, self._rows(step) < step.end - step.begin
-
-
-def _returned_none(method: str, where: str, record: int | None) -> ElementError:
-    return ElementError(
-        f"a value from a function passed to {method}, {where}",
-        "None",
-        record=record,
-        hint="Did the function forget to return it?",
-    )
-
-
-def _tried(read: Callable[[], U], reading: Reading) -> tuple[U | None, Exception | None]:
-    """Return what is read at once, or else the error: it comes again when the records are read one by one."""
-    try:
-        return read(), None
-    except Exception as error:  # noqa: BLE001
-        reading.failures.clear()
-        return None, error
-
-
-def _raise_unrepeated(failure: Exception | None) -> None:
-    """Raise an error that did not come again when records were read one by one, if a signal handler may have raised it.
-
-    Such an error comes only once, and must not be lost.
-    """
-    if failure is not None and threading.current_thread() is threading.main_thread():
-        raise failure

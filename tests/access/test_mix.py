@@ -15,7 +15,7 @@ from samples import examples
 import cachelayer
 from cachelayer import DataRef, InvalidArgumentError, InvalidTypeError, StateError, Storage
 from cachelayer.streams.mixture import MixedOrder, Pattern
-from cachelayer.streams.order import _sorted_permutation
+from cachelayer.streams.permutation import _sorted_permutation
 
 SIZES = (3, 10, 25)
 

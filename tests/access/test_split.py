@@ -16,7 +16,7 @@ import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, RecordIndexError, StateError, Storage
 from cachelayer.access.split import split
 from cachelayer.records.selection import Selection
-from cachelayer.streams.order import permuted
+from cachelayer.streams.permutation import permuted
 
 SEEDS = st.integers(0, 2**64 - 1)
 

@@ -25,7 +25,7 @@ from cachelayer import Storage
 from cachelayer.engines import Processes
 from cachelayer.objects import paths
 from cachelayer.storage import rewrite
-from cachelayer.streams.order import permuted
+from cachelayer.streams.permutation import permuted
 
 ORDER = permuted(RECORDS, SEED, 0, 0, RECORDS)
 OPTIONS: dict[str, Any] = {"shuffle_seed": SEED, "shard_bytes": SHARD_BYTES, "progress": False}

@@ -14,7 +14,7 @@ from samples import examples
 
 from cachelayer.streams import block_feed
 from cachelayer.streams.block_feed import BlockFeed, FeedSteps
-from cachelayer.streams.order import Indices
+from cachelayer.streams.permutation import Indices
 from cachelayer.streams.steps import Steps
 
 RECORDS, BLOCK, WINDOW, BATCH = 1200, 10, 8, 16

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.streams.order import BlockSpans, Indices
+from cachelayer.streams.order import BlockSpans
+from cachelayer.streams.permutation import Indices
 
 
 @dataclass(frozen=True)
