@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.address_space import AddressSpace, Epoch, address_space
 from cachelayer.arrayrecord.blocks import to_logical
+from cachelayer.arrayrecord.checksums import checked
 from cachelayer.arrayrecord.places import Places, UniformRecords, VaryingRecords, check_inside
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
@@ -48,6 +50,8 @@ class OpenShards:
         # 0 for a shard that is not mapped: no record fits.
         self._origin, self._limit = np.zeros(shards, np.int64), np.zeros(shards, np.uint64)
         self._stride, self._nbytes = 0, -1
+        # Whether each record is compared with its checksum; all shards of a version are read alike.
+        self._checks = False
         self._space: AddressSpace | None = address_space()
         if self._space is not None:
             self._space.add(self)
@@ -101,6 +105,22 @@ class OpenShards:
 
         # Hold the epoch before reading the tables: every shard that they say is mapped then stays mapped.
         epoch = space.epoch
+        found = self._together(space, epoch, shard_of, numbers, name, in_part=in_part)
+        if found is None or not self._checks:
+            return found
+        return checked(found, self._rows(space, shard_of, numbers)["crc32c"], name)
+
+    def _together(
+        self,
+        space: AddressSpace,
+        epoch: Epoch,
+        shard_of: Ints,
+        numbers: Ints,
+        name: Callable[[int], str],
+        *,
+        in_part: bool,
+    ) -> Records | None:
+        """Return the records of :meth:`gathered`, unchecked."""
         limit = self._limit[shard_of]
         logical = numbers * self._stride
         logical += self._origin[shard_of]
@@ -116,18 +136,24 @@ class OpenShards:
             check_inside(logical, np.full(len(logical), self._nbytes), self._room[shard_of], name)
             return None
         located = self._by_index(space, epoch, shard_of, numbers, name)
-        is_plain = _COMPRESSION[kind] == "none"
-        return VaryingRecords(located) if in_part and is_plain else located.records(_COMPRESSION[kind])
+        compression = _COMPRESSION[kind]
+        if in_part and compression == "none" and not self._checks:
+            return VaryingRecords(located)
+        return located.records(compression)
 
     def _by_index(
         self, space: AddressSpace, epoch: Epoch, shard_of: Ints, numbers: Ints, name: Callable[[int], str]
     ) -> Places:
         """Return the stored bytes of records, whose positions are read from the mapped indices."""
-        within = numbers - self._splits[shard_of]
-        places = self._index[shard_of] + (index.HEADER_NBYTES + within * index.ROW.itemsize)
-        rows = space.windows(index.ROW.itemsize)[places].view(index.ROW)
+        rows = self._rows(space, shard_of, numbers)
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
         return Places(space, epoch, self._base[shard_of], self._room[shard_of], logical, lengths, name)
+
+    def _rows(self, space: AddressSpace, shard_of: Ints, numbers: Ints) -> Any:
+        """Return the index rows of records, from mapped indices."""
+        within = numbers - self._splits[shard_of]
+        places = self._index[shard_of] + (index.HEADER_NBYTES + within * index.ROW.itemsize)
+        return space.windows(index.ROW.itemsize)[places].view(index.ROW)
 
     def last_used(self) -> tuple[Ints, Ints]:
         """Return the mapped shards and when each was last read; see :class:`Residents`."""
@@ -188,6 +214,7 @@ class OpenShards:
         if rows is not None:
             self._index[shard] = rows.start
         self._kind[shard] = self._kind_of(reader, shard)
+        self._checks = self._checks or reader.is_checked
         self._unmapped.pop(shard, None)
         self._mapped[shard] = reader
         # Reading threads find the shard as soon as these are set, so they come last.
@@ -196,8 +223,6 @@ class OpenShards:
             self._limit[shard] = reader.mapped.room - self._nbytes + 1
 
     def _kind_of(self, reader: ShardReader, shard: int) -> int:
-        if reader.is_checked:
-            return _ALONE
         if reader.stride is None:
             return _VARYING[reader.header.compression]
         nbytes = reader.header.record_nbytes

@@ -321,4 +321,5 @@ class UniformRecords:
 
     def stored(self) -> RecordBuffer:
         """Return a copy of the whole records."""
-        return RecordBuffer.packed(self.slab(0, self.nbytes).reshape(-1), self.lengths)
+        lengths = self.lengths
+        return replace(RecordBuffer.packed(self.slab(0, self.nbytes).reshape(-1), lengths), uniform_nbytes=self.nbytes)

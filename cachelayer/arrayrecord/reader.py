@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to_position
+from cachelayer.arrayrecord.checksums import checked, whole
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.places import UniformRecords
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Ints, distinct
@@ -26,15 +26,6 @@ _ROW = struct.Struct("<QII")
 # Longer records are left out of the sample, because checking them takes too long.
 _SAMPLED_NBYTES = 1 << 20
 VERIFY: tuple[Verify, ...] = ("never", "open", "always")
-
-
-def whole(records: Records) -> RecordBuffer:
-    """Return records in memory of their own, one after another."""
-    if isinstance(records, UniformRecords):
-        return records.stored()
-    if isinstance(records, RecordBuffer):
-        return records
-    return RecordBuffer.packed(records.ranges(np.zeros(len(records), np.int64), records.lengths), records.lengths)
 
 
 class ShardReader:
@@ -246,11 +237,4 @@ class ShardReader:
 
     def _check(self, unchecked: Records, numbers: Ints) -> RecordBuffer:
         """Return the records; raise unless they match their checksums."""
-        records = whole(unchecked)
-        checksums = self._rows(numbers)["crc32c"]
-        memory = records.memory()
-        spans = zip(records.starts.tolist(), records.lengths.tolist(), checksums.tolist(), strict=True)
-        for row, (start, length, checksum) in enumerate(spans):
-            if google_crc32c.value(bytes(memory[start : start + length])) != checksum:
-                raise CorruptionError(f"{self._name(int(numbers[row]))} does not match its checksum")
-        return records
+        return checked(unchecked, self._rows(numbers)["crc32c"], lambda row: self._name(int(numbers[row])))

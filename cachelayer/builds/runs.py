@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cachelayer.arrayrecord.checksums import whole
 from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
-from cachelayer.arrayrecord.reader import ShardReader, whole
+from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths

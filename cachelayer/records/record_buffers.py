@@ -146,8 +146,24 @@ class RecordBuffer:
         """Return the buffer as a memoryview."""
         return _memory(self.buffer)
 
+    @property
+    def packed_nbytes(self) -> int | None:
+        """The bytes of every record if all are equal and follow one another, else None."""
+        starts, lengths = self.starts, self.lengths
+        if len(starts) == 0:
+            return None
+        nbytes = lengths.item(0)
+        if self.uniform_nbytes is None and not (lengths == nbytes).all():
+            return None
+        return nbytes if (starts[1:] - starts[:-1] == nbytes).all() else None
+
     def slab(self, offset: int, nbytes: int) -> Bytes:
-        return gather_rows(self.buffer, self.starts + offset, nbytes)
+        stride = self.packed_nbytes
+        if stride is None or not nbytes:
+            return gather_rows(self.buffer, self.starts + offset, nbytes)
+        return np.ndarray(
+            (len(self.starts), nbytes), np.uint8, self.buffer, self.starts.item(0) + offset, (stride, 1)
+        ).copy()
 
     def slabs(self, offset: int, nbytes: int, rows: int) -> list[Bytes]:
         starts = self.starts + offset
