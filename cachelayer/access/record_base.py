@@ -21,6 +21,7 @@ from cachelayer.records.codec import Codec
 from cachelayer.records.media import DecodingCodec, Undecoded, decoding
 from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
+from cachelayer.records.threads import Reading
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
 from cachelayer.streams.failures import is_of_element
@@ -144,6 +145,11 @@ class RecordBase(ABC):
         """Whether images and audio are decoded."""
         return True
 
+    @property
+    def threads(self) -> int | None:
+        """The most threads that work on one read; None for as many as there are cores, at most 8."""
+        return None
+
     @cached_property
     def element_codec(self) -> Codec:
         """The codec of the elements: it decodes images and audio if ``decodes`` is set."""
@@ -195,12 +201,13 @@ class RecordBase(ABC):
             return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:
-            records = (read or self.records)(numbers)
-            # Only images and audio may not decode although their records are whole.
-            if isinstance(codec, DecodingCodec):
-                columns = codec.decode(records, apart=True, failed=rows)
-            else:
-                columns = codec.decode(records, apart=True)
+            with Reading(self.threads):
+                records = (read or self.records)(numbers)
+                # Only images and audio may not decode although their records are whole.
+                if isinstance(codec, DecodingCodec):
+                    columns = codec.decode(records, apart=True, failed=rows)
+                else:
+                    columns = codec.decode(records, apart=True)
             turn_to(DECODING)
             found = codec.elements(columns, len(numbers))
         except ValueError as error:
@@ -220,8 +227,9 @@ class RecordBase(ABC):
     def batch(self, numbers: NDArray[np.int64], names: Sequence[str] | None, read: Read | None = None) -> Any:
         chosen = None if names is None else chosen_leaves(self.element_spec, names)
         try:
-            records = self.records(numbers, in_part=chosen is not None) if read is None else read(numbers)
-            columns = self.element_codec.decode(records, chosen)
+            with Reading(self.threads):
+                records = self.records(numbers, in_part=chosen is not None) if read is None else read(numbers)
+                columns = self.element_codec.decode(records, chosen)
             turn_to(DECODING)
             batch = self.element_codec.batch(columns)
         except ValueError as error:
@@ -232,7 +240,8 @@ class RecordBase(ABC):
         splits = splits_of(np.array([len(batch) for batch in batches], np.int64)).tolist()
         numbers = np.concatenate([*batches, np.empty(0, np.int64)])
         try:
-            columns = self.element_codec.decode((read or self.records)(numbers))
+            with Reading(self.threads):
+                columns = self.element_codec.decode((read or self.records)(numbers))
             turn_to(DECODING)
             return [
                 self.element_codec.batch([column and column.rows(start, stop) for column in columns])

@@ -43,12 +43,14 @@ class VersionRecords(RecordBase):
         verify: what to check when bytes are read.
         copies: the local cache of shards of a remote store; None to make no local copies.
         decodes: whether images and audio are decoded.
+        threads: the most threads that work on one read; None for as many as there are cores, at most 8.
     """
 
     version: StoredVersion
     verify: Verify = "open"
     copies: CacheFolder | None = None
     decodes: bool = True
+    threads: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}

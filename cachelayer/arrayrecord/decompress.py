@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import varints
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
+from cachelayer.records.threads import Gain, Job, quickest
 from cachelayer.tally import DECODING, turn_to
 
 # A record is at most this large, so that a damaged size cannot demand all memory.
 _MAX_RECORD_NBYTES = 2**32 - 1
-_THREADS = min(4, os.cpu_count() or 1)
-# Below this, handing work to threads takes longer than it saves.
-_PARALLEL_NBYTES = 1 << 18
-
+_GAIN = Gain()
+# From this size on, a call for each record costs less than one more copy.
+_LONG = 1 << 14
 
 StoredRows = tuple[Ints, RecordBuffer]
 """Rows of a batch, and their records as they are stored."""
@@ -59,52 +55,70 @@ def _at_once(parts: Sequence[StoredRows], holder: object) -> RecordBuffer:
     import zstandard
 
     sizes = np.zeros(sum(len(rows) for rows, _ in parts), np.int64)
-    jobs: list[tuple[Ints, memoryview, NDArray[np.uint64], Ints]] = []
+    frames = []
     for rows, stored in parts:
         ends = stored.starts + stored.lengths
-        nbytes, frames = varints.decode_each(stored.buffer, stored.starts, ends)
+        nbytes, starts = varints.decode_each(stored.buffer, stored.starts, ends)
         if len(nbytes) and (int(nbytes.max()) > _MAX_RECORD_NBYTES or int(nbytes.min()) < 0):
             raise CorruptionError("has an impossible size")
         sizes[rows] = nbytes
         filled = np.flatnonzero(nbytes)
-        segments = np.column_stack([frames, ends - frames])[filled].astype("<u8")
-        count = _THREADS if int(nbytes.sum()) > _PARALLEL_NBYTES else 1
-        bounds = np.linspace(0, len(filled), count + 1).astype(np.int64)
-        jobs.extend(
-            (rows[filled[start:stop]], stored.memory(), segments[start:stop], nbytes[filled[start:stop]])
-            for start, stop in pairwise(bounds.tolist())
-            if start < stop
-        )
-    if not jobs:
-        return RecordBuffer.packed(np.empty(0, np.uint8), sizes)
-    others = [_pool(os.getpid()).submit(_frames, *job[1:], holder) for job in jobs[1:]]
+        frames.append((rows[filled], stored, starts[filled], ends[filled]))
+    splits = splits_of(sizes)
     try:
-        done = [_frames(*jobs[0][1:], holder), *(other.result() for other in others)]
+        values = np.empty(int(splits[-1]), np.uint8)
+        jobs = partial(_jobs, frames, values, splits, holder)
+        quickest(lambda: _all(jobs(1)), jobs, len(values), _GAIN)
     except (zstandard.ZstdError, MemoryError, ValueError) as error:
-        wait(others)
         raise CorruptionError(f"does not decompress: {error}") from error
-    segments_of: list[Any] = [b""] * len(sizes)
-    for (rows, *_), segments in zip(jobs, done, strict=True):
-        for row, segment in zip(rows.tolist(), segments, strict=True):
-            segments_of[row] = segment
-    values = np.frombuffer(b"".join(segments_of), np.uint8)
-    if len(values) != int(splits_of(sizes)[-1]):
-        raise CorruptionError("does not decompress to its size")
     return RecordBuffer.packed(values, sizes)
 
 
-def _frames(memory: memoryview, segments: NDArray[np.uint64], sizes: Ints, holder: object) -> Any:  # noqa: ARG001
-    # The argument keeps the memory alive in this thread, even if the waiting thread was interrupted.
+_Frames = tuple[Ints, RecordBuffer, Ints, Ints]
+"""Rows of a batch, the records as they are stored, and where the frame of each begins and ends."""
+
+
+def _all(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job()
+
+
+def _jobs(frames: Sequence[_Frames], out: Bytes, splits: Ints, holder: object, count: int) -> list[Job]:
+    """Return about ``count`` jobs that decompress all frames into their places in ``out``."""
+    jobs: list[Job] = []
+    for rows, stored, starts, ends in frames:
+        is_long = splits[rows + 1] - splits[rows] >= _LONG
+        for decompress, chosen in ((_short, np.flatnonzero(~is_long)), (_long, np.flatnonzero(is_long))):
+            bounds = np.linspace(0, len(chosen), count + 1).astype(np.int64).tolist()
+            for some in (chosen[start:stop] for start, stop in pairwise(bounds) if start < stop):
+                where = (starts[some], ends[some], out, splits, rows[some])
+                jobs.append(partial(decompress, stored.memory(), *where, holder))
+    return jobs
+
+
+# The last argument keeps the memory alive in this thread, even if the thread that reads was interrupted.
+def _short(memory: memoryview, starts: Ints, ends: Ints, out: Bytes, splits: Ints, rows: Ints, _: object) -> None:
+    """Decompress short frames in one call."""
     import zstandard
 
-    return zstandard.ZstdDecompressor().multi_decompress_to_buffer(
-        zstandard.BufferWithSegments(memory, segments.tobytes()),
-        decompressed_sizes=sizes.astype("<u8").tobytes(),
+    found = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
+        zstandard.BufferWithSegments(memory, np.column_stack([starts, ends - starts]).astype("<u8").tobytes()),
+        decompressed_sizes=(splits[rows + 1] - splits[rows]).astype("<u8").tobytes(),
         threads=0,
     )
+    target = memoryview(out)  # type: ignore[arg-type]
+    for start, stop, record in zip(splits[rows].tolist(), splits[rows + 1].tolist(), found, strict=True):
+        target[start:stop] = record
 
 
-@cache
-def _pool(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child does not have its parent's threads
-    # zstandard starts its own threads anew in each call, which costs most of the time that they save.
-    return ThreadPoolExecutor(max(1, _THREADS - 1), "cachelayer-decompress")
+def _long(memory: memoryview, starts: Ints, ends: Ints, out: Bytes, splits: Ints, rows: Ints, _: object) -> None:
+    """Decompress long frames straight into their places."""
+    import zstandard
+
+    decompressor, target = zstandard.ZstdDecompressor(), memoryview(out)  # type: ignore[arg-type]
+    spans = (starts.tolist(), ends.tolist(), splits[rows].tolist(), splits[rows + 1].tolist())
+    for begin, end, start, stop in zip(*spans, strict=True):
+        reader = decompressor.stream_reader(memory[begin:end])
+        count = reader.readinto(target[start:stop])
+        if count != stop - start or reader.read(1):
+            raise ValueError(f"{count} bytes came, or more; expected {stop - start}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,40 @@ from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
+from cachelayer.records.threads import Gain, Job, quickest
+
+# From this size on, rows are copied one by one, which takes no longer, and threads can share it.
+_LONG = 1 << 14
+# What was learnt about sharing gathers of rows, by the binary logarithm of their size.
+_GAINS: defaultdict[int, Gain] = defaultdict(Gain)
+
+
+def _parts(copy: Callable[[int, int], None], rows: int, count: int) -> list[Job]:
+    """Return about ``count`` jobs that copy all rows."""
+    bounds = [rows * job // count for job in range(count + 1)]
+    return [partial(copy, first, last) for first, last in pairwise(bounds) if first < last]
+
+
+def _gathered(windows: NDArray[Any], starts: Ints) -> NDArray[Any]:
+    """Return the windows that begin at these places."""
+    nbytes, rows = windows.dtype.itemsize, len(starts)
+    found: list[NDArray[Any]] = []
+
+    def gather() -> None:
+        found[:] = [windows[starts]]
+
+    def parts(count: int) -> list[Job]:
+        # numpy gathers into new memory only, so each thread copies what it has gathered while that is in its cache.
+        found[:] = [np.empty(rows, windows.dtype)]
+        out = found[0]
+
+        def copy(first: int, last: int) -> None:
+            out[first:last] = windows[starts[first:last]]
+
+        return _parts(copy, rows, count)
+
+    quickest(gather, parts, rows * nbytes, _GAINS[nbytes.bit_length()])
+    return found[0]
 
 
 def check_inside(logical: Ints, lengths: Ints, room: Ints | int, name: Callable[[int], str]) -> None:
@@ -257,14 +294,13 @@ class UniformRecords:
         starts = [begin] if rows == len(begin) else [begin[row : row + rows] for row in range(0, len(begin), rows)]
         if nbytes == 0:
             return [np.empty((len(part), 0), np.uint8) for part in starts]
-        if self.nbytes > PAYLOAD:
-            places = self.places + offset
-            return [
-                self._pieced(part, places[row * rows : (row + 1) * rows], nbytes) for row, part in enumerate(starts)
-            ]
+        if nbytes >= _LONG or self.nbytes > PAYLOAD:
+            parts = [np.empty((len(part), nbytes), np.uint8) for part in starts]
+            self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
+            return parts
         # Gather all rows as if no block header cut them. Then repair the few that a header does cut, row by row.
         windows = self.space.windows(nbytes)
-        found = [windows[part] for part in starts]
+        found = [_gathered(windows, part) for part in starts]
         crossing = self.crossing
         if len(crossing):
             room = self.room - offset
@@ -288,24 +324,30 @@ class UniformRecords:
             begin = row * nbytes
             target[begin + left : begin + nbytes] = memory[start + left + HEADER : start + nbytes + HEADER]
 
-    def _pieced(self, starts: Ints, places: Ints, nbytes: int) -> Bytes:
-        """Return ranges of records that may cross several block headers, copied piece by piece.
+    def _copy_rows(self, rows: Sequence[Bytes], starts: Ints, places: Ints) -> None:
+        """Fill rows with ranges that may cross block headers, piece by piece; threads share the work if they gain.
 
         Args:
+            rows: all of one length.
             starts: where each range would begin in memory if no block header came between it and its record's begin.
             places: the offset of each from the begin of the first block of its record, not counting block headers.
         """
-        out = np.empty((len(starts), nbytes), np.uint8)
-        target, memory = memoryview(out.reshape(-1)), self.space.view  # type: ignore[arg-type]
-        done = 0
-        for start, place in zip(starts.tolist(), places.tolist(), strict=True):
-            position, end = start + place // PAYLOAD * HEADER, done + nbytes
-            stop = min(done + PAYLOAD - place % PAYLOAD, end)
-            while done < end:
-                after = position + stop - done
-                target[done:stop] = memory[position:after]
-                done, stop, position = stop, min(stop + PAYLOAD, end), after + HEADER
-        return out
+        # Assigning slices of arrays releases the GIL; assigning those of memoryviews does not.
+        memory = self.space.memory
+
+        def copy(first: int, last: int) -> None:
+            here = slice(first, last)
+            for row, start, place in zip(rows[here], starts[here].tolist(), places[here].tolist(), strict=True):
+                block, within = divmod(place, PAYLOAD)
+                position, done, nbytes = start + block * HEADER, 0, len(row)
+                stop = min(PAYLOAD - within, nbytes)
+                while done < nbytes:
+                    after = position + stop - done
+                    row[done:stop] = memory[position:after]
+                    done, stop, position = stop, min(stop + PAYLOAD, nbytes), after + HEADER
+
+        count, nbytes = len(rows), len(rows[0]) if rows else 0
+        quickest(partial(copy, 0, count), partial(_parts, copy, count), count * nbytes, _GAINS[nbytes.bit_length()])
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         wrong = (starts < 0) | (lengths < 0) | (lengths > self.nbytes) | (starts > self.nbytes - lengths)

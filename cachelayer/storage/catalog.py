@@ -42,12 +42,16 @@ class Catalog:
         store: the store that holds them.
         copies: the local cache for shards of remote stores; None to make no local copies.
         verify: what to check when records are read.
+        threads: the most threads that work on one read; None for as many as there are cores, at most 8.
     """
 
-    def __init__(self, store: ObjectStore, copies: CacheFolder | None, verify: Verify) -> None:
+    def __init__(
+        self, store: ObjectStore, copies: CacheFolder | None, verify: Verify, threads: int | None = None
+    ) -> None:
         self._store = store
         self._copies = copies
         self._verify: Verify = verify
+        self._threads = threads
 
     @property
     def url(self) -> str:
@@ -105,7 +109,7 @@ class Catalog:
         """Return the DataRef of a version."""
         with version.reporting_deletion():
             # Read the manifest now, so that a damaged version raises here and not in the first batch.
-            return DataRef(VersionRecords(version, self._verify, self._copies), version.kept)
+            return DataRef(VersionRecords(version, self._verify, self._copies, threads=self._threads), version.kept)
 
     def _snapshot(self, dataset_id: str) -> Snapshot:
         """Return the newest snapshot of a dataset; raise if there is no such dataset."""

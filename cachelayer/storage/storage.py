@@ -48,6 +48,9 @@ class Storage(RewritingCatalog):
             shown.
         verify: ``"open"`` checks the size and the end of each shard when it is first used; ``"always"`` also the
             checksum of each record when it is read; ``"never"`` only sizes. Bytes from the network are always checked.
+        threads: the most threads that work on one read of records: they share copies of long records, and
+            decompression. None for as many as there are cores that the process may use, at most 8; 1 for none besides
+            the thread that reads.
         unsafe_commit: allow stores that cannot refuse to overwrite an object: of two builds that publish at the same
             time, one may then overwrite the other.
 
@@ -64,15 +67,17 @@ class Storage(RewritingCatalog):
         local_cache_bytes: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         verify: Verify = "open",
+        threads: int | None = None,
         unsafe_commit: bool = False,
     ) -> None:
         if verify not in VERIFY:
             raise InvalidArgumentError(f"verify {verify!r}: it must be one of {', '.join(map(repr, VERIFY))}")
+        most_threads = None if threads is None else integer("threads", threads, 1)
         limit = None if local_cache_bytes is None else integer("local_cache_bytes", local_cache_bytes, 0)
         folder = folder_of(local_cache)
         store = open_store(url, storage_options, unsafe_commit)
         copies = None if limit == 0 or isinstance(store, LocalStore) else CacheFolder(folder, limit)
-        super().__init__(store, copies, verify)
+        super().__init__(store, copies, verify, most_threads)
 
     @overload
     def cache(

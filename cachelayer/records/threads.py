@@ -1,0 +1,170 @@
+"""Share the work of a read among threads.
+
+Only work that releases the GIL gains by that: copies of many rows, and decompression. The thread that reads does jobs
+too, and waits only for those that others have begun. It learns from the clock whether sharing is quicker.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+
+Job = Callable[[], None]
+
+_MOST = 8
+# For less, another thread begins too late to help.
+_SHARED_NBYTES = 1 << 20
+_JOB_NBYTES = 1 << 18
+# More jobs than threads, so that a thread that is slow leaves some to the others.
+_JOBS_A_THREAD = 4
+# Threads share work if that takes at most this part of the time; after so many calls, the other way is tried again.
+_WORTH = 0.9
+_TRIED = 16
+# The reads that go on in this process.
+_READS: set[Reading] = set()
+_OF_THREAD = threading.local()
+
+
+def cores() -> int:
+    """Return how many cores this process may use, at most 8."""
+    try:
+        found = len(os.sched_getaffinity(0))
+    except AttributeError:
+        found = os.cpu_count() or 1
+    return max(1, min(_MOST, found))
+
+
+class Reading:
+    """A context in which one thread reads, with the help of others.
+
+    Args:
+        threads: the most threads that work on the read; None for as many as there are cores.
+    """
+
+    __slots__ = ("_outer", "_threads")
+
+    def __init__(self, threads: int | None) -> None:
+        self._threads = threads
+        self._outer: Reading | None = None
+
+    def __enter__(self) -> None:
+        self._outer = getattr(_OF_THREAD, "reading", None)
+        _OF_THREAD.reading = self
+        if self._outer is None:
+            _READS.add(self)
+
+    def __exit__(self, *error: object) -> None:
+        _READS.discard(self)
+        _OF_THREAD.reading = self._outer
+
+
+def allowed() -> int:
+    """Return how many threads may work on what this thread reads: all reads of the process share the cores."""
+    reading: Reading | None = getattr(_OF_THREAD, "reading", None)
+    threads = (reading and reading._threads) or cores()
+    # Others may begin or end meanwhile, which does no harm.
+    return max(1, threads // max(1, len(_READS)))
+
+
+class Gain:
+    """Learns whether work goes quicker if threads share it, which depends on the machine and on what else runs there.
+
+    Both ways are timed, and the slower one is tried again from time to time. Safe to use from threads: at worst, a time
+    is lost.
+    """
+
+    __slots__ = ("_calls", "_seconds")
+
+    def __init__(self) -> None:
+        self._calls = 0
+        # The seconds that a byte takes, by one thread and shared; 0 if that is not known yet.
+        self._seconds = [0.0, 0.0]
+
+    def shares(self) -> bool:
+        """Return whether the next work is to be shared."""
+        self._calls += 1
+        alone, shared = self._seconds
+        if not alone or not shared:
+            return bool(alone)
+        return (shared < _WORTH * alone) != (self._calls % _TRIED == 0)
+
+    def learn(self, seconds: float, *, shared: bool) -> None:
+        """Remember how long a byte took. A single long time changes little: the thread may have had to wait."""
+        before = self._seconds[shared]
+        self._seconds[shared] = before + (min(seconds, 2 * before) - before) / 4 if before else seconds
+
+
+def quickest(alone: Job, parts: Callable[[int], Sequence[Job]], nbytes: int, gain: Gain) -> None:
+    """Do work in this thread, or share it among threads if that is quicker.
+
+    Args:
+        alone: does all of the work.
+        parts: returns about so many jobs that together do the same.
+        nbytes: the bytes that are made.
+        gain: what was learnt from work of this kind.
+    """
+    threads = allowed() if nbytes >= _SHARED_NBYTES else 1
+    if threads == 1:
+        alone()
+        return
+    shared = gain.shares()
+    begun = time.perf_counter()
+    if shared:
+        _in_threads(parts(min(_JOBS_A_THREAD * threads, nbytes // _JOB_NBYTES)), threads - 1)
+    else:
+        alone()
+    gain.learn((time.perf_counter() - begun) / nbytes, shared=shared)
+
+
+def _in_threads(jobs: Sequence[Job], helpers: int) -> None:
+    """Do jobs, in any order, and return when all are done.
+
+    Jobs must hold what they use: if this thread is interrupted, a job that another has begun goes on.
+
+    Raises:
+        Exception: what the first of the jobs that failed has raised; others may not have been done.
+    """
+    left, failed = deque(enumerate(jobs)), dict[int, Exception]()
+    try:
+        begun = []
+        # At its end, the program starts no more threads.
+        with suppress(RuntimeError):
+            begun += [_pool(os.getpid()).submit(_work, left, failed) for _ in range(min(helpers, len(jobs) - 1))]
+        _work(left, failed)
+        for other in begun:
+            if not other.cancel():
+                other.result()
+        if failed:
+            raise failed[min(failed)]
+    finally:
+        left.clear()
+        # The tracebacks of errors hold this frame.
+        failed = {}
+
+
+def _work(left: deque[tuple[int, Job]], failed: dict[int, Exception]) -> None:
+    while not failed:
+        try:
+            number, job = left.popleft()
+        except IndexError:
+            return
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - raised by the thread that reads
+            failed[number] = error
+
+
+@cache
+def _pool(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child does not have its parent's threads
+    return ThreadPoolExecutor(max(1, cores() - 1), "cachelayer-read")
+
+
+if hasattr(os, "register_at_fork"):
+    # The child does not have the parent's threads, whose reads would never end.
+    os.register_at_fork(after_in_child=_READS.clear)
