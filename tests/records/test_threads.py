@@ -1,0 +1,137 @@
+"""Threads share the work of a read only if that is quicker, and nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from cachelayer.records import threads
+from cachelayer.records.threads import Gain, Job, Reading, allowed, quickest
+
+
+class AlwaysShared(Gain):
+    def shares(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def small_jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(threads, "_SHARED_NBYTES", 1)
+    monkeypatch.setattr(threads, "_JOB_NBYTES", 1)
+    with Reading(3):
+        yield
+
+
+def refuse() -> None:
+    raise AssertionError
+
+
+def shared(jobs: list[Job]) -> None:
+    quickest(refuse, lambda _: jobs, 100, AlwaysShared())
+
+
+def test_all_jobs_are_done_and_another_thread_helps() -> None:
+    done: list[int] = []
+    helped = threading.Event()
+
+    def job(number: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            assert helped.wait(30)
+        helped.set()
+        done.append(number)
+
+    shared([partial(job, number) for number in range(20)])
+    assert sorted(done) == list(range(20))
+
+
+def test_the_error_of_the_first_failed_job_is_raised() -> None:
+    both = threading.Barrier(2)
+
+    def fail(number: int) -> None:
+        both.wait(30)
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match=r"^0$"):
+        shared([partial(fail, 0), partial(fail, 1)])
+
+
+def test_an_interrupted_read_leaves_its_other_jobs_undone_and_the_next_read_works() -> None:
+    done: list[int] = []
+    interrupted = threading.Event()
+
+    def interrupt() -> None:
+        if threading.current_thread() is threading.main_thread():
+            interrupted.set()
+            raise KeyboardInterrupt
+        assert interrupted.wait(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        shared([interrupt] * 4)
+    shared([partial(done.append, number) for number in range(5)])
+    assert sorted(done) == list(range(5))
+
+
+def test_a_forked_child_starts_its_own_threads_and_forgets_the_reads_of_its_parent() -> None:
+    shared([lambda: None] * 4)
+    begun, end = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with Reading(None):
+            begun.set()
+            end.wait(30)
+
+    other = threading.Thread(target=read)
+    other.start()
+    begun.wait(30)
+
+    try:
+        assert allowed() == 1
+        child = os.fork()
+        if child == 0:
+            # The exit code says whether all went well: pytest must not go on in the child.
+            try:
+                assert allowed() == 3
+                test_all_jobs_are_done_and_another_thread_helps()
+            except BaseException:  # noqa: BLE001
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        end.set()
+        other.join()
+
+
+def test_reads_share_the_cores_and_a_read_inside_another_counts_once() -> None:
+    assert allowed() == 3
+    with Reading(4):
+        assert allowed() == 4
+        with Reading(1):
+            assert allowed() == 1
+    assert allowed() == 3
+
+
+def test_with_one_core_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    with Reading(None):
+        assert allowed() == 1
+        quickest(lambda: None, lambda _: [refuse], 100, AlwaysShared())
+
+
+def test_work_is_shared_while_that_is_quicker_and_the_slower_way_is_tried_again() -> None:
+    gain = Gain()
+
+    def calls(count: int, alone: float, together: float) -> int:
+        how = []
+        for _ in range(count):
+            how.append(gain.shares())
+            gain.learn(together if how[-1] else alone, shared=how[-1])
+        return sum(how)
+
+    assert calls(160, alone=2.0, together=1.0) >= 145
+    # The other cores are busy now, and later they are free again.
+    assert calls(320, alone=2.0, together=3.0) <= 60
+    assert calls(320, alone=2.0, together=1.0) >= 160
