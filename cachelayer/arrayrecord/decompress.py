@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,7 @@ def _short(memory: memoryview, starts: Ints, ends: Ints, out: Bytes, splits: Int
     """Decompress short frames in one call."""
     import zstandard
 
-    found = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
+    found: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
         zstandard.BufferWithSegments(memory, np.column_stack([starts, ends - starts]).astype("<u8").tobytes()),
         decompressed_sizes=(splits[rows + 1] - splits[rows]).astype("<u8").tobytes(),
         threads=0,

@@ -145,12 +145,14 @@ class ShardReader:
         room = PAYLOAD - place
         if length <= room:
             return bytearray(memory[start : start + length])
-        record = bytearray(memory[start : start + room])
-        while len(record) < length:
+        pieces = [memory[start : start + room]]
+        left = length - room
+        while left:
             start += room + HEADER
-            room = min(PAYLOAD, length - len(record))
-            record += memory[start : start + room]
-        return record
+            room = min(PAYLOAD, left)
+            pieces.append(memory[start : start + room])
+            left -= room
+        return bytearray().join(pieces)
 
     @property
     def mapped(self) -> MappedFile:
