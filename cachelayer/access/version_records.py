@@ -30,7 +30,7 @@ from cachelayer.versions.stored_version import StoredVersion
 
 # Records per read. Local reads are large enough to hide the cost of a call; remote reads are small enough to take no
 # longer than a round trip.
-_LOCAL_RECORDS = 4096
+_LOCAL_RECORDS = 8192
 _REMOTE_RECORDS = 256
 
 
