@@ -26,8 +26,8 @@ _JOBS_A_THREAD = 4
 # Threads share work if that takes at most this part of the time; after so many calls, the other way is tried again.
 _WORTH = 0.9
 _TRIED = 16
-# The reads that go on in this process.
-_READS: set[Reading] = set()
+# The threads that read now.
+_READERS: set[int] = set()
 _OF_THREAD = threading.local()
 
 
@@ -47,29 +47,28 @@ class Reading:
         threads: the most threads that work on the read; None for as many as there are cores.
     """
 
-    __slots__ = ("_outer", "_threads")
+    __slots__ = ("_before", "_threads")
 
     def __init__(self, threads: int | None) -> None:
         self._threads = threads
-        self._outer: Reading | None = None
+        self._before: int | None = None
 
     def __enter__(self) -> None:
-        self._outer = getattr(_OF_THREAD, "reading", None)
-        _OF_THREAD.reading = self
-        if self._outer is None:
-            _READS.add(self)
+        self._before = getattr(_OF_THREAD, "threads", None)
+        _OF_THREAD.threads = self._threads
+        _READERS.add(threading.get_ident())
 
     def __exit__(self, *error: object) -> None:
-        _READS.discard(self)
-        _OF_THREAD.reading = self._outer
+        # If an interrupt lost this call, the next read of the thread makes up for it.
+        _READERS.discard(threading.get_ident())
+        _OF_THREAD.threads = self._before
 
 
 def allowed() -> int:
     """Return how many threads may work on what this thread reads: all reads of the process share the cores."""
-    reading: Reading | None = getattr(_OF_THREAD, "reading", None)
-    threads = (reading and reading._threads) or cores()
+    threads: int | None = getattr(_OF_THREAD, "threads", None)
     # Others may begin or end meanwhile, which does no harm.
-    return max(1, threads // max(1, len(_READS)))
+    return max(1, (threads or cores()) // max(1, len(_READERS)))
 
 
 class Gain:
@@ -167,4 +166,4 @@ def _pool(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child does
 
 if hasattr(os, "register_at_fork"):
     # The child does not have the parent's threads, whose reads would never end.
-    os.register_at_fork(after_in_child=_READS.clear)
+    os.register_at_fork(after_in_child=_READERS.clear)
