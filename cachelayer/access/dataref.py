@@ -107,6 +107,13 @@ class DataRef(StoredView[T], Generic[T]):
     def _stored(self) -> DataRef[Any]:
         return self.raw()
 
+    def _repr_html_(self) -> str:
+        """Return a table with the element spec and the first records, which notebooks show."""
+        from cachelayer.drawing.ref_html import ref_html
+
+        facts = [("records", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}"), ("digest", f"sha256:{self.digest}")]
+        return ref_html(f"{self.dataset_id}@{self.dataset_version}", facts, self.raw(), len(self))
+
     def __repr__(self) -> str:
         name = f"{self.dataset_id}@{self.dataset_version}"
         return f"DataRef({name!r}, records={len(self)}, digest='sha256:{self.digest}')"
