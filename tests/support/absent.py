@@ -14,9 +14,10 @@ from repository import ROOT, SUPPORT, TESTS
 ADAPTERS = ROOT / "adapters"
 # What the extra `test` brings beyond `test-core`. Any other package that is missing fails the tests that import it.
 OPTIONAL = {
-    "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto", "mypy", "obstore",
-    "optax", "orbax", "pandas", "polars", "playwright", "pyarrow", "ray", "s3fs", "sklearn", "soundfile", "soxr", "starlette", "tensorflow",
-    "tensorflow_datasets", "tensorpack", "torch", "torchdata", "uvicorn", "uvloop", "webdataset",
+    "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto", "mypy",
+    "obstore", "optax", "orbax", "pandas", "polars", "playwright", "pyarrow", "ray", "s3fs", "sklearn", "soundfile",
+    "soxr", "starlette", "tensorflow", "tensorflow_datasets", "tensorpack", "torch", "torchdata", "uvicorn", "uvloop",
+    "webdataset",
 }  # fmt: skip
 
 

@@ -262,6 +262,17 @@ def test_a_storage_that_goes_away_is_a_page_that_says_what_to_do(tmp_path: Path)
         assert "of 2" in shown(client, "/d/d/v1/records")
 
 
+def test_a_storage_that_fails_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+    (entry,) = tmp_path.glob("d/_log/*.json")
+    entry.unlink()
+    entry.mkdir()
+    with serving(storage) as client:
+        for path in ("/", "/d/d", "/d/d/v1/records"):
+            assert "reload this page" in shown(client, path, 503)
+
+
 def test_images_and_sounds_are_decoded_within_limits_and_never_passed_on(tmp_path: Path) -> None:
     image_module = pytest.importorskip("PIL.Image")
     soundfile = pytest.importorskip("soundfile")
