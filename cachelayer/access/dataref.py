@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -112,7 +113,9 @@ class DataRef(StoredView[T], Generic[T]):
         from cachelayer.drawing.ref_html import ref_html
 
         facts = [("records", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}"), ("digest", f"sha256:{self.digest}")]
-        return ref_html(f"{self.dataset_id}@{self.dataset_version}", facts, self.raw(), len(self))
+        # A look at four records is no reason to make local copies of shards.
+        stored = DataRef[Any](replace(self._base.stored(), copies=None), self._selection)
+        return ref_html(f"{self.dataset_id}@{self.dataset_version}", facts, stored, len(self))
 
     def __repr__(self) -> str:
         name = f"{self.dataset_id}@{self.dataset_version}"

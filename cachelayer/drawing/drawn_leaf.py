@@ -48,16 +48,19 @@ class DrawnLeaf:
     tokens: str = ""
 
 
-def drawn_element(spec: tree.Tree, element: Any, side: int, detokenize: Detokenize | None = None) -> list[DrawnLeaf]:
-    """Return the leaves of an element, drawn.
+def drawn_element(
+    spec: tree.Tree, element: Any, side: int, most: int, detokenize: Detokenize | None = None
+) -> list[DrawnLeaf]:
+    """Return the first leaves of an element, drawn.
 
     Args:
         spec: the spec of elements as they are stored, with the files of images and sounds.
         element: the element as it is stored.
         side: the most pixels of a side of a picture.
+        most: the most leaves that are drawn.
         detokenize: turns a list of tokens into text.
     """
-    leaves = zip(tree.leaves(spec), tree.flatten_like(spec, element), strict=True)
+    leaves = list(zip(tree.leaves(spec), tree.flatten_like(spec, element), strict=True))[:most]
     return [
         drawn_leaf(number, path, leaf, value, side, detokenize) for number, ((path, leaf), value) in enumerate(leaves)
     ]

@@ -14,6 +14,7 @@ from cachelayer.errors import ElementError, MissingDependencyError
 
 MOST_PIXELS = 1 << 26
 MOST_SECONDS = 60
+MOST_SAMPLES = 1 << 24
 # Others run programs of this machine, or are rare.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
@@ -61,11 +62,13 @@ def sound(data: bytes) -> bytes:
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             rate = file.samplerate
-            samples = file.read(min(rate, 384_000) * MOST_SECONDS, dtype="float32", always_2d=True)[:, :2]
+            # A file may claim any number of channels, and memory for all of them is taken first.
+            frames = min(rate * MOST_SECONDS, MOST_SAMPLES // file.channels)
+            samples = file.read(frames, dtype="float32", always_2d=True)[:, :2]
+        return wav(samples, rate)
     except Exception as error:
         # libsndfile raises anything, as above.
         raise ElementError("a sound file", f"{len(data):,} bytes that do not decode: {error}") from error
-    return wav(samples, rate)
 
 
 def wav(samples: NDArray[Any], rate: int) -> bytes:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cachelayer.drawing.drawn_leaf import Detokenize, DrawnLeaf, drawn_element
 from cachelayer.errors import CacheLayerError, StorageError
+from cachelayer.records import tree
 
 GRID_NBYTES = 64 << 20
 
@@ -36,17 +37,24 @@ class DrawnRecord:
 
     Args:
         number: its number.
-        leaves: its leaves, drawn.
+        leaves: its first leaves, drawn.
+        more: how many leaves it has besides.
         problem: why it is not shown; empty if it is.
     """
 
     number: int
     leaves: Sequence[DrawnLeaf] = ()
+    more: int = 0
     problem: str = ""
 
 
 def drawn_records(
-    stored: Stored, numbers: Sequence[int], side: int, most: int = GRID_NBYTES, detokenize: Detokenize | None = None
+    stored: Stored,
+    numbers: Sequence[int],
+    side: int,
+    leaves: int,
+    most: int = GRID_NBYTES,
+    detokenize: Detokenize | None = None,
 ) -> list[DrawnRecord]:
     """Return records, drawn. One that is damaged says so, and so do those that exceed ``most`` bytes together.
 
@@ -54,6 +62,7 @@ def drawn_records(
         stored: where they are read from.
         numbers: the numbers of records that exist.
         side: the most pixels of a side of a picture.
+        leaves: the most leaves of a record that are drawn.
         most: the most bytes that are read.
         detokenize: turns a list of tokens into text.
 
@@ -62,6 +71,8 @@ def drawn_records(
     """
     if not numbers:
         return []
+    spec = stored.element_spec
+    more = max(0, len(tree.leaves(spec)) - leaves)
     rows = np.asarray(numbers, np.int64)
     sizes = _sizes(stored, rows)
     small = np.cumsum(np.maximum(sizes, 0)) <= most
@@ -73,7 +84,7 @@ def drawn_records(
         found = read[number] if number in read else _tried(partial(_one, stored, number))
         if isinstance(found, CacheLayerError):
             return DrawnRecord(number, problem=str(found))
-        return DrawnRecord(number, drawn_element(stored.element_spec, found, side, detokenize))
+        return DrawnRecord(number, drawn_element(spec, found, side, leaves, detokenize), more)
 
     return [drawn(*row) for row in zip(rows.tolist(), sizes.tolist(), small.tolist(), strict=True)]
 

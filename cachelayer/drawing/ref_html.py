@@ -29,7 +29,7 @@ def ref_html(title: str, facts: Sequence[tuple[str, str]], stored: Stored, recor
         records: their number.
     """
     try:
-        found = drawn_records(stored, range(min(RECORDS, records)), _SIDE, _NBYTES)
+        found = drawn_records(stored, range(min(RECORDS, records)), _SIDE, _LEAVES, _NBYTES)
     except CacheLayerError as error:
         found = [DrawnRecord(0, problem=str(error))]
     leaves = tree.leaves(stored.element_spec)
@@ -47,7 +47,7 @@ def ref_html(title: str, facts: Sequence[tuple[str, str]], stored: Stored, recor
 def _row(record: DrawnRecord, columns: int) -> str:
     if record.problem:
         return f'<tr><th>{record.number:,}</th><td colspan="{columns}">{escape(_cut(record.problem))}</td></tr>'
-    return f"<tr><th>{record.number:,}</th>{''.join(map(_cell, record.leaves[:_LEAVES]))}</tr>"
+    return f"<tr><th>{record.number:,}</th>{''.join(map(_cell, record.leaves))}</tr>"
 
 
 def _cell(leaf: DrawnLeaf) -> str:

@@ -68,7 +68,7 @@ def application(shelf: Shelf) -> Starlette:
             Route(f"{_VERSION}/order", order_page.order),
             Route(f"{_VERSION}/statistics", statistics_page.statistics),
             Route(f"{_VERSION}/statistics", statistics_page.change, methods=["POST"]),
-            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static", follow_symlink=True)),
         ],
         exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
     )

@@ -16,7 +16,7 @@ from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.streams.block_order import Blocks
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.stream import Stream, reader_of, with_options
-from cachelayer.view.record_pages import THUMBNAIL
+from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, whole
 from cachelayer.view.storage_pages import ref_of, shelf_of
 
@@ -98,7 +98,9 @@ def order(request: Request) -> Response:
     stream = ref.stream(choice.batch, num_epochs=None, start=position, **arguments)
     rows = [_row(stream, choice, shard) for shard in shown]
     chosen = next(row for row in rows if row.shard == choice.shard)
-    drawn = drawn_records(ref.raw(), chosen.numbers[:_DRAWN], THUMBNAIL, detokenize=shelf_of(request).detokenize)
+    drawn = drawn_records(
+        ref.raw(), chosen.numbers[:_DRAWN], THUMBNAIL, LEAVES, detokenize=shelf_of(request).detokenize
+    )
     step = reader_of(stream).options.steps.nth(position, choice.step)
     begin = position if step is None else step.begin
     return page(

@@ -20,6 +20,7 @@ from cachelayer.view.storage_pages import ref_of, shelf_of
 
 COUNT, MOST = 24, 200
 THUMBNAIL, FULL = 96, 1600
+LEAVES, _ALL_LEAVES = 8, 500
 _ONE_NBYTES = 1 << 28
 
 
@@ -30,7 +31,7 @@ def grid(request: Request) -> Response:
     last = max(0, len(ref) - 1)
     start = whole(request.query_params, "from", 0, 0, last)
     numbers = range(start, min(start + count, len(ref)))
-    drawn = drawn_records(ref.raw(), numbers, THUMBNAIL, detokenize=shelf_of(request).detokenize)
+    drawn = drawn_records(ref.raw(), numbers, THUMBNAIL, LEAVES, detokenize=shelf_of(request).detokenize)
     template = "grid.html" if "part" in request.query_params else "records.html"
     return page(template, ref=ref, records=len(ref), start=start, count=count, last=last, drawn=drawn)
 
@@ -43,7 +44,7 @@ def record(request: Request) -> Response:
             f"record {number} of {ref.dataset_id}@{ref.dataset_version}, which has {len(ref):,} records"
         )
     raw = ref.raw()
-    (drawn,) = drawn_records(raw, [number], 2 * THUMBNAIL, _ONE_NBYTES, shelf_of(request).detokenize)
+    (drawn,) = drawn_records(raw, [number], 2 * THUMBNAIL, _ALL_LEAVES, _ONE_NBYTES, shelf_of(request).detokenize)
     nbytes = None if drawn.problem else int(raw.stored_nbytes([number])[0])
     status = 500 if drawn.problem else 200
     return page("record.html", status, ref=ref, records=len(ref), drawn=drawn, nbytes=nbytes)

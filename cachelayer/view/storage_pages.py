@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from cachelayer.view.shelf import Shelf
 _THREADS = 16
 _EVENTS = 200
 _SHARDS = 20
+_SPEC_ROWS = 2000
 # Of use only to a comparison.
 _NOT_SHOWN = ("salt", "sample")
 
@@ -114,7 +116,7 @@ def version(request: Request) -> Response:
         codec=manifest.codec,
         shards=manifest.shards[:_SHARDS],
         shard_count=len(manifest.shards),
-        spec=list(spec_rows("element", ref.raw().element_spec)),
+        spec=list(islice(spec_rows("element", ref.raw().element_spec), _SPEC_ROWS)),
         provenance=list(_flat("", provenance)),
         python=f"ref = cachelayer.open({ref.reference!r})",
     )

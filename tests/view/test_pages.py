@@ -211,6 +211,13 @@ def test_statistics_are_computed_when_they_are_asked_for(client: Client) -> None
     assert "[&#39;signal&#39;]" in text
 
 
+def test_a_wrong_size_of_a_sample_is_refused(client: Client) -> None:
+    for records in ("0", "-1", "x", "1e9", "9" * 300):
+        answer = client.ask("/d/d/v1/statistics", "POST", {"do": "sample", "records": records})
+        assert answer.status == 400
+    assert client.ask("/d/d/v1/statistics", "POST", {"do": "x" * 10_000}).status == 413
+
+
 def test_statistics_can_be_stopped(storage: cachelayer.Storage) -> None:
     survey = Survey(storage.fetch("d@v1"), None)
     survey.stop()
@@ -300,6 +307,16 @@ def test_images_and_sounds_are_decoded_within_limits_and_never_passed_on(tmp_pat
         assert client.get("/d/d/v1/records/0/1.wav").body[:4] == b"RIFF"
         shown(client, "/d/d/v1/records/1/0.png", 400)
         shown(client, "/d/d/v1/records/1/1.wav", 400)
+
+
+def test_an_element_of_many_leaves_is_cut(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([{f"leaf{number}": number for number in range(3000)}], "d@v1")
+    with serving(storage) as client:
+        assert "and 2,992 more leaves" in shown(client, "/d/d/v1/records")
+        assert "and 2,500 more leaves" in shown(client, "/d/d/v1/records/0")
+        shown(client, "/d/d/v1")
+        assert len(storage.fetch("d@v1")._repr_html_()) < 10_000
 
 
 def test_a_huge_text_is_cut(tmp_path: Path) -> None:

@@ -22,4 +22,5 @@ def test_a_page_of_a_bucket_reads_ranges_and_downloads_nothing(
         for path in ("/", "/d/d", "/d/d/v1", "/d/d/v1/records?from=3000", "/d/d/v1/records/7", "/d/d/v1/order?batch=8"):
             answer = client.get(path)
             assert answer.status == 200, answer.text
+    assert "bytes" in cachelayer.Storage(url, storage_options=options).fetch("d@v1")._repr_html_()
     assert not list(tmp_path.rglob("*.array_record"))
