@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,3 +38,10 @@ def test_mistakes_are_errors_before_anything_is_served(tmp_path: Path) -> None:
     assert "no dataset 'e'" in refused("view", storage.url, "e", "--no-open")
     assert "no module" in refused("view", storage.url, "--no-open", "--detokenize", "no_such_module:f")
     assert "--host" in refused("view", storage.url, "--no-open", "--host", "no.such.host.invalid")
+
+
+def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("cachelayer.view")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "needs uvicorn: pip install 'cachelayer[view]'" in refused("view", tmp_path, "--no-open")
