@@ -32,7 +32,7 @@ _SAME_SITE = (None, "same-origin", "none")
 
 
 class Guard:
-    """Lets in whoever knows the token, from this site, under a name of this machine.
+    """Lets in requests that have the token, come from this site, and use a name of this machine.
 
     The token moves from the URL into a cookie. Cookies are shared by all ports of a host, so the cookie's name has the
     port.
