@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from commands import SCRIPT, refused
 from view_client import asked
 
