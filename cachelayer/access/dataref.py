@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, Self
 
 import numpy as np
@@ -106,6 +107,15 @@ class DataRef(StoredView[T], Generic[T]):
 
     def _stored(self) -> DataRef[Any]:
         return self.raw()
+
+    def _repr_html_(self) -> str:
+        """Return a table with the element spec and the first records, which notebooks show."""
+        from cachelayer.drawing.ref_html import ref_html
+
+        facts = [("records", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}"), ("digest", f"sha256:{self.digest}")]
+        # A look at four records is no reason to make local copies of shards.
+        stored = DataRef[Any](replace(self._base.stored(), copies=None), self._selection)
+        return ref_html(f"{self.dataset_id}@{self.dataset_version}", facts, stored, len(self))
 
     def __repr__(self) -> str:
         name = f"{self.dataset_id}@{self.dataset_version}"

@@ -52,6 +52,10 @@ PANELS: dict[str, dict[str, tuple[str, str]]] = {
             "head_sample_stats.stats",
             "Show statistics of the records: sizes, ranges, lengths, nulls and histograms, in one pass.",
         ),
+        "view": (
+            "view.view",
+            "Show a storage as a page in the browser: versions, records, statistics, the order of training.",
+        ),
         "bench": (
             "bench.bench",
             "Measure how fast records are read: in order, shuffled and one by one, from disk and from memory.",

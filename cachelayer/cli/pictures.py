@@ -15,25 +15,14 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
+from cachelayer.drawing.pixels import is_picture, means
 from cachelayer.errors import MissingDependencyError, StorageError
 from cachelayer.records import tree
 from cachelayer.records.spec import ImageSpec
 
 _COLUMNS, _ROWS = 48, 24
-_CHANNELS = (1, 3, 4)
-# Smaller grey images are more likely to be something else.
-_LEAST = 8
 # Small images are drawn larger.
 _SMALL = 16
-
-
-def is_picture(value: Any) -> bool:
-    """Return whether a leaf looks like an image: uint8 of shape ``[h, w, 1 | 3 | 4]``, or ``[h, w]`` from 8 x 8 on."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or 0 in value.shape:
-        return False
-    if value.ndim == 2:
-        return bool(min(value.shape) >= _LEAST)
-    return value.ndim == 3 and value.shape[2] in _CHANNELS and bool(min(value.shape[:2]) > 1)
 
 
 class Picture:
@@ -78,20 +67,10 @@ def _fitted(pixels: NDArray[np.float64], rows: int, columns: int) -> NDArray[np.
         height, width = pixels.shape[:2]
     shrink = max(height / rows, width / columns, 1.0)
     height, width = max(1, round(height / shrink)), max(1, round(width / shrink))
-    pixels = _means(_means(pixels, min(height, rows), 0), min(width, columns), 1)
+    pixels = means(means(pixels, min(height, rows), 0), min(width, columns), 1)
     if len(pixels) % 2:
         pixels = np.concatenate([pixels, np.zeros_like(pixels[:1])])
     return np.rint(pixels).astype(np.uint8)
-
-
-def _means(pixels: NDArray[np.float64], count: int, axis: int) -> NDArray[np.float64]:
-    """Return the means of ``count`` equal stretches along an axis."""
-    starts = np.arange(count) * pixels.shape[axis] // count
-    lengths = np.diff(np.append(starts, pixels.shape[axis]))
-    shape = [1] * pixels.ndim
-    shape[axis] = count
-    means: NDArray[np.float64] = np.add.reduceat(pixels, starts, axis=axis) / lengths.reshape(shape)
-    return means
 
 
 def save_images(spec: tree.Tree, number: int, element: Any, folder: Path) -> list[Path]:

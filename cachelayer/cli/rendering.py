@@ -13,13 +13,12 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from cachelayer.cli.pictures import Picture, is_picture
+from cachelayer.cli.pictures import Picture
+from cachelayer.drawing.leaf_text import FIRST, TEXT, first_rows, leaf_text, plain_scalar
+from cachelayer.drawing.pixels import is_picture
 from cachelayer.records import dtypes, tree
 from cachelayer.records.values import Ragged, Sparse
 
-# Arrays of up to _WHOLE values are shown whole, of longer ones the first _FIRST values.
-_WHOLE, _FIRST = 16, 8
-_TEXT = 200
 # The limit for scripts, in values or bytes.
 _WHOLE_IN_JSON = 1000
 
@@ -50,75 +49,6 @@ class ElementView:
         yield shown
 
 
-def leaf_text(value: Any) -> str:
-    """Format a leaf in one line: short ones whole, long ones by type, shape and first values."""
-    if value is None:
-        return "None"
-    if isinstance(value, bytes):
-        return f"{len(value):,} bytes {_clipped(repr(value[:_TEXT]), len(value) > _TEXT)}"
-    if isinstance(value, str):
-        return _clipped(repr(value[:_TEXT]), len(value) > _TEXT)
-    if isinstance(value, Ragged):
-        rows = ", ".join(leaf_text(row) for row in _first_rows(value))
-        return f"ragged, {_counted(len(value), 'row')}: {_clipped(rows, len(value) > _FIRST)}"
-    if isinstance(value, Sparse):
-        places = [tuple(place) for place in value.indices[:_FIRST].tolist()]
-        entries = ", ".join(f"{at}: {_scalar(one)}" for at, one in zip(places, value.values[:_FIRST], strict=True))
-        shape = list(value.dense_shape.tolist())
-        return (
-            f"sparse {shape}, {_counted(len(value.values), 'value')}: {_clipped(entries, len(value.values) > _FIRST)}"
-        )
-    return _array_text(np.asarray(value))
-
-
-def _array_text(array: NDArray[Any]) -> str:
-    if array.ndim == 0:
-        return _scalar(array[()])
-    name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
-    kind = f"{name}[{', '.join(map(str, array.shape))}]"
-    if array.size <= _WHOLE:
-        return f"{kind} {_nested(array)}" if array.size else kind
-    first = " ".join(_scalar(one) for one in array.reshape(-1)[:_FIRST])
-    return f"{kind} {_clipped(first, is_clipped=True)}"
-
-
-def _nested(array: NDArray[Any]) -> str:
-    if array.ndim == 0:
-        return _scalar(array[()])
-    return "[" + " ".join(_nested(array[place, ...]) for place in range(len(array))) + "]"
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, (str, bytes)):
-        return _clipped(repr(value[: _TEXT // 4]), len(value) > _TEXT // 4)
-    plain = _plain(np.asarray(value))
-    return plain if isinstance(plain, str) else f"{plain:.6g}" if isinstance(plain, float) else str(plain)
-
-
-def _plain(scalar: NDArray[Any]) -> bool | int | float | complex | str:
-    """Convert a scalar to Python's own type, and dates and durations to text."""
-    kind = dtypes.number_kind(scalar.dtype)
-    if kind in "Mm":
-        # A date without a unit has no text.
-        has_unit = np.datetime_data(scalar.dtype)[0] != "generic" or np.isnat(scalar)
-        return str(scalar[()]) if has_unit else str(scalar.view(np.int64)[()])
-    made: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
-    value: bool | int | float | complex = made[kind](scalar[()])
-    return value
-
-
-def _first_rows(ragged: Ragged) -> list[Any]:
-    return [ragged[row] for row in range(min(len(ragged), _FIRST))]
-
-
-def _clipped(text: str, is_clipped: bool) -> str:
-    return f"{text} …" if is_clipped else text
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def element_json(element: Any) -> Any:
     """Convert an element to a value that JSON can hold.
 
@@ -141,17 +71,17 @@ def _leaf_json(value: Any) -> Any:
         return None
     if isinstance(value, bytes):
         whole = len(value) <= _WHOLE_IN_JSON
-        content = {"base64": base64.b64encode(value).decode()} if whole else {"first": repr(value[:_FIRST])}
+        content = {"base64": base64.b64encode(value).decode()} if whole else {"first": repr(value[:FIRST])}
         return {"nbytes": len(value), **content}
     if isinstance(value, str):
         whole = len(value) <= _WHOLE_IN_JSON
-        return _printable(value) if whole else {"characters": len(value), "first": _printable(value[:_TEXT])}
+        return _printable(value) if whole else {"characters": len(value), "first": _printable(value[:TEXT])}
     if isinstance(value, Ragged):
         whole = len(value) + value.flat_values.size <= _WHOLE_IN_JSON
-        first = [_leaf_json(row) for row in (value if whole else _first_rows(value))]
+        first = [_leaf_json(row) for row in (value if whole else first_rows(value))]
         return first if whole else {"rows": len(value), "first": first}
     if isinstance(value, Sparse):
-        count = len(value.values) if len(value.values) <= _WHOLE_IN_JSON else _FIRST
+        count = len(value.values) if len(value.values) <= _WHOLE_IN_JSON else FIRST
         more = {} if count == len(value.values) else {"count": len(value.values)}
         entries = {"indices": value.indices[:count].tolist(), "values": _leaf_json(value.values[:count])}
         return {"dense_shape": value.dense_shape.tolist(), **more, **entries}
@@ -159,7 +89,7 @@ def _leaf_json(value: Any) -> Any:
     if array.size <= _WHOLE_IN_JSON:
         return _list_json(array)
     name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
-    return {"dtype": name, "shape": list(array.shape), "first": _list_json(array.reshape(-1)[:_FIRST])}
+    return {"dtype": name, "shape": list(array.shape), "first": _list_json(array.reshape(-1)[:FIRST])}
 
 
 def _list_json(array: NDArray[Any]) -> Any:
@@ -168,7 +98,7 @@ def _list_json(array: NDArray[Any]) -> Any:
     value: Any = array[()]
     if isinstance(value, (str, bytes)):
         return _leaf_json(str(value) if isinstance(value, str) else bytes(value))
-    plain = _plain(array)
+    plain = plain_scalar(array)
     if isinstance(plain, complex):
         return [_float_json(plain.real), _float_json(plain.imag)]
     return _float_json(plain) if isinstance(plain, float) else plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -88,7 +89,13 @@ class Statistics:
         return asdict(self)
 
 
-def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | None = None) -> Statistics:
+def survey(
+    ref: DataRef[Any],
+    *,
+    records: int | None = None,
+    progress: bool | None = None,
+    each_batch: Callable[[int], None] = lambda _: None,
+) -> Statistics:
     """Read all records once, in order, and return their statistics. Encoded images and sounds are not decoded.
 
     Args:
@@ -96,6 +103,7 @@ def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | No
         records: read only this many records, drawn at random but always the same ones; None for all.
         progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True does
             so from the start; False shows nothing.
+        each_batch: called with the number of records that were read, again and again; what it raises ends the survey.
 
     Raises:
         InvalidArgumentError: if ``records`` is less than 1.
@@ -116,6 +124,7 @@ def survey(ref: DataRef[Any], *, records: int | None = None, progress: bool | No
                 leaf.add(values, read)
             shown.update(len(rows), int(nbytes.sum()))
             start += len(rows)
+            each_batch(start)
     return Statistics(ref.reference, len(ref), len(chosen), sizes.result(), tuple(leaf.result() for leaf in leaves))
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from repository import ROOT, SUPPORT, TESTS
 
-ADAPTERS = ROOT / "adapters"
+# The packages whose modules need what is optional.
+FOLDERS = {"cachelayer.adapters": ROOT / "adapters", "cachelayer.view": ROOT / "cachelayer" / "view"}
 # What the extra `test` brings beyond `test-core`. Any other package that is missing fails the tests that import it.
 OPTIONAL = {
-    "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "keras", "moto", "mypy", "obstore",
-    "optax", "orbax", "pandas", "polars", "pyarrow", "ray", "s3fs", "sklearn", "soundfile", "soxr", "tensorflow",
-    "tensorflow_datasets", "tensorpack", "torch", "torchdata", "uvloop", "webdataset",
+    "PIL", "apache_beam", "cryptography", "datasets", "gcsfs", "grain", "jax", "jinja2", "keras", "moto", "mypy",
+    "obstore", "optax", "orbax", "pandas", "polars", "playwright", "pyarrow", "ray", "s3fs", "sklearn", "soundfile",
+    "soxr", "starlette", "tensorflow", "tensorflow_datasets", "tensorpack", "torch", "torchdata", "uvicorn", "uvloop",
+    "webdataset",
 }  # fmt: skip
 
 
@@ -52,11 +54,8 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def _own(name: str) -> Path | None:
-    """Return the file of a module of the tests or of an adapter."""
+    """Return the file of a module of the tests, of an adapter, or of the page."""
     parts = name.split(".")
-    file = (
-        ADAPTERS / f"{parts[2]}.py"
-        if parts[:2] == ["cachelayer", "adapters"] and parts[2:]
-        else SUPPORT / f"{parts[0]}.py"
-    )
+    folder = FOLDERS.get(".".join(parts[:2]))
+    file = SUPPORT / f"{parts[0]}.py" if folder is None else folder / f"{parts[2] if parts[2:] else '__init__'}.py"
     return file if file.exists() else None

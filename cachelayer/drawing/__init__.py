@@ -1,0 +1,1 @@
+"""Draw records for people, without a framework: leaves as text, arrays as pictures. The faces put these on a page."""

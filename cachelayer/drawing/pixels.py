@@ -1,0 +1,89 @@
+"""Turn arrays into the pixels of pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+_CHANNELS = (1, 3, 4)
+# Smaller grey images are more likely to be something else.
+_LEAST = 8
+# The colours of a heat map from the lowest value to the highest: even in lightness, and told apart by the colour-blind.
+_COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+_NO_NUMBER = (128, 128, 128)
+
+
+def is_picture(value: Any) -> bool:
+    """Return whether a leaf looks like an image: uint8 of shape ``[h, w, 1 | 3 | 4]``, or ``[h, w]`` from 8 x 8 on."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or 0 in value.shape:
+        return False
+    if value.ndim == 2:
+        return bool(min(value.shape) >= _LEAST)
+    return value.ndim == 3 and value.shape[2] in _CHANNELS and bool(min(value.shape[:2]) > 1)
+
+
+def means(pixels: NDArray[np.float64], count: int, axis: int) -> NDArray[np.float64]:
+    """Return the means of ``count`` equal stretches along an axis, in float64."""
+    starts = np.arange(count) * pixels.shape[axis] // count
+    lengths = np.diff(np.append(starts, pixels.shape[axis]))
+    shape = [1] * pixels.ndim
+    shape[axis] = count
+    means: NDArray[np.float64] = np.add.reduceat(pixels, starts, axis=axis) / lengths.reshape(shape)
+    return means
+
+
+def fitted(pixels: NDArray[Any], side: int) -> Pixels:
+    """Scale ``[h, w]`` or ``[h, w, c]`` to fit into a square: down by means, and up by whole repeats if it is tiny."""
+    height, width = pixels.shape[:2]
+    if max(height, width) <= side:
+        times = max(1, min(side // 2 // max(height, width), 16))
+        return np.ascontiguousarray(pixels.repeat(times, axis=0).repeat(times, axis=1), np.uint8)
+    shrink = max(height, width) / side
+    rows, columns = max(1, round(height / shrink)), max(1, round(width / shrink))
+    # Skip pixels of very large pictures first, so that the means need little memory.
+    step = max(1, int(shrink) // 4)
+    coarse = pixels[::step, ::step]
+    small = means(means(coarse.astype(np.float64), min(len(coarse), rows), 0), min(coarse.shape[1], columns), 1)
+    return np.rint(small).astype(np.uint8)
+
+
+def rgb(pixels: Pixels) -> Pixels:
+    """Convert ``[h, w]`` or ``[h, w, 1 | 3 | 4]`` to ``[h, w, 3]``, with transparent pixels on black."""
+    whole = pixels if pixels.ndim == 3 else pixels[:, :, None]
+    if whole.shape[2] == 4:
+        whole = (whole[:, :, :3].astype(np.uint16) * whole[:, :, 3:] // 255).astype(np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(whole, (*whole.shape[:2], 3)))
+
+
+def heat(numbers: NDArray[Any], side: int) -> Pixels:
+    """Draw ``[h, w]`` numbers as a heat map of at most ``side`` pixels; NaN and the infinities are grey."""
+    step = tuple(slice(None, None, max(1, -(-length // side))) for length in numbers.shape)
+    values = numbers[step].astype(np.float64)
+    finite = np.isfinite(values)
+    low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
+    # Halves keep the difference of the largest floats finite.
+    span = high / 2 - low / 2
+    share = (np.where(finite, values, low) / 2 - low / 2) / (span or 1.0)
+    places = share * (len(_COLOURS) - 1)
+    stops = np.arange(len(_COLOURS))
+    channels = [np.interp(places, stops, [colour[channel] for colour in _COLOURS]) for channel in range(3)]
+    drawn = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
+    drawn[~finite] = _NO_NUMBER
+    return fitted(drawn, side)
+
+
+def line(numbers: NDArray[Any], width: int, height: int) -> str:
+    """Return ``[n]`` numbers as the points of an SVG polyline; NaN and the infinities are left out."""
+    step = max(1, len(numbers) // (4 * width))
+    values = numbers[::step].astype(np.float64)
+    finite = np.isfinite(values)
+    if not finite.any():
+        return ""
+    low, high = values[finite].min(), values[finite].max()
+    span = high / 2 - low / 2 or 1.0
+    across = np.linspace(0, width, len(values))[finite]
+    up = height - (values[finite] / 2 - low / 2) / span * height
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across.tolist(), up.tolist(), strict=True))

@@ -1,0 +1,64 @@
+"""Show a version in a notebook: a small table, without a server and without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from cachelayer.drawing.drawn_leaf import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf
+from cachelayer.drawing.png import data_url, png
+from cachelayer.drawing.read_records import DrawnRecord, Stored, drawn_records
+from cachelayer.errors import CacheLayerError
+from cachelayer.records import tree
+
+RECORDS = 4
+_SIDE = 64
+_LEAVES = 12
+_TEXT = 120
+_NBYTES = 8 << 20
+
+
+def ref_html(title: str, facts: Sequence[tuple[str, str]], stored: Stored, records: int) -> str:
+    """Return a table with facts, the element spec, and the first records. All that is stored is escaped.
+
+    Args:
+        title: the name of the records.
+        facts: names and values above the records.
+        stored: the records as they are stored.
+        records: their number.
+    """
+    try:
+        found = drawn_records(stored, range(min(RECORDS, records)), _SIDE, _LEAVES, _NBYTES)
+    except CacheLayerError as error:
+        found = [DrawnRecord(0, problem=str(error))]
+    leaves = tree.leaves(stored.element_spec)
+    heads = [
+        f"<th>{escape(_cut(path) or 'element')}<br><small>{escape(spec.describe())}</small></th>"
+        for path, spec in leaves
+    ]
+    more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more leaves</p>"
+    shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
+    rows = "".join(_row(record, min(len(leaves), _LEAVES)) for record in found)
+    header = f"<thead><tr><th>record</th>{''.join(heads[:_LEAVES])}</tr></thead>"
+    return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{header}<tbody>{rows}</tbody></table>{more}</div>"
+
+
+def _row(record: DrawnRecord, columns: int) -> str:
+    if record.problem:
+        return f'<tr><th>{record.number:,}</th><td colspan="{columns}">{escape(_cut(record.problem))}</td></tr>'
+    return f"<tr><th>{record.number:,}</th>{''.join(map(_cell, record.leaves))}</tr>"
+
+
+def _cell(leaf: DrawnLeaf) -> str:
+    if leaf.pixels is not None:
+        return f'<td><img alt="{escape(_cut(leaf.text))}" src="{data_url(png(leaf.pixels))}"></td>'
+    if leaf.points:
+        size = f'width="{LINE_WIDTH}" height="{LINE_HEIGHT}"'
+        stroke = 'fill="none" stroke="currentColor"'
+        return f'<td><svg {size}><polyline {stroke} points="{leaf.points}"/></svg></td>'
+    return f"<td>{escape(_cut(leaf.text))}</td>"
+
+
+def _cut(text: Any) -> str:
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]} …"

@@ -1,0 +1,95 @@
+"""The application: which page answers at which URL, and what is shown if it cannot."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from cachelayer.errors import (
+    CacheLayerError,
+    CorruptionError,
+    FormatError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    NotFoundError,
+    RecordIndexError,
+    StateError,
+    StorageError,
+)
+from cachelayer.view import order_page, record_pages, statistics_page, storage_pages
+from cachelayer.view.render import page
+from cachelayer.view.shelf import Shelf
+from cachelayer.view.surveys import Surveys
+
+_VERSION = "/d/{dataset}/{version}"
+# For each kind of error: the status, the heading, and what to do.
+_ANSWERS: tuple[tuple[tuple[type[CacheLayerError], ...], int, str, str], ...] = (
+    ((NotFoundError, RecordIndexError), 404, "Not found", "Check the name or the number, or begin at the storage."),
+    (
+        (InvalidArgumentError, InvalidTypeError, StateError),
+        400,
+        "This cannot be shown",
+        "Change what you asked for, as the message says.",
+    ),
+    (
+        (CorruptionError, FormatError),
+        500,
+        "Damaged",
+        "Run `cachelayer verify` on this version, which names each damaged file. Restore them, or build it again.",
+    ),
+    (
+        (StorageError,),
+        503,
+        "The storage does not answer",
+        "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page.",
+    ),
+)
+
+
+def application(shelf: Shelf) -> Starlette:
+    """Return the application that shows a storage. It has no door: :class:`cachelayer.view.guard.Guard` is one."""
+    app = Starlette(
+        routes=[
+            Route("/", storage_pages.storage),
+            Route("/d/{dataset}", storage_pages.dataset),
+            Route("/diff", storage_pages.diff),
+            Route(_VERSION, storage_pages.version),
+            Route(f"{_VERSION}/records", record_pages.grid),
+            Route(f"{_VERSION}/records/{{number:int}}", record_pages.record),
+            Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.png", record_pages.picture),
+            Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.wav", record_pages.sound),
+            Route(f"{_VERSION}/order", order_page.order),
+            Route(f"{_VERSION}/statistics", statistics_page.statistics),
+            Route(f"{_VERSION}/statistics", statistics_page.change, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static", follow_symlink=True)),
+        ],
+        exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
+    )
+    app.state.shelf = shelf
+    app.state.surveys = Surveys()
+    return app
+
+
+def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
+    for kinds, status, title, advice in _ANSWERS:
+        if isinstance(error, kinds):
+            return page("error.html", status, title=title, message=str(error), advice=advice)
+    return page("error.html", 500, title="This failed", message=str(error), advice="The message says what to change.")
+
+
+def _no_page(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return page("error.html", status, title="No such page", message="", advice="Begin at the storage.")
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    logging.getLogger("cachelayer.view").error("%s failed", request.url.path, exc_info=error)
+    advice = "This is a bug in cachelayer: please report it with the lines in the terminal."
+    return page("error.html", 500, title="A bug", message=f"{type(error).__name__}: {error}"[:500], advice=advice)

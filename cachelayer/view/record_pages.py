@@ -1,0 +1,89 @@
+"""The pages of records: a grid by number, and one record with its leaves in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cachelayer.drawing.drawn_leaf import DrawnLeaf, drawn_leaf
+from cachelayer.drawing.encoded import sound as decoded_sound
+from cachelayer.drawing.png import png
+from cachelayer.drawing.read_records import drawn_records
+from cachelayer.errors import InvalidArgumentError, RecordIndexError
+from cachelayer.records import tree
+from cachelayer.records.spec import AudioSpec, LeafSpec
+from cachelayer.view.render import page, whole
+from cachelayer.view.storage_pages import ref_of, shelf_of
+
+COUNT, MOST = 24, 200
+THUMBNAIL, FULL = 96, 1600
+LEAVES, _ALL_LEAVES = 8, 500
+_ONE_NBYTES = 1 << 28
+
+
+def grid(request: Request) -> Response:
+    """Show records from a number on; with ``part``, only the grid, which the script puts into the page."""
+    ref = ref_of(request)
+    count = whole(request.query_params, "count", COUNT, 1, MOST)
+    last = max(0, len(ref) - 1)
+    start = whole(request.query_params, "from", 0, 0, last)
+    numbers = range(start, min(start + count, len(ref)))
+    drawn = drawn_records(ref.raw(), numbers, THUMBNAIL, LEAVES, detokenize=shelf_of(request).detokenize)
+    template = "grid.html" if "part" in request.query_params else "records.html"
+    return page(template, ref=ref, records=len(ref), start=start, count=count, last=last, drawn=drawn)
+
+
+def record(request: Request) -> Response:
+    """Show one record in full."""
+    ref, number = ref_of(request), request.path_params["number"]
+    if not 0 <= number < len(ref):
+        raise RecordIndexError(
+            f"record {number} of {ref.dataset_id}@{ref.dataset_version}, which has {len(ref):,} records"
+        )
+    raw = ref.raw()
+    (drawn,) = drawn_records(raw, [number], 2 * THUMBNAIL, _ALL_LEAVES, _ONE_NBYTES, shelf_of(request).detokenize)
+    nbytes = None if drawn.problem else int(raw.stored_nbytes([number])[0])
+    status = 500 if drawn.problem else 200
+    return page("record.html", status, ref=ref, records=len(ref), drawn=drawn, nbytes=nbytes)
+
+
+def picture(request: Request) -> Response:
+    """Send a leaf as a large PNG file. Files of images are decoded and written again, never passed on."""
+    leaf = _drawn(request, FULL)
+    if leaf.pixels is None:
+        raise InvalidArgumentError(f"leaf {leaf.path or 'element'} is no picture: {leaf.text[:500]}")
+    return Response(png(leaf.pixels), media_type="image/png")
+
+
+def sound(request: Request) -> Response:
+    """Send a leaf as a WAV file. Files of sounds are decoded and written again, never passed on."""
+    spec, value = _leaf(request)
+    if not isinstance(spec, AudioSpec) or value is None:
+        raise InvalidArgumentError("this leaf is no sound")
+    return Response(decoded_sound(value), media_type="audio/wav")
+
+
+def _drawn(request: Request, side: int) -> DrawnLeaf:
+    spec, value = _leaf(request)
+    return drawn_leaf(request.path_params["leaf"], "", spec, value, side)
+
+
+def _leaf(request: Request) -> tuple[LeafSpec, Any]:
+    """Return the spec and the value of the leaf that a path names.
+
+    Raises:
+        RecordIndexError: if there is no such record or leaf.
+        InvalidArgumentError: if the record is too large.
+    """
+    raw, number, leaf = ref_of(request).raw(), request.path_params["number"], request.path_params["leaf"]
+    leaves = tree.leaves(raw.element_spec)
+    if not 0 <= number < len(raw) or not 0 <= leaf < len(leaves):
+        raise RecordIndexError(f"no leaf {leaf} of record {number}")
+    nbytes = int(raw.stored_nbytes([number])[0])
+    if nbytes > _ONE_NBYTES:
+        raise InvalidArgumentError(f"record {number} has {nbytes:,} bytes: too large to show here")
+    element = raw.__getitems__(np.asarray([number]))[0]
+    return leaves[leaf][1], tree.flatten_like(raw.element_spec, element)[leaf]

@@ -1,0 +1,153 @@
+"""The pages of a storage, a dataset, a version, and the difference of two versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cachelayer.access.dataref import DataRef
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageError
+from cachelayer.records import tree
+from cachelayer.records.spec import LeafSpec
+from cachelayer.versions.log import Log
+from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.view.relations import relations
+from cachelayer.view.render import page
+from cachelayer.view.shelf import Shelf
+
+_THREADS = 16
+_EVENTS = 200
+_SHARDS = 20
+_SPEC_ROWS = 2000
+# Of use only to a comparison.
+_NOT_SHOWN = ("salt", "sample")
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """A dataset in the list: its number of versions and the newest, or why it cannot be listed."""
+
+    dataset_id: str
+    versions: int = 0
+    newest: VersionInfo | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class SpecRow:
+    """A node of an element spec: how deep it is, its name, and its spec."""
+
+    depth: int
+    name: str
+    spec: str
+
+
+def shelf_of(request: Request) -> Shelf:
+    """Return the shelf that the application shows."""
+    shelf: Shelf = request.app.state.shelf
+    return shelf
+
+
+def ref_of(request: Request) -> DataRef[Any]:
+    """Return the version that a path names."""
+    return shelf_of(request).ref(request.path_params["dataset"], request.path_params["version"])
+
+
+def storage(request: Request) -> Response:
+    """List the datasets."""
+    shelf = shelf_of(request)
+    names = shelf.storage.datasets()
+    with ThreadPoolExecutor(_THREADS, "cachelayer-view") as threads:
+        rows = list(threads.map(lambda name: _row(shelf, name), names))
+    return page("storage.html", url=shelf.storage.url, rows=rows)
+
+
+def _row(shelf: Shelf, name: str) -> DatasetRow:
+    try:
+        versions = shelf.storage.versions(name)
+    except StorageError:
+        raise
+    except CacheLayerError as error:
+        return DatasetRow(name, problem=str(error))
+    return DatasetRow(name, len(versions), next(reversed(versions.values()), None))
+
+
+def dataset(request: Request) -> Response:
+    """Show the versions of a dataset, its tags, its history, and which versions share shards."""
+    storage, name = shelf_of(request).storage, request.path_params["dataset"]
+    versions, tags = storage.versions(name), storage.tags(name)
+    tagged = {version: sorted(tag for tag, of in tags.items() if of == version) for version in versions}
+    last = Log(storage._store, name).head().sequence
+    events = storage.history(name)[::-1] if last <= _EVENTS else []
+    newest = list(versions.values())[::-1]
+    related, compared = relations(storage, name, newest)
+    return page(
+        "dataset.html",
+        url=storage.url,
+        dataset_id=name,
+        versions=newest,
+        tagged=tagged,
+        events=events,
+        entries=last,
+        related=related,
+        compared=compared,
+    )
+
+
+def version(request: Request) -> Response:
+    """Show a version: spec, sizes, provenance, digest, and the line of Python that opens it."""
+    storage, ref = shelf_of(request).storage, ref_of(request)
+    manifest = ref._base.version.manifest
+    tags = sorted(tag for tag, of in storage.tags(ref.dataset_id).items() if of == ref.dataset_version)
+    provenance = {name: value for name, value in ref.provenance.items() if name not in _NOT_SHOWN}
+    return page(
+        "version.html",
+        ref=ref,
+        records=len(ref),
+        stored_records=manifest.shard_records,
+        tags=tags,
+        codec=manifest.codec,
+        shards=manifest.shards[:_SHARDS],
+        shard_count=len(manifest.shards),
+        spec=list(islice(spec_rows("element", ref.raw().element_spec), _SPEC_ROWS)),
+        provenance=list(_flat("", provenance)),
+        python=f"ref = cachelayer.open({ref.reference!r})",
+    )
+
+
+def spec_rows(name: str, spec: Any, depth: int = 0) -> Iterator[SpecRow]:
+    """Yield the nodes of an element spec, each before its children."""
+    if spec is None or isinstance(spec, LeafSpec):
+        yield SpecRow(depth, name, "None" if spec is None else spec.describe() + " or None" * spec.nullable)
+        return
+    yield SpecRow(depth, name, type(spec).__name__)
+    for step, child in tree.children(spec):
+        yield from spec_rows(step[2:-2] if step.startswith(("['", '["')) else step, child, depth + 1)
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the values of nested dicts that are not empty, with their keys joined by dots."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flat(f"{path}.{name}" if path else name, item)
+    elif value not in (None, [], ""):
+        yield path, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def diff(request: Request) -> Response:
+    """Compare two versions of the storage, named as ``<dataset id>@<version>``."""
+    shelf = shelf_of(request)
+    one, other = (request.query_params.get(name, "").strip() for name in ("one", "other"))
+    found = None
+    if one or other:
+        if not one or not other:
+            raise InvalidArgumentError("name two versions, each as dataset@version")
+        found = shelf.ref(one, None).diff(shelf.ref(other, None))
+    return page("diff.html", one=one, other=other, found=found)

@@ -1,0 +1,40 @@
+"""The table that notebooks show of a version."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+import cachelayer
+
+
+def test_a_notebook_shows_the_spec_and_the_first_records(tmp_path: Path) -> None:
+    rows = [
+        {"image": np.full((9, 9, 3), number, np.uint8), "wave": np.arange(50.0), "label": number} for number in range(9)
+    ]
+    ref = cachelayer.Storage(tmp_path).submit(rows, "d@v1")
+    html = ref._repr_html_()
+    assert "d@v1" in html
+    assert "uint8[9, 9, 3]" in html
+    assert html.count("data:image/png;base64,") == html.count("<polyline") == html.count("<tr>") - 1 == 4
+    assert ref[7:]._repr_html_().count("<tr>") == 3
+
+
+def test_what_is_stored_is_text_in_a_notebook(tmp_path: Path) -> None:
+    rows = [{"<b>key": "<script>alert(1)</script>" * 1000}]
+    html = cachelayer.Storage(tmp_path).submit(rows, "d@v1")._repr_html_()
+    assert "<script" not in html
+    assert "<b>" not in html
+    assert len(html) < 2000
+
+
+def test_damage_is_text_in_a_notebook(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit([1, 2], "d@v1")
+    shutil.rmtree(tmp_path)
+    again = cachelayer.Storage(tmp_path).submit([1, 2], "d@v1")
+    for shard in tmp_path.rglob("*.array_record"):
+        shard.write_bytes(b"")
+    assert "damaged" in again._repr_html_() or "bytes" in again._repr_html_()
+    assert ref._repr_html_()

@@ -1,0 +1,329 @@
+"""What the pages show, also of data that strangers made."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from view_client import Client, serving
+
+import cachelayer
+from cachelayer.view.record_pages import MOST
+from cachelayer.view.surveys import Survey
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\ud800\u202e"
+RECORDS = 60
+
+
+def element(number: int) -> dict[str, object]:
+    rng = np.random.default_rng(number)
+    return {
+        "image": rng.integers(0, 256, (12, 10, 3), np.uint8),
+        "signal": rng.normal(size=100),
+        "table": np.array([[np.nan, 1.0, np.inf], [2.0, 3.0, -np.inf]]),
+        "text": f"{number} " + HOSTILE.encode("utf-8", "replace").decode(),
+        "tokens": np.arange(number % 5, dtype=np.int32),
+        "maybe": None if number % 2 else 7,
+        "<b>key</b>": number,
+    }
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
+    storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
+    spec = {
+        "image": cachelayer.ArraySpec(np.uint8, (12, 10, 3)),
+        "signal": cachelayer.ArraySpec(np.float64, (100,)),
+        "table": cachelayer.ArraySpec(np.float64, (2, 3)),
+        "text": cachelayer.ArraySpec(str),
+        "tokens": cachelayer.ArraySpec(np.int32, (None,)),
+        "maybe": cachelayer.ArraySpec(np.int64, nullable=True),
+        "<b>key</b>": cachelayer.ArraySpec(np.int64),
+    }
+    storage.submit(
+        [element(number) for number in range(RECORDS)],
+        "d@v1",
+        element_spec=spec,
+        description=HOSTILE.replace("\ud800", ""),
+        metadata={"<i>": "<u>"},
+        shard_bytes=60_000,
+    )
+    storage.append("d", "v1", "v2", [element(number) for number in range(5)])
+    storage.tag("d", "v2", "best")
+    storage.submit([], "empty@v1", element_spec=cachelayer.ArraySpec(np.int64), allow_empty=True)
+    return storage
+
+
+@pytest.fixture(scope="module")
+def client(storage: cachelayer.Storage) -> Iterator[Client]:
+    with serving(storage, detokenize=lambda tokens: f"<{len(tokens)} tokens>" if len(tokens) < 4 else 1 // 0) as client:
+        yield client
+
+
+def shown(client: Client, path: str, status: int = 200) -> str:
+    answer = client.get(path)
+    assert answer.status == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert_harmless(answer.text)
+    return answer.text
+
+
+def assert_harmless(html: str) -> None:
+    """Nothing but the page's own file of script is run, and no markup of the data is markup of the page."""
+    assert re.findall(r"<script[^>]*>", html) in ([], ['<script type="module" src="/static/view.js">'])
+    assert not re.search(r"<(b|i|u|img src=x)>|<img src=x|<[^>]*\sonerror\s*=|<[^>]*\sstyle\s*=", html)
+    assert "http://" not in html.replace('http-equiv="refresh"', "")
+
+
+PAGES = [
+    "/",
+    "/d/d",
+    "/d/d/v1",
+    "/d/d/best",
+    "/d/d/latest",
+    "/d/d/v1/records",
+    "/d/d/v1/records/3",
+    "/d/d/v1/order?batch=8&shards=4&shard=2&step=3",
+    "/diff?one=d@v1&other=d@v2",
+    "/d/d/v1/statistics",
+    "/d/empty/v1",
+    "/d/empty/v1/records",
+    "/d/empty/v1/statistics",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_page_runs_what_strangers_stored(client: Client, path: str) -> None:
+    shown(client, path)
+
+
+def test_a_storage_lists_its_datasets_and_a_dataset_its_versions(client: Client) -> None:
+    assert 'href="/d/d/v2"' in shown(client, "/")
+    text = shown(client, "/d/d")
+    assert text.index("/d/d/v2") < text.index("/d/d/v1")
+    assert '<span class="tag">best</span>' in text
+    assert re.search(r"v1 \(\d of \d\)", text)
+    assert re.findall(r"<strong>(\w+)</strong>", text) == ["tag", "publish", "publish"]
+
+
+def test_a_version_shows_its_spec_its_provenance_and_the_line_that_opens_it(
+    client: Client, storage: cachelayer.Storage
+) -> None:
+    text = shown(client, "/d/d/v1")
+    assert "uint8[12, 10, 3]" in text
+    assert "&lt;b&gt;key" in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert storage.fetch("d@v1").digest in text
+    assert "cachelayer.open(" in text
+
+
+def test_records_have_fixed_urls_by_number(client: Client) -> None:
+    text = shown(client, "/d/d/v1/records?from=50&count=4")
+    assert re.findall(r'<h3><a href="([^"]*)">', text) == [f"/d/d/v1/records/{number}" for number in range(50, 54)]
+    part = client.get("/d/d/v1/records?from=50&count=4&part=1").text
+    assert "<html" not in part
+    assert part.count("<article") == 4
+    for wrong in ("from=60", "from=-1", "count=0", f"count={MOST + 1}", "from=x", "from=" + "9" * 5000):
+        shown(client, f"/d/d/v1/records?{wrong}", 400)
+    for number in ("60", "99999999999999999999999"):
+        shown(client, f"/d/d/v1/records/{number}", 404)
+
+
+def test_each_leaf_is_shown_as_what_it_is(client: Client) -> None:
+    text = shown(client, "/d/d/v1/records/3")
+    assert text.count('src="data:image/png;base64,') == 2
+    assert "<polyline points=" in text
+    assert "&lt;3 tokens&gt;" in text
+    assert '<span class="null">null</span>' in text
+    assert "the detokeniser raised ZeroDivisionError" in shown(client, "/d/d/v1/records/4")
+    answer = client.get("/d/d/v1/records/3/0.png")
+    assert (answer.headers["content-type"], answer.body[:4]) == ("image/png", b"\x89PNG")
+    shown(client, "/d/d/v1/records/3/3.png", 400)
+    shown(client, "/d/d/v1/records/3/99.png", 404)
+    shown(client, "/d/d/v1/records/3/0.wav", 400)
+
+
+@pytest.mark.filterwarnings("ignore:2 shards share one lane")  # said of the stream here, not of the page
+def test_the_order_page_shows_the_records_of_the_stream(client: Client, storage: cachelayer.Storage) -> None:
+    ref = storage.fetch("d@v1")
+    for shuffle, option in (("exact", True), ("none", False), ("blocks", "blocks")):
+        for shard in range(2):
+            text = shown(client, f"/d/d/v1/order?batch=8&seed=5&shuffle={shuffle}&shards=2&shard={shard}&step=9")
+            stream = ref.stream(8, shuffle=option, seed=5, num_epochs=None, shard=(shard, 2))
+            found = re.findall(r'<h3><a href="/d/d/v1/records/(\d+)">', text)
+            assert found == [str(number) for number in stream.records(9).tolist()]
+
+
+def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, storage: cachelayer.Storage) -> None:
+    from urllib.parse import quote
+
+    ref = storage.fetch("d@v1")
+    for shuffle in (True, "blocks"):
+        stream = ref.stream(8, shuffle=shuffle, seed=9, num_epochs=None)
+        iterator = iter(stream)
+        for _ in range(3):
+            next(iterator)
+        state = iterator.get_state()
+        text = shown(client, f"/d/d/v1/order?batch=8&state={quote(json.dumps(state))}")
+        assert "position 24" in text
+        found = re.findall(r'<h3><a href="/d/d/v1/records/(\d+)">', text)
+        assert found == [str(number) for number in stream.records(3).tolist()]
+    for other, words in [
+        ({**state, "digest": "0" * 64}, "another stream"),
+        ({**state, "order": {**state["order"], "seed": "<b>"}}, "seed"),
+        ({**state, "order": {**state["order"], "blocks": 3}}, "blocks"),
+        ([1], "not a sampler state"),
+        ({"order": {"weights": 1}}, "weights"),
+    ]:
+        assert words in shown(client, f"/d/d/v1/order?batch=8&state={quote(json.dumps(other))}", 400)
+    assert "not JSON" in shown(client, "/d/d/v1/order?state=%7B", 400)
+    shown(client, "/d/empty/v1/order", 400)
+    shown(client, "/d/d/v1/order?batch=7&shards=2", 400)
+    shown(client, "/d/d/v1/order?batch=99999999999", 400)
+    for shuffle in ("none", "exact", "blocks"):
+        shown(client, f"/d/d/v1/order?batch=4096&shards=4096&shard=4095&step={2**62 - 1}&shuffle={shuffle}")
+
+
+def test_a_diff_shows_both_versions_beside_each_other(client: Client) -> None:
+    text = shown(client, "/diff?one=d@v1&other=d@v2")
+    assert "The data differ." in text
+    assert re.search(r"shared shards</th><td colspan=\"2\">[1-9]", text)
+    assert "digests are equal" in shown(client, "/diff?one=d@v2&other=d@best")
+    shown(client, "/diff")
+    shown(client, "/diff?one=d@v1", 400)
+    shown(client, "/diff?one=d@v1&other=d@none", 404)
+
+
+def test_statistics_are_computed_when_they_are_asked_for(client: Client) -> None:
+    answer = client.ask("/d/d/v2/statistics", "POST", {"do": "all"})
+    assert (answer.status, answer.headers["location"]) == (303, "/d/d/v2/statistics")
+    text = shown(client, "/d/d/v2/statistics")
+    while 'http-equiv="refresh"' in text:
+        text = shown(client, "/d/d/v2/statistics")
+    assert "Statistics of 65 records" in text
+    assert "<rect" in text
+    assert "[&#39;signal&#39;]" in text
+
+
+def test_a_wrong_size_of_a_sample_is_refused(client: Client) -> None:
+    for records in ("0", "-1", "x", "1e9", "9" * 300):
+        answer = client.ask("/d/d/v1/statistics", "POST", {"do": "sample", "records": records})
+        assert answer.status == 400
+    assert client.ask("/d/d/v1/statistics", "POST", {"do": "x" * 10_000}).status == 413
+
+
+def test_statistics_can_be_stopped(storage: cachelayer.Storage) -> None:
+    survey = Survey(storage.fetch("d@v1"), None)
+    survey.stop()
+    survey.start()
+    survey.join(30)
+    assert (survey.is_running, survey.found, survey.problem) == (False, None, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/d/none", 404), ("/d/d/none", 404), ("/d/d/%00", 404), ("/x", 404), ("/d/d/a b", 404)]
+)
+def test_what_is_not_there_is_a_page_that_says_so(client: Client, path: str, status: int) -> None:
+    assert client.get(path.replace(" ", "%20")).status in (status, 400)
+    assert_harmless(client.get(path.replace(" ", "%20")).text)
+
+
+def test_a_damaged_shard_hides_no_other_record(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([bytes([number]) * 3000 for number in range(40)], "d@v1", shard_bytes=40_000)
+    with serving(cachelayer.Storage(tmp_path, verify="always")) as client:
+        shard = sorted(tmp_path.rglob("*.array_record"))[0]
+        shard.write_bytes(b"damaged")
+        text = shown(client, "/d/d/v1/records?count=40")
+        assert '<p class="problem">' in text
+        assert "3,000 bytes" in text
+        assert "cachelayer verify" in shown(client, "/d/d/v1/records/0", 500)
+        shown(client, "/d/d/v1/records/39")
+
+
+def test_a_damaged_manifest_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+    with serving(storage) as client:
+        for manifest in tmp_path.rglob("manifest*"):
+            manifest.write_bytes(b"<script>")
+        assert "cachelayer verify" in shown(client, "/d/d/v1", 500)
+        assert "problem" in shown(client, "/d/d")
+
+
+def test_a_storage_that_goes_away_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path / "gone")
+    storage.submit([1], "d@v1")
+    with serving(storage) as client:
+        shown(client, "/d/d/v1/records")
+        shutil.rmtree(tmp_path / "gone")
+        shown(client, "/")
+        assert "no dataset" in shown(client, "/d/d/v1/records", 404)
+        storage.submit([1, 2], "d@v1")
+        assert "of 2" in shown(client, "/d/d/v1/records")
+
+
+def test_a_storage_that_fails_is_a_page_that_says_what_to_do(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+    (entry,) = tmp_path.glob("d/_log/*.json")
+    entry.unlink()
+    entry.mkdir()
+    with serving(storage) as client:
+        for path in ("/", "/d/d", "/d/d/v1/records"):
+            assert "reload this page" in shown(client, path, 503)
+
+
+def test_images_and_sounds_are_decoded_within_limits_and_never_passed_on(tmp_path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    soundfile = pytest.importorskip("soundfile")
+    whole, bomb, sound = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    image_module.new("RGB", (300, 200), (250, 10, 20)).save(whole, "JPEG")
+    image_module.new("1", (9000, 9000)).save(bomb, "PNG")
+    soundfile.write(sound, np.zeros((800, 1), np.float32), 8000, format="FLAC")
+    polyglot = whole.getvalue() + b"<script>alert(1)</script>"
+    spec = {"image": cachelayer.ImageSpec(nullable=True), "sound": cachelayer.AudioSpec(nullable=True)}
+    rows = [
+        {"image": polyglot, "sound": sound.getvalue()},
+        {"image": bomb.getvalue(), "sound": None},
+        {"image": None, "sound": None},
+    ]
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit(rows, "d@v1", element_spec=spec)
+    with serving(storage) as client:
+        text = shown(client, "/d/d/v1/records")
+        assert text.count("data:image/png") == 1
+        assert "9,000 x 9,000" in text
+        picture = client.get("/d/d/v1/records/0/0.png")
+        assert picture.body[:4] == b"\x89PNG"
+        assert b"script" not in picture.body
+        assert "<audio" in shown(client, "/d/d/v1/records/0")
+        assert client.get("/d/d/v1/records/0/1.wav").body[:4] == b"RIFF"
+        shown(client, "/d/d/v1/records/1/0.png", 400)
+        shown(client, "/d/d/v1/records/1/1.wav", 400)
+
+
+def test_an_element_of_many_leaves_is_cut(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([{f"leaf{number}": number for number in range(3000)}], "d@v1")
+    with serving(storage) as client:
+        assert "and 2,992 more leaves" in shown(client, "/d/d/v1/records")
+        assert "and 2,500 more leaves" in shown(client, "/d/d/v1/records/0")
+        shown(client, "/d/d/v1")
+        assert len(storage.fetch("d@v1")._repr_html_()) < 10_000
+
+
+def test_a_huge_text_is_cut(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit(["x" * 3_000_000], "d@v1")
+    with serving(storage) as client:
+        assert len(shown(client, "/d/d/v1/records")) < 20_000
+        text = shown(client, "/d/d/v1/records/0")
+        assert len(text) < 50_000
+        assert "of 3,000,000 characters" in text
