@@ -67,6 +67,7 @@ PUBLIC = [
     "StreamStats",
     "SubmitOptions",
     "UnknownOptionError",
+    "UnpublishedBuild",
     "VerifyReport",
     "VersionInfo",
     "VersionNotFoundError",
