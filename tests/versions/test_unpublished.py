@@ -25,9 +25,9 @@ ROWS = 1000
 
 
 @pytest.fixture(params=["local", "memory"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     url = str(tmp_path / "s") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
-    yield Storage(url, local_cache=None if request.param == "local" else tmp_path / "copies")
+    return Storage(url, local_cache=None if request.param == "local" else tmp_path / "copies")
 
 
 def rows(until: int = ROWS, then: Any = None) -> Iterator[Any]:
