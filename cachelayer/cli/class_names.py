@@ -20,7 +20,7 @@ def class_names(metadata: Mapping[str, Any]) -> Names:
     named = of_tfds.get("class_names") if isinstance(of_tfds, Mapping) else None
     found |= named if isinstance(named, Mapping) else {}
     found |= dict(_labels(metadata.get("huggingface_features"), ""))
-    return {path: names for path, names in found.items() if _are_names(names)}
+    return {path: names for path, names in found.items() if names is not None and _are_names(names)}
 
 
 def _are_names(names: Any) -> bool:
