@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.streams.stream import reader_of, with_options
@@ -42,7 +43,7 @@ class BackupCallback(EpochsCallback):
 
     ::
 
-        <folder>/position.json          the state of the stream, and the file of the weights that belong to it
+        <folder>/position.json          the state of the stream, the seeds, and the file of the weights
         <folder>/<n>.weights.h5         the weights, and the state of the optimizer, at position n
     """
 
@@ -69,6 +70,8 @@ class BackupCallback(EpochsCallback):
             # Only then are there variables to load.
             optimizer.build(self.model.trainable_variables)
         self.model.load_weights(self._folder / found["weights"])
+        for variable, values in zip(_seeds(self.model), found["seeds"], strict=True):
+            variable.assign(np.asarray(values, variable.dtype))
         self._saved = at.position
         records = reader_of(self._dataset.stream).options.steps.records
         # Keras's own BackupAndRestore sets it too: there is no other way.
@@ -83,6 +86,11 @@ class BackupCallback(EpochsCallback):
             self._quiet.__enter__()
             # Keras has asked for the length of an epoch before this callback could resume one.
             warnings.filterwarnings("ignore", message="Your input ran out of data")
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        if batch >= self._dataset.num_batches and keras.backend.backend() == "tensorflow":
+            # A step of TensorFlow that finds no batch has counted as one of the optimizer by then.
+            raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._unsaved += 1
@@ -109,10 +117,17 @@ class BackupCallback(EpochsCallback):
         state = iter(with_options(self._dataset.stream, start=position)).get_state()
         weights = self._folder / f"{position}.weights.h5"
         self.model.save_weights(weights)
+        seeds = [keras.ops.convert_to_numpy(each).tolist() for each in _seeds(self.model)]
         new = self._folder / f"{_PLACE}.new"
-        new.write_text(json.dumps({"state": state, "weights": weights.name}))
+        new.write_text(json.dumps({"state": state, "weights": weights.name, "seeds": seeds}))
         new.replace(self._folder / _PLACE)
         for old in self._folder.glob("*.weights.h5"):
             if old != weights:
                 old.unlink()
         self._saved = position
+
+
+def _seeds(model: Any) -> list[Any]:
+    """Return the variables of random layers such as Dropout, which are not saved with the weights."""
+    weights = set(map(id, model.weights))
+    return [each for each in model.variables if id(each) not in weights and "int" in str(each.dtype)]
