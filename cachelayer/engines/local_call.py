@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,10 +43,9 @@ class LocalCall:
 
     def __init__(self, function: Callable[..., Any], what: str, otherwise: str) -> None:
         self._shared = _Shared()
-        pickled = io.BytesIO()
         with cannot_be_sent(what, otherwise):
-            _Pickler(pickled, buffer_callback=self._shared.put).dump(function)
-        self.message = pickle.dumps((sys.path, pickled.getvalue(), self._shared.places))
+            pickled = _pickled(function, self._shared.put)
+        self.message = pickle.dumps((sys.path, pickled, self._shared.places))
         """What is sent to each process."""
 
     @property
@@ -105,15 +103,22 @@ def _unnamed_file() -> int:
         return os.dup(file.fileno())
 
 
-class _Pickler(cloudpickle.Pickler):
-    """Pickles arrays that lie in mapped files as their places there."""
+def _pickled(function: Callable[..., Any], put: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+    """Pickle a function, by value if the main program defines it; arrays in mapped files as their places there."""
+    # Imported here: most programs never need it.
+    import cloudpickle
 
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, np.ndarray) and obj.nbytes >= LARGE:
-            place = _place_in_file(obj)
-            if place is not None:
-                return _mapped, (type(obj) is np.memmap, *place)
-        return super().reducer_override(obj)
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, np.ndarray) and obj.nbytes >= LARGE:
+                place = _place_in_file(obj)
+                if place is not None:
+                    return _mapped, (type(obj) is np.memmap, *place)
+            return super().reducer_override(obj)
+
+    pickled = io.BytesIO()
+    Pickler(pickled, buffer_callback=put).dump(function)
+    return pickled.getvalue()
 
 
 def _place_in_file(array: NDArray[Any]) -> tuple[Any, ...] | None:
