@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ try:
     import keras
 except ImportError as error:
     raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
+from cachelayer.adapters._keras_callbacks import BackupCallback, EpochsCallback
 
 _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
 
@@ -205,7 +208,14 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._epoch = 0
         self._begun = False
         self._lock = ProcessLock()
-        self._ahead: tuple[int, Iterator[Any]] | None = None
+        self._ahead: tuple[tuple[int, int], Iterator[Any]] | None = None
+        self._resumed: int | None = None
+        """The position at which the epoch begins that was interrupted."""
+
+    @property
+    def stream(self) -> Stream[Any]:
+        """The stream, without an end."""
+        return self._stream
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -218,33 +228,65 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
             RecordIndexError: if the epoch has no such batch.
             InvalidTypeError: if Keras does not take the batch; the message names the leaf.
         """
-        number = operator.index(index)
-        if not -self._length <= number < self._length:
-            raise RecordIndexError(f"batch {number} of an epoch of {self._length} batches")
-        number %= self._length
+        number, count = operator.index(index), self.num_batches
+        if not -count <= number < count:
+            raise RecordIndexError(f"batch {number} of an epoch of {count} batches")
         with self._lock:
-            item = self._read(self._epoch * self._length + number, begins=number == 0)
+            item = self._read(self.begin, number % count, count)
         return _for_fit(item, padded=reader_of(self._stream).options.steps.remainder == "pad")
 
-    def _read(self, step: int, *, begins: bool) -> Any:
-        """Return the batch of a step. Steps that are asked for one after another are read ahead."""
+    def _read(self, begin: int, number: int, count: int) -> Any:
+        """Return a batch of an epoch that begins at a position; those asked for one after another are read ahead."""
         following, self._ahead = self._ahead, None
-        if following is None or following[0] != step:
-            if not begins:
-                return self._stream[step]
-            following = step, iter(with_options(self._stream, start=self._begin(step)))
+        if following is None or following[0] != (begin, number):
+            epoch = with_options(self._stream, start=begin)
+            if number:
+                return epoch[number]
+            following = (begin, 0), iter(epoch)
         item = next(following[1])
-        self._ahead = step + 1, following[1]
+        records = reader_of(self._stream).options.steps.records
+        after = (begin, number + 1) if number + 1 < count else ((begin // records + 1) * records, 0)
+        self._ahead = after, following[1]
         return item
 
-    def _begin(self, step: int) -> int:
-        found = reader_of(self._stream).options.steps.nth(0, step)
-        return 0 if found is None else found.begin
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of the current epoch: fewer if it was interrupted and is resumed."""
+        steps = reader_of(self._stream).options.steps
+        return steps.per_epoch(self.begin % steps.records)
+
+    @property
+    def begin(self) -> int:
+        """The position at which the current epoch begins, or is resumed."""
+        records = reader_of(self._stream).options.steps.records
+        if self._resumed is not None and self._resumed // records == self._epoch:
+            return self._resumed
+        return self._epoch * records
+
+    def resume(self, position: int | None) -> None:
+        """Begin the epoch of a position there, and every other epoch at its begin; None if no epoch is resumed."""
+        self._resumed = position
 
     @property
     def callback(self) -> keras.callbacks.Callback:
         """The callback that tells this dataset which epoch ``fit`` is in: pass it to ``fit``."""
-        return _Epochs(self)
+        return EpochsCallback(self)
+
+    def backup(self, folder: str | os.PathLike[str], *, every: int) -> keras.callbacks.Callback:
+        """Return a callback with which ``fit`` continues where an earlier one was interrupted, also in mid-epoch.
+
+        It writes the weights, the state of the optimizer and the position in the stream, and replaces them all at once.
+        It does what :attr:`callback` does too. The interrupted epoch has the rest of its batches. A ``fit`` whose
+        epochs are over does nothing.
+
+        Args:
+            folder: a local folder for nothing else; it is made if need be.
+            every: the number of batches after which it writes; it also writes at the end of each epoch.
+
+        Raises:
+            InvalidArgumentError: if ``every`` is below 1.
+        """
+        return BackupCallback(self, Path(folder), integer("every", every, 1))
 
     def set_epoch(self, epoch: int) -> None:
         """Continue with the given epoch, and then with those after it. :attr:`callback` calls this."""
@@ -256,25 +298,6 @@ class StreamDataset(keras.utils.PyDataset):  # type: ignore[misc]
         if self._begun:
             self._epoch += 1
         self._begun = True
-
-
-class _Epochs(keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells a dataset which epoch runs."""
-
-    def __init__(self, dataset: StreamDataset) -> None:
-        super().__init__()
-        self._dataset = dataset
-
-    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        steps = self.params.get("steps")
-        if steps is not None and steps != len(self._dataset):
-            raise InvalidArgumentError(
-                f"steps_per_epoch={steps}: an epoch of fit() is an epoch of the stream, which has {len(self._dataset)} "
-                "batches: leave steps_per_epoch out"
-            )
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        self._dataset.set_epoch(epoch)
 
 
 def _has_dtype(array: Any) -> bool:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from cachelayer.versions.diff import Diff
     from cachelayer.versions.history import LogEvent
     from cachelayer.versions.snapshot import VersionInfo
+    from cachelayer.versions.unpublished import UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport
 
 __version__ = "0.1.0"
@@ -115,6 +116,7 @@ __all__ = [
     "StreamStats",
     "SubmitOptions",
     "UnknownOptionError",
+    "UnpublishedBuild",
     "VerifyReport",
     "VersionInfo",
     "VersionNotFoundError",
@@ -155,6 +157,7 @@ _HOMES = {
     "cachelayer.versions.diff": ("Diff",),
     "cachelayer.versions.history": ("LogEvent",),
     "cachelayer.versions.snapshot": ("VersionInfo",),
+    "cachelayer.versions.unpublished": ("UnpublishedBuild",),
     "cachelayer.versions.verify": ("VerifyReport",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -67,6 +67,7 @@ PUBLIC = [
     "StreamStats",
     "SubmitOptions",
     "UnknownOptionError",
+    "UnpublishedBuild",
     "VerifyReport",
     "VersionInfo",
     "VersionNotFoundError",
@@ -81,7 +82,7 @@ PUBLIC = [
 
 ATTRIBUTES = {
     "Storage": (
-        "append cache cacheable copy datasets delete derive diff fetch gc history "
+        "append builds cache cacheable copy datasets delete derive diff fetch gc history "
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (

@@ -8,11 +8,13 @@ from typing import Any, Self
 
 from cachelayer.builds.appending import check_fits
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.sharded_source import Division, Staged, divide
 from cachelayer.builds.source import Source, as_source, expected_length
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.provenance.origin import Origin
+from cachelayer.records.infer import completed, may_lack_keys
 from cachelayer.versions.build_plan import Plan
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -70,13 +72,14 @@ class BuildJob:
 
 
 def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tuple[Source, BuildOptions]:
-    """Return an object as a source, and the options; if the base has records, both with its element spec.
+    """Return an object as a source, and the options with a complete spec; if the base has records, both with its spec.
 
     Raises:
         InvalidArgumentError: if its elements do not fit the base.
     """
     if base is None or base.manifest.records == 0:
-        return as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec), options
+        source = as_source(obj, unbatch=options.unbatch, element_spec=options.element_spec)
+        return source, _with_complete_spec(source, options)
     if options.element_spec is not None:
         raise InvalidArgumentError(f"element_spec: appended records have the spec of {base.name}: leave it out")
     spec = base.manifest.element_spec
@@ -86,3 +89,22 @@ def _source(obj: Any, options: BuildOptions, base: StoredVersion | None) -> tupl
         raise InvalidArgumentError(f"this source cannot be appended to {base.name}: {error}") from error
     check_fits(base.name, spec, source.element_spec)
     return source, replace(options, element_spec=spec)
+
+
+def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
+    """Return the options; if their element spec lacks keys of the first element, with these keys.
+
+    Raises:
+        SourceError: if the source fails.
+        ElementError: if the first element does not show the spec of a key.
+    """
+    if not isinstance(source, IterableSource) or type(source) not in (IterableSource, SequenceSource):
+        return options
+    # If elements may be left out, the first one may be such an element.
+    if options.on_error == "skip" or not may_lack_keys(options.element_spec):
+        return options
+    try:
+        specs = [completed(options.element_spec, first) for first in source.peek()]
+    except ElementError as error:
+        raise error.at(record=0) from error.__cause__
+    return replace(options, element_spec=specs[0]) if specs else options

@@ -119,7 +119,9 @@ class Publisher:
         Returns:
             The version; None if another has published it meanwhile.
         """
+        job: BuildJob | None = None
         if hosts is not None:
+            # Decided once: the first element may be taken from an iterator to decide it.
             job = self.job(apart=True)
             if job.division is not None:
                 return self._build_together(job, job.division, hosts)
@@ -132,7 +134,7 @@ class Publisher:
                 with self._attempts.lead(self._version, self._status) as lead:
                     if lead.is_ours:
                         waiting.over()
-                        return self._build_unless_published(lead, None)
+                        return self._build_unless_published(lead, job)
                 self._attempts.wait(lead, waiting)
                 if self._committer.is_published():
                     return None

@@ -14,7 +14,7 @@ from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, counted
 from cachelayer.builds.encode import Block, Encoder, OnError
 from cachelayer.builds.source import Seekable
 from cachelayer.engines.child import Child, DiedError
-from cachelayer.engines.remote_call import pickled
+from cachelayer.engines.local_call import LocalCall
 from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.progress.meter import Progress
 from cachelayer.records.codec import codec_for
@@ -42,7 +42,7 @@ class Workers:
     def __init__(self, source: Seekable, spec: Tree, on_error: OnError, count: int) -> None:
         self._source = source
         self._spec = spec
-        self._encode = pickled(partial(encode, source, spec, on_error), "workers: the source", "build with workers=1")
+        self._encode = LocalCall(partial(encode, source, spec, on_error), "workers: the source", "build with workers=1")
         self._count = count
         self._children = ExitStack()
         self._idle: queue.SimpleQueue[Child] = queue.SimpleQueue()

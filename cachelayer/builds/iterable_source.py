@@ -41,12 +41,23 @@ class IterableSource:
         self.length = length
         self.element_spec = element_spec
         self._first = first
+        self._peeked: list[Any] = []
 
     def elements(self) -> Iterator[Any]:
         return self._iterator
 
+    def peek(self) -> list[Any]:
+        """Return a list of the first element, which the build still gets; an empty list if there is none.
+
+        Raises:
+            SourceError: if the source fails.
+        """
+        if not self._peeked:
+            self._peeked = list(islice(watched(self._iterator, self._first), 1))
+        return self._peeked
+
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        elements = islice(watched(self.elements(), self._first), limit)
+        elements = islice(watched(self.elements(), self._first, self._peeked), limit)
         record = self._first
         for first in elements:
             rest = chain((first,), elements)
@@ -100,6 +111,9 @@ class SequenceSource(IterableSource):
             raise SourceError(
                 f"the length of the {self.kind} was {self._count} when the build began, and is {len(self._items)} now"
             )
+
+    def peek(self) -> list[Any]:
+        return list(islice(watched(self.elements(), self._first), 1))
 
     def skipped(self, records: int) -> SequenceSource:
         """Return a source of these items that begins at a later one."""
@@ -196,9 +210,19 @@ def guarded(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
     return map(_copy, watched(elements, first), count(first))
 
 
-def watched(elements: Iterator[Any], first: int = 0) -> Iterator[Any]:
-    """Yield elements and count them for the progress; if the iterator fails, name the record. See :func:`guarded`."""
+def watched(elements: Iterator[Any], first: int = 0, peeked: Sequence[Any] = ()) -> Iterator[Any]:
+    """Yield elements and count them for the progress; if the iterator fails, name the record. See :func:`guarded`.
+
+    Args:
+        elements: the iterator.
+        first: the number of the first element in the source.
+        peeked: elements that were taken from the iterator before; they come first.
+    """
     record, progress = first, current()
+    for element in peeked:
+        progress.drawn += 1
+        yield element
+        record += 1
     while True:
         try:
             element = next(elements)

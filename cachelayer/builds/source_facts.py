@@ -18,6 +18,7 @@ from cachelayer.builds.source import Source
 from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records import spec_json
+from cachelayer.records.infer import declares_part
 from cachelayer.records.tree import Tree
 
 _BETWEEN = 62
@@ -91,7 +92,7 @@ class SourceFacts:
         if None not in (before, self.length) and before != self.length:
             return [f"the source had {before} elements and has {self.length}"]
         sample = built.get("sample")
-        if self.source is None or not isinstance(sample, list) or option_changes(built, options):
+        if self.source is None or not isinstance(sample, list) or option_changes(built, spec, options):
             return []
         own = None if options.element_spec is not None else self.source.element_spec
         if own is not None and not _is_alike(own, spec):
@@ -118,8 +119,16 @@ def deciding_options(options: BuildOptions) -> dict[str, Any]:
     }
 
 
-def option_changes(built: Mapping[str, Any], options: BuildOptions) -> list[str]:
-    """Return a phrase for each option that decides the records and differs from what a version recorded."""
+def option_changes(built: Mapping[str, Any], spec: Tree, options: BuildOptions) -> list[str]:
+    """Return a phrase for each option that decides the records and differs from what a version recorded.
+
+    Two declared specs count as equal if each says a part of the version's.
+
+    Args:
+        built: what was recorded.
+        spec: the element spec of the version.
+        options: how it would be built.
+    """
     before = built.get("options")
     if not isinstance(before, Mapping):
         return []
@@ -127,7 +136,17 @@ def option_changes(built: Mapping[str, Any], options: BuildOptions) -> list[str]
         f"{name} was {before[name]!r} and is {now!r}" if name != "element_spec" else "element_spec changed"
         for name, now in deciding_options(options).items()
         if name in before and before[name] != now
+        if name != "element_spec" or not _both_declare(spec, before[name], now)
     ]
+
+
+def _both_declare(spec: Tree, *declared: Any) -> bool:
+    """Return whether each of some declared specs, as JSON, says a part of a version's spec."""
+    try:
+        return all(each is not None and declares_part(spec_json.from_json(each), spec) for each in declared)
+    except CacheLayerError:
+        # Another release wrote it.
+        return False
 
 
 def _is_alike(own: Tree, spec: Tree) -> bool:

@@ -10,7 +10,7 @@ from typing import Self
 from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
 from cachelayer.builds.uploads import Uploads
 from cachelayer.engines.child import Child, DiedError
-from cachelayer.engines.remote_call import pickled
+from cachelayer.engines.local_call import LocalCall
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.progress.meter import Progress
 from cachelayer.records.record_buffers import Frames
@@ -32,7 +32,7 @@ class WritingProcess:
         self._of = shards
         self._progress = progress
         self._uploads = uploads
-        self._child = Child(pickled(_Writer(shards), "the shards", "build with workers=1"))
+        self._child = Child(LocalCall(_Writer(shards), "the shards", "build with workers=1"))
         self._asked = 0
         self._nullable: frozenset[int] | None = None
         """The leaves that were None in some element so far; None before the first batch."""

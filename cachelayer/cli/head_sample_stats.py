@@ -15,6 +15,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.cli import pictures
 from cachelayer.cli.addresses import LocalCache, Options, ReferenceArgument, open_reference
 from cachelayer.cli.charts import statistics_table
+from cachelayer.cli.class_names import Names, class_names
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count
 from cachelayer.cli.rendering import ElementView, element_json
@@ -92,17 +93,17 @@ def _records(ref: DataRef[Any], numbers: np.ndarray[Any, np.dtype[np.int64]], fo
         {"record": number, "element": element_json(element)}
         for number, element in zip(numbers.tolist(), elements, strict=True)
     ]
-    shown = list(_shown(numbers.tolist(), elements))
+    shown = list(_shown(numbers.tolist(), elements, class_names(ref.metadata)))
     if folder is not None:
         written = _saved(ref, numbers, folder)
         shown.append(f"{count(written)} images in {folder}" if written else "no leaf of these records is an image")
     return Answer(document, shown or ["no records"])
 
 
-def _shown(numbers: Sequence[int], elements: Sequence[Any]) -> Iterator[RenderableType]:
+def _shown(numbers: Sequence[int], elements: Sequence[Any], names: Names) -> Iterator[RenderableType]:
     for number, element in zip(numbers, elements, strict=True):
         yield Text(f"record {number:,}", style="bold")
-        yield ElementView(element)
+        yield ElementView(element, names)
         yield ""
 
 

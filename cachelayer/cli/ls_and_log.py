@@ -6,14 +6,16 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import RenderableType
+
 from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, existing_storage, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, count, size, table
+from cachelayer.cli.output import Answer, ago, count, size, table
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.snapshot import VersionInfo
 
-_NUMBERS = ("versions", "records", "size")
+_NUMBERS = ("versions", "shards", "records", "size")
 
 
 @command(
@@ -21,7 +23,7 @@ _NUMBERS = ("versions", "records", "size")
     "cachelayer ls gs://bucket/caches/cifar10    # the versions of one",
 )
 def ls(place: StorageArgument, option: Options = None) -> Answer:
-    """List the datasets of a storage, or the versions of a dataset (STORAGE/ID), newest last."""
+    """List the datasets of a storage, or the versions and unfinished builds of a dataset (STORAGE/ID), newest last."""
     storage = existing_storage(place, option)
     dataset = _dataset(place, option)
     if dataset is None:
@@ -35,7 +37,8 @@ def _dataset(place: str, option: Options) -> tuple[Storage, str] | None:
     try:
         address = Address.parse(place)
         storage = open_storage(address.url, option)
-        storage.versions(address.dataset_id)
+        if not _builds(storage, address.dataset_id):
+            storage.versions(address.dataset_id)
     except (InvalidArgumentError, DatasetNotFoundError):
         return None
     return storage, address.dataset_id
@@ -63,15 +66,32 @@ def _columns(info: VersionInfo | None) -> tuple[str, ...]:
     return ("-", "-", "-") if info is None else (count(info.records), size(info.nbytes), info.time)
 
 
+def _builds(storage: Storage, dataset_id: str) -> list[RenderableType]:
+    """Return a table of the builds that are running or were interrupted; nothing if there are none."""
+    builds = storage.builds(dataset_id)
+    shown = table("build of", "state", "shards", "records", "size", "began", "last seen", "", right=_NUMBERS)
+    for each in builds:
+        records = "-" if each.records is None else count(each.records)
+        numbers = count(each.shards), records, size(each.nbytes)
+        times = "-" if each.age is None else ago(each.age), ago(each.idle)
+        can = "" if each.can_be_resumed else "cannot be resumed"
+        shown.add_row(each.version or each.attempt, each.state, *numbers, *times, each.status or can)
+    return [shown] if builds else []
+
+
 def _versions(storage: Storage, dataset_id: str) -> Answer:
-    versions = storage.versions(dataset_id)
-    tags = storage.tags(dataset_id)
+    try:
+        versions, tags = storage.versions(dataset_id), storage.tags(dataset_id)
+    except DatasetNotFoundError:
+        # The first build of it is running or was interrupted.
+        versions, tags = {}, {}
     named = {name: sorted(tag for tag, version in tags.items() if version == name) for name in versions}
     shown = table("version", "records", "size", "published", "digest", "tags", right=_NUMBERS)
     for name, info in versions.items():
         shown.add_row(name, *_columns(info), f"sha256:{info.digest[:12]}", ", ".join(named[name]))
     document = [{**asdict(info), "tags": named[name]} for name, info in versions.items()]
-    return Answer(document, [shown if versions else f"no version of {dataset_id} is published"])
+    published = shown if versions else f"no version of {dataset_id} is published"
+    return Answer(document, [published, *_builds(storage, dataset_id)])
 
 
 @command("cachelayer log gs://bucket/caches/cifar10")
@@ -80,12 +100,18 @@ def log(dataset: DatasetArgument, option: Options = None) -> Answer:
     address = Address.parse(dataset)
     if address.version is not None or address.rows is not None:
         raise InvalidArgumentError(f"{dataset!r} is a version: name only the dataset, STORAGE/ID")
-    events = open_storage(address.url, option).history(address.dataset_id)
+    storage = open_storage(address.url, option)
+    builds = _builds(storage, address.dataset_id)
+    try:
+        events = storage.history(address.dataset_id)
+    except DatasetNotFoundError:
+        # Its first build is running or was interrupted: nothing has happened yet.
+        events = []
     shown = table("entry", "what", "", "when", "who", right=("entry",))
     for event in events:
         details = "  ".join(f"{name}={_text(value)}" for name, value in event.details.items())
         shown.add_row(str(event.sequence), event.kind, details, event.time, f"{event.user}@{event.host}")
-    return Answer([asdict(event) for event in events], [shown])
+    return Answer([asdict(event) for event in events], [shown, *builds])
 
 
 def _text(value: Any) -> str:

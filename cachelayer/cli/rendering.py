@@ -13,9 +13,14 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+<<<<<<< HEAD
 from cachelayer.cli.pictures import Picture
 from cachelayer.drawing.leaf_text import FIRST, TEXT, first_rows, leaf_text, plain_scalar
 from cachelayer.drawing.pixels import is_picture
+=======
+from cachelayer.cli.class_names import Names, name_of
+from cachelayer.cli.pictures import Picture, is_picture
+>>>>>>> firsthour2
 from cachelayer.records import dtypes, tree
 from cachelayer.records.values import Ragged, Sparse
 
@@ -28,10 +33,12 @@ class ElementView:
 
     Args:
         element: an element as ``ref[i]`` returns it.
+        names: the class names of leaves that are labels, by path.
     """
 
-    def __init__(self, element: Any) -> None:
+    def __init__(self, element: Any, names: Names | None = None) -> None:
         self._leaves = tree.leaf_values(element)
+        self._names = names or {}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         has_colour = console.color_system is not None
@@ -39,7 +46,8 @@ class ElementView:
         shown.add_column(style="cyan", overflow="fold", ratio=None)
         shown.add_column(overflow="fold")
         for path, value in self._leaves:
-            cell: RenderableType = Text(leaf_text(value))
+            name = name_of(value, self._names[path]) if path in self._names else ""
+            cell: RenderableType = Text(f"{leaf_text(value)}  {leaf_text(name)}" if name else leaf_text(value))
             if has_colour and is_picture(value):
                 cell = Picture(value)
             if path:

@@ -15,7 +15,7 @@ from cachelayer.cli.addresses import Address, LocalCache, Options, ReferenceArgu
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, facts, size, table
 from cachelayer.records import spec_json, tree
-from cachelayer.records.spec import LeafSpec
+from cachelayer.records.spec import EncodedSpec, LeafSpec
 from cachelayer.versions.manifest import Manifest
 
 _SHARDS_SHOWN = 10
@@ -65,7 +65,7 @@ def _shown(ref: DataRef[Any], tags: list[str]) -> list[RenderableType]:
         ("digest", f"sha256:{ref.digest}"),
         ("reference", ref.reference),
     ]
-    return [facts(rows), "", spec_tree(ref.element_spec), "", _shards(manifest), "", _provenance(ref.provenance)]
+    return [facts(rows), "", spec_tree(ref.raw().element_spec), "", _shards(manifest), "", _provenance(ref.provenance)]
 
 
 def _records(ref: DataRef[Any]) -> str:
@@ -90,7 +90,8 @@ def _grow(branch: RichTree, spec: Any) -> None:
 
 def _label(name: str, spec: Any) -> str:
     if spec is None or isinstance(spec, LeafSpec):
-        return f"{name}: {spec!r}"
+        decoded = f", decoded to {spec.decoded!r}" if isinstance(spec, EncodedSpec) else ""
+        return f"{name}: {spec!r}{decoded}"
     kind = type(spec).__name__ if tree.is_namedtuple(spec) else type(spec).__name__.lower()
     return f"{name}: {kind}"
 

@@ -86,17 +86,21 @@ def _confirm(question: str) -> None:
 @command(
     "cachelayer gc gs://bucket/caches",
     "cachelayer gc cache --grace 1h",
+    "cachelayer gc cache --dry-run",
 )
 def gc(
     storage: StorageArgument,
     grace: Annotated[
         str, typer.Option(metavar="TIME", help="Keep remains of builds that changed within TIME: 30m, 24h, 7d.")
     ] = "24h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing: list what would be deleted.")] = False,
     option: Options = None,
 ) -> Answer:
     """Delete the remains of failed, killed and interrupted builds and copies, and deleted versions after their grace.
 
     Running builds are never touched.
     """
-    deleted = existing_storage(storage, option).gc(seconds("--grace", grace))
+    deleted = existing_storage(storage, option).gc(seconds("--grace", grace), dry_run=dry_run)
+    if dry_run:
+        return Answer({"would_delete": deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} would be deleted"])
     return Answer({"deleted": deleted}, [*deleted, f"{count(len(deleted), 'build attempt')} deleted"])

@@ -22,7 +22,8 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import IO, Any, Self, cast
 
-from cachelayer.engines.remote_call import outcome, result, unpickled
+from cachelayer.engines.local_call import LocalCall, called
+from cachelayer.engines.remote_call import outcome, result
 from cachelayer.progress.meter import Progress, current
 
 _LENGTH = struct.Struct("<Q")
@@ -40,20 +41,21 @@ class Child:
     """A child process, as a context manager that kills it on exit, even during a call.
 
     Args:
-        function: the function to call, as ``pickled`` returns it.
+        function: the function to call.
     """
 
-    def __init__(self, function: bytes) -> None:
-        self._unsent_function: bytes | None = function
+    def __init__(self, function: LocalCall) -> None:
+        self._unsent_function: LocalCall | None = function
         self._counts = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the child
         self._counted = (0, 0)
+        descriptors = self._counts.fileno(), *function.descriptors
         # The child gets a session of its own, so that Ctrl-C reaches only the parent, which then ends its children.
         self._process = subprocess.Popen(  # noqa: S603 - this Python
-            [sys.executable, "-c", _MAIN, str(self._counts.fileno())],
+            [sys.executable, "-c", _MAIN, *map(str, descriptors)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            pass_fds=(self._counts.fileno(),),
+            pass_fds=descriptors,
         )
         current().watch(self.counts)
         self._requests = cast(IO[bytes], self._process.stdin)
@@ -76,7 +78,7 @@ class Child:
         self.can_be_asked = False
         with suppress(BrokenPipeError):
             if self._unsent_function is not None:
-                _send(self._requests, self._unsent_function)
+                _send(self._requests, self._unsent_function.message)
                 self._unsent_function = None
             _send(self._requests, pickle.dumps(arguments))
             self.can_be_asked = True
@@ -134,14 +136,15 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 
 def main() -> None:
     """Make the calls that the parent requests, until the parent is gone. Runs in the child."""
-    counts = int(sys.argv.pop())
+    counts, *shared = map(int, sys.argv[1:])
+    del sys.argv[1:]
     pipe, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # The function must not read messages from stdin, nor print between those on stdout.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(pipe, requests), daemon=True).start()
-    function = cache(partial(unpickled, requests.get()))
+    function = cache(partial(called, requests.get(), shared[0] if shared else None))
     with Progress("", None, enabled=False) as progress:
         threading.Thread(target=_report, args=(counts, progress), daemon=True).start()
         while True:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from cachelayer.arguments import integer
 from cachelayer.engines.child import Child, DiedError
 from cachelayer.engines.engine import errors_of, name_of
-from cachelayer.engines.remote_call import pickled
+from cachelayer.engines.local_call import LocalCall
 from cachelayer.errors import SourceError
 
 R = TypeVar("R")
@@ -31,7 +31,7 @@ class Processes:
 
     def run(self, task: Callable[[int], R], numbers: Iterable[int]) -> Iterator[R]:
         """See :meth:`cachelayer.engines.Engine.run`. A number is pulled when a process is free to take it."""
-        function = pickled(task, "the task", "build with engine=None and workers=1")
+        function = LocalCall(task, "the task", "build with engine=None and workers=1")
         rest = iter(numbers)
         with ExitStack() as stack:
             running = {stack.enter_context(Child(function)): number for number in islice(rest, self._workers)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
@@ -23,8 +24,15 @@ def pickled(function: Callable[..., Any], what: str, otherwise: str) -> bytes:
     """
     import cloudpickle
 
-    try:
+    with cannot_be_sent(what, otherwise):
         return pickle.dumps((sys.path, cloudpickle.dumps(function)))
+
+
+@contextmanager
+def cannot_be_sent(what: str, otherwise: str) -> Iterator[None]:
+    """Raise the error for a function that cannot be pickled; see :func:`pickled`."""
+    try:
+        yield
     except Exception as error:
         raise InvalidTypeError(
             f"{what} cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "

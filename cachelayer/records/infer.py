@@ -88,6 +88,69 @@ def from_elements(elements: Iterable[Any]) -> Tree:
     return spec
 
 
+def may_lack_keys(spec: Tree) -> bool:
+    """Return whether a declared spec has dicts, which may lack keys that the elements have."""
+    return isinstance(spec, dict) or (isinstance(spec, (tuple, list)) and any(map(may_lack_keys, spec)))
+
+
+def declares_part(spec: Tree, whole: Tree) -> bool:
+    """Return whether a declared spec says nothing else than a whole spec, in which nulls may have been found since."""
+    if not _declares(spec, whole):
+        return False
+    if isinstance(spec, dict):
+        return all(declares_part(child, whole[key]) for key, child in spec.items())
+    if isinstance(spec, (tuple, list)):
+        return type(spec) is type(whole) and all(map(declares_part, spec, whole))
+    return bool(spec == whole or (isinstance(spec, LeafSpec) and spec.as_nullable() == whole))
+
+
+def completed(spec: Tree, element: Any) -> Tree:
+    """Return a declared spec with the keys that it lacks, as an element has them; in the order of the element.
+
+    If the element lacks a key of the spec, or has another structure, the spec is not meant for it and stays as it is.
+
+    Raises:
+        ElementError: if the element holds None, or what cannot be stored, under a key that the spec lacks.
+    """
+    return _completed(spec, element, "") if _declares(spec, element) else spec
+
+
+def _declares(spec: Tree, element: Any) -> bool:
+    """Return whether an element has all keys of a spec."""
+    if isinstance(spec, dict):
+        has_keys = isinstance(element, Mapping) and all(key in element for key in spec)
+        return has_keys and all(_declares(child, element[key]) for key, child in spec.items())
+    if isinstance(spec, (tuple, list)):
+        fits = isinstance(element, (tuple, list)) and len(spec) == len(element)
+        return fits and all(map(_declares, spec, element))
+    return True
+
+
+def _completed(spec: Tree, element: Any, path: str) -> Tree:
+    if isinstance(spec, dict):
+        # A complete spec keeps its own order.
+        keys = spec if len(spec) == len(element) else element
+        return {
+            key: _completed(spec[key], element[key], at) if key in spec else _shown_by(element[key], at)
+            for key in keys
+            for at in [f"{path}[{key!r}]"]
+        }
+    if isinstance(spec, (tuple, list)):
+        parts = [
+            _completed(child, part, path + step) for (step, child), part in zip(children(spec), element, strict=True)
+        ]
+        return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
+    return spec
+
+
+def _shown_by(value: Any, path: str) -> Tree:
+    spec = map_structure(value, _leaf_of, path)
+    for unknown in null_paths(spec):
+        hint = "Add it to element_spec, which lacks it, to say what this leaf is."
+        raise ElementError("a value in the first element", "None", path=path + unknown, hint=hint)
+    return spec
+
+
 def null_paths(spec: Tree) -> list[str]:
     """Return the paths at which a spec holds None."""
     return [path for path, leaf in leaf_values(spec) if leaf is None]

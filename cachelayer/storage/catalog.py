@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.version_records import VersionRecords
-from cachelayer.arguments import required
+from cachelayer.arguments import boolean, required
 from cachelayer.arrayrecord.reader import Verify
 from cachelayer.errors import (
     CorruptionError,
@@ -30,6 +30,7 @@ from cachelayer.versions.log import Log, datasets
 from cachelayer.versions.reference import Reference, dataset_and_plain_version, split_url
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
+from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
 from cachelayer.versions.verify import VerifyReport, check
 
 _THREADS = 16
@@ -158,6 +159,20 @@ class Catalog:
         paths.check_name("dataset id", dataset_id)
         return history(self._store, dataset_id, self._snapshot(dataset_id).sequence)
 
+    def builds(self, dataset_id: str) -> list[UnpublishedBuild]:
+        """Return the builds of a dataset that are running or were interrupted, the oldest first.
+
+        This waits for nothing and writes nothing. So it may not know whether a build in an object store still runs.
+
+        Raises:
+            DatasetNotFoundError: if there is no such dataset, and no build of it.
+        """
+        paths.check_name("dataset id", dataset_id)
+        found = unpublished(self._store, dataset_id)
+        if not found:
+            self._snapshot(dataset_id)
+        return found
+
     def tags(self, dataset_id: str) -> dict[str, str]:
         """Return the version that each tag of a dataset names.
 
@@ -276,7 +291,7 @@ class Catalog:
         one = Reference.parse(dataset_id, version)
         return self._fetch(one).diff(self._fetch(one.beside(required("other", other))))
 
-    def gc(self, grace: float = gc.GRACE_SECONDS, *, progress: bool | None = None) -> list[str]:
+    def gc(self, grace: float = gc.GRACE_SECONDS, *, dry_run: bool = False, progress: bool | None = None) -> list[str]:
         """Delete what failed or killed builds left behind, and the files that only deleted versions need.
 
         The files of a deleted version stay for the grace that was passed to :meth:`delete`, whatever the grace here:
@@ -285,12 +300,15 @@ class Catalog:
         Args:
             grace: delete a build attempt only if it has not changed for this many seconds. The attempt of a running
                 build is never deleted.
+            dry_run: delete and write nothing; only return what would be deleted. Ages are then those by the clock of
+                this host.
             progress: as in :meth:`submit`.
 
         Returns:
             The deleted attempts, as ``<dataset id>/<attempt>``.
         """
-        return gc.collect_all(self._store, grace=gc.checked_grace(grace), progress=progress)
+        checked = gc.checked_grace(grace)
+        return gc.collect_all(self._store, grace=checked, dry_run=boolean("dry_run", dry_run), progress=progress)
 
 
 def _no_version(dataset_id: str, version: str, head: Snapshot) -> VersionNotFoundError:

@@ -69,7 +69,7 @@ def check_source(ref: DataRef[Any], origin: Origin, options: BuildOptions, on_ch
         return
     groups = [
         ("by other code", origin.code_changes(built)),
-        ("with other options", option_changes(built, options)),
+        ("with other options", option_changes(built, ref._base.version.manifest.element_spec, options)),
         ("from another source", [*origin.value_changes(built), *_source_changes(ref, origin, options)]),
     ]
     if not any(changes for _, changes in groups):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
+from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.paths import parent_of
@@ -21,6 +22,8 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Waiting
 from cachelayer.versions import file_lock
 from cachelayer.versions.heartbeat import Heartbeat, Life, Turns, Watch, expiry
+
+State = Literal["running", "interrupted", "unknown"]
 
 _POLLS_PER_EXPIRY = 15
 _LOCK_PAUSE = 0.05
@@ -40,6 +43,14 @@ class Attempts(Protocol):
         Args:
             attempts: the attempts.
             waiting: shows the user which attempt it waits for.
+        """
+
+    def glance(self, attempt: str, idle: float) -> tuple[State, str]:
+        """Return whether an attempt is at work, without waiting to be sure, and who runs it and how far it is.
+
+        Args:
+            attempt: the attempt.
+            idle: the seconds since it showed a sign of life.
         """
 
     def forget(self, attempt: str) -> None:
@@ -126,6 +137,13 @@ class LockedAttempts:
         leases = (self._store.path(paths.build_lease(self._dataset_id, attempt)) for attempt in attempts)
         return [file_lock.is_held(path) for path in leases]
 
+    def glance(self, attempt: str, idle: float) -> tuple[State, str]:  # noqa: ARG002 - a lock answers at once
+        try:
+            return "running" if self.are_running([attempt])[0] else "interrupted", ""
+        except StorageError:
+            # The lock belongs to somebody else, or the disk is mounted read-only.
+            return "unknown", ""
+
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))
 
@@ -174,6 +192,11 @@ class BeatingAttempts:
             pause()
             found.update((attempt, self._watch.look(attempt)) for attempt in unknown)
         return [found[attempt] is Life.ALIVE for attempt in attempts]
+
+    def glance(self, attempt: str, idle: float) -> tuple[State, str]:
+        if self._watch.look(attempt) is Life.DEAD:
+            return "interrupted", ""
+        return "running" if idle < expiry() else "unknown", self._watch.shown(attempt)
 
     def forget(self, attempt: str) -> None:
         self._store.delete(paths.build_lease(self._dataset_id, attempt))

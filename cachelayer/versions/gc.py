@@ -29,6 +29,7 @@ from cachelayer.versions.snapshot import Deletion, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.temporary_folder import remove_left_over
 from cachelayer.versions.unfinished import Unfinished
+from cachelayer.versions.unpublished import newest
 
 GRACE_SECONDS = 24 * 3600.0
 """The default age, in seconds, at which garbage is collected."""
@@ -47,20 +48,28 @@ def checked_grace(grace: Any) -> float:
     return float(grace)
 
 
-def collect_all(store: ObjectStore, *, grace: float, progress: bool | None = None) -> list[str]:
+def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, progress: bool | None = None) -> list[str]:
     """Collect the garbage of every dataset in a store; leave damaged and forbidden datasets alone, with a warning.
 
+    Args:
+        store: the store.
+        grace: the age, in seconds, at which garbage is collected.
+        dry_run: write, revoke and delete nothing.
+        progress: whether to show the progress.
+
     Returns:
-        The attempts that were deleted, as ``<dataset id>/<attempt>``.
+        The attempts that were deleted, or would be, as ``<dataset id>/<attempt>``.
     """
-    remove_left_over()
+    if not dry_run:
+        remove_left_over()
     deleted: list[str] = []
     names = list(filter(paths.is_dataset_id, store.names("")))
     with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
         for dataset_id in names:
             try:
                 if _is_ours(store, dataset_id):
-                    deleted += [f"{dataset_id}/{attempt}" for attempt in collect(store, dataset_id, grace=grace)]
+                    found = collect(store, dataset_id, grace=grace, dry_run=dry_run)
+                    deleted += [f"{dataset_id}/{attempt}" for attempt in found]
             except (CorruptionError, FormatError, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
                     raise
@@ -81,45 +90,55 @@ def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
     return len(left) > 0 and all(map(paths.is_made_up, left))
 
 
-def collect(store: ObjectStore, dataset_id: str, *, grace: float) -> list[str]:
+def collect(store: ObjectStore, dataset_id: str, *, grace: float, dry_run: bool = False) -> list[str]:
     """Delete the build attempts of a dataset that no version names, nobody runs, and are older than ``grace`` seconds.
 
     Files that only deleted versions named go too, once the grace of their deletion is over.
 
     Returns:
-        The attempts that were deleted.
+        The attempts that were deleted; with ``dry_run``, those that would be.
     """
-    clock = Clock(store, dataset_id)
+    clock = Clock(store, dataset_id, probes=not dry_run)
     attempts = attempts_of(store, dataset_id)
-    of_deleted = collect_deleted(store, dataset_id, clock)
-    _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
+    of_deleted = collect_deleted(store, dataset_id, clock, dry_run=dry_run)
+    if not dry_run:
+        _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
     found = _attempts_in(store, paths.builds(dataset_id), of_folders=True)
-    old = [name for name in found if clock.age(*_newest(store, paths.build(dataset_id, name))) >= grace]
+    old = [name for name in found if clock.age(*newest(store, paths.build(dataset_id, name))) >= grace]
     head = Log(store, dataset_id).head()
     adopted = head.adopted
-    for version in set(store.names(paths.unfinished(dataset_id))).intersection(head.versions):
-        # A killed builder has published it and not removed its notes.
-        unfinished = Unfinished(store, dataset_id, version)
-        noted = unfinished.attempts()
-        for attempt in set(noted).difference(_running(attempts, noted)):
-            unfinished.forget(attempt)
+    if not dry_run:
+        _forget_published(store, dataset_id, attempts, head.versions)
     owners = sorted({adopted.get(attempt, attempt) for attempt in old})
     running = {*_running(attempts, old), *_running(attempts, owners)}
     # Notes of finished parts stay as long as the build that resumed from them.
     needed = {*running, *set(found).difference(old)}
     idle = [name for name in old if name not in running and adopted.get(name, name) not in needed]
-    deleted = _delete_unnamed(store, dataset_id, set(idle).difference(of_deleted), adopted)
+    deleted = _delete_unnamed(store, dataset_id, set(idle).difference(of_deleted), adopted, dry_run=dry_run)
+    if dry_run:
+        return sorted({*of_deleted, *deleted})
     kept = set(old).difference(running, deleted)
     _delete_unnamed_files(store, dataset_id, kept, clock, grace)
     _delete_plans(store, dataset_id, kept)
     return sorted({*of_deleted, *deleted})
 
 
-def collect_deleted(store: ObjectStore, dataset_id: str, clock: Clock | None = None) -> list[str]:
+def _forget_published(store: ObjectStore, dataset_id: str, attempts: Attempts, versions: Collection[str]) -> None:
+    """Delete the notes that killed builders did not remove after they had published."""
+    for version in set(store.names(paths.unfinished(dataset_id))).intersection(versions):
+        unfinished = Unfinished(store, dataset_id, version)
+        noted = unfinished.attempts()
+        for attempt in set(noted).difference(_running(attempts, noted)):
+            unfinished.forget(attempt)
+
+
+def collect_deleted(
+    store: ObjectStore, dataset_id: str, clock: Clock | None = None, *, dry_run: bool = False
+) -> list[str]:
     """Delete the build attempts of deleted versions whose grace is over, unless another version names them.
 
     Returns:
-        The attempts that were deleted.
+        The attempts that were deleted; with ``dry_run``, those that would be.
     """
     head = Log(store, dataset_id).head()
     clock = clock or Clock(store, dataset_id)
@@ -130,7 +149,7 @@ def collect_deleted(store: ObjectStore, dataset_id: str, clock: Clock | None = N
             attempts |= attempts_named_by(store, dataset_id, each.info)
         except (CorruptionError, FormatError):
             attempts.add(paths.attempt_of(each.info.manifest))
-    return _delete_unnamed(store, dataset_id, attempts, head.adopted, over) if over else []
+    return _delete_unnamed(store, dataset_id, attempts, head.adopted, over, dry_run=dry_run) if over else []
 
 
 def _age(clock: Clock, dataset_id: str, deletion: Deletion) -> float:
@@ -148,6 +167,8 @@ def _delete_unnamed(
     attempts: Collection[str],
     adopted: Mapping[str, str],
     deletions: Collection[Deletion] = (),
+    *,
+    dry_run: bool = False,
 ) -> list[str]:
     """Delete the attempts that no version names.
 
@@ -159,6 +180,7 @@ def _delete_unnamed(
         attempts: the candidates.
         adopted: the adopter of each at the moment when nobody was found to run it.
         deletions: the deleted versions whose grace is over.
+        dry_run: only return these attempts.
     """
     log = Log(store, dataset_id)
     dead: list[str] = []
@@ -167,6 +189,8 @@ def _delete_unnamed(
             left = head.without_deletions(deletions)
             free = {name for name in attempts if head.adopted.get(name) == adopted.get(name)}
             dead = sorted(free - named_attempts(store, dataset_id, left))
+            if dry_run:
+                return dead
             if not dead and left.deleted == head.deleted:
                 break
             if log.append(left.without_attempts(dead, event("revoke", attempts=dead))):
@@ -261,22 +285,22 @@ def _attempts_in(store: ObjectStore, folder: str, *, of_folders: bool) -> list[s
     return [name for name, path in found if not path.is_symlink() and (path.is_dir() if of_folders else path.is_file())]
 
 
-def _newest(store: ObjectStore, folder: str) -> list[str]:
-    """Return objects of a build attempt that include the newest: shards are written in order."""
-    names = store.names(folder)
-    return [folder, *(f"{folder}/{name}" for name in (names[:1] + names[-1:]))]
-
-
 class Clock:
-    """The store's own clock, which may differ from this host's."""
+    """The store's own clock, which may differ from this host's.
 
-    def __init__(self, store: ObjectStore, dataset_id: str) -> None:
+    Args:
+        store, dataset_id: where to write a probe.
+        probes: False to write none and use the clock of this host.
+    """
+
+    def __init__(self, store: ObjectStore, dataset_id: str, *, probes: bool = True) -> None:
         self._store = store
         self._dataset_id = dataset_id
+        self._probes = probes
 
     @cached_property
     def _now(self) -> float:
-        if isinstance(self._store, LocalStore):
+        if isinstance(self._store, LocalStore) or not self._probes:
             return time.time()
         # Write the probe only if something may be deleted: other folders in a bucket belong to somebody else.
         probe = f"{paths.running(self._dataset_id)}/clock-{uuid.uuid4().hex}"

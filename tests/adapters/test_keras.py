@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -401,3 +402,20 @@ def test_fit_on_other_backends_sees_the_same() -> None:
 
 def test_the_page_shows_what_happens() -> None:
     run_page("keras.md")
+
+
+@pytest.mark.parametrize("backend", ["tensorflow"])
+def test_fit_that_was_killed_in_mid_epoch_continues_to_equal_weights(ref: Any, tmp_path: Path, backend: str) -> None:
+    def trained(folder: str, epochs: int, most: int = -1) -> Any:
+        child = Path(__file__).parents[1] / "support" / "keras_resume_child.py"
+        command = [sys.executable, str(child), ref.reference, str(tmp_path / folder), str(epochs), str(most)]
+        environment = {**os.environ, "KERAS_BACKEND": backend}
+        found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return json.loads(found.stdout.splitlines()[-1])
+
+    # Three steps an epoch, and a backup after every second and at the end of each epoch.
+    *whole, _ = trained("whole", 3)
+    assert len(whole) == 9
+    assert trained("killed", 3, most=5) == whole[:5]
+    *rest, losses = trained("killed", 3)
+    assert (rest, len(losses)) == (whole[5:], 2)

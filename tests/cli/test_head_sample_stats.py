@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import document, invoke, refused, script
+from PIL import Image
 from servers import Server, new_bucket
 
 import cachelayer
@@ -217,3 +218,35 @@ def test_bench_of_an_object_store_tells_ranges_and_copies_apart(server: Server, 
 def test_what_was_not_measured_has_no_speed() -> None:
     assert Measurement("in order", "cold", note="why").records_per_second is None
     assert Measurement("in order", "cold", 10, 2.0, 100).bytes_per_second == 50
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"classes": ["cat", "dog"]},
+        {"tfds": {"class_names": {"['label']": ["cat", "dog"]}}},
+        {"huggingface_features": {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}, "x": {"_type": "Value"}}},
+    ],
+)
+def test_class_names_of_the_metadata_stand_beside_labels(tmp_path: Path, metadata: Any) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([{"label": n - 1, "x": n} for n in range(4)], "pets", "v1", metadata=metadata)
+    text = invoke("head", f"{tmp_path}/pets").stdout
+    found = [line.split(maxsplit=1)[1].strip() for line in text.splitlines() if line.startswith("['label']")]
+    assert found == ["-1", "0  'cat'", "1  'dog'", "2"]
+
+
+@pytest.mark.parametrize("metadata", [{"classes": 3}, {"classes": [1, 2]}, {"tfds": []}, {"tfds": {"class_names": 1}}])
+def test_metadata_without_names_are_ignored(tmp_path: Path, metadata: Any) -> None:
+    cachelayer.Storage(tmp_path).submit([{"label": 0}], "pets", "v1", metadata=metadata)
+    assert "['label']  0\n" in invoke("head", f"{tmp_path}/pets").stdout.replace(" \n", "\n")
+
+
+def test_show_says_that_images_are_encoded(tmp_path: Path) -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (3, 2)).save(picture, "PNG")
+    spec = {"image": ImageSpec(), "label": ArraySpec("int64")}
+    cachelayer.Storage(tmp_path).submit([{"image": picture.getvalue(), "label": 0}], "pets", "v1", element_spec=spec)
+    text = invoke("show", f"{tmp_path}/pets").stdout
+    assert "image: ImageSpec(mode='RGB'), decoded to ArraySpec(uint8, (None, None, 3))" in text
+    assert "label: ArraySpec(int64)" in text

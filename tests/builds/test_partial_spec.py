@@ -1,0 +1,142 @@
+"""A declared spec that lacks keys of the first element is completed from it, before the build is decided."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import ArraySpec, Storage
+from cachelayer.errors import ElementError, SourceError
+
+ROWS = [{"id": i, "tokens": [1] * (i % 4), "meta": {"score": i / 2, "url": f"u{i}"}} for i in range(600)]
+PART = {"tokens": ArraySpec("int32", (None,)), "meta": {"score": "float32"}}
+WHOLE = {
+    "id": ArraySpec("int64"),
+    "tokens": ArraySpec("int32", (None,)),
+    "meta": {"score": ArraySpec("float32"), "url": ArraySpec(str)},
+}
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "storage")
+
+
+class Sized:
+    """Items by number, and no iterator."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, number: int) -> Any:
+        return ROWS[number]
+
+
+def each() -> Iterator[Any]:
+    yield from ROWS
+
+
+@pytest.mark.parametrize("source", [ROWS, each, each(), map(dict, ROWS), Sized()], ids=repr)
+def test_a_partial_spec_gives_the_version_of_the_complete_one(storage: Storage, source: Any) -> None:
+    ref = storage.cache(source, "part", "v1", element_spec=PART)
+    assert ref.element_spec == WHOLE
+    assert list(ref.element_spec) == list(ROWS[0])
+    assert ref.digest == storage.cache(ROWS, "whole", "v1", element_spec=WHOLE).digest
+    assert ref[599]["meta"] == {"score": 299.5, "url": "u599"}
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}, {"engine": "processes"}], ids=repr)
+def test_parts_and_hosts_see_the_complete_spec(storage: Storage, options: Any) -> None:
+    ref = storage.cache(Sized(), "part", "v1", element_spec=PART, shard_bytes=5_000, **options)
+    assert ref.element_spec == WHOLE
+    assert ref.read(range(600))["id"].tolist() == [row["id"] for row in ROWS]
+
+
+def test_hosts_with_an_iterator_lose_no_element(storage: Storage) -> None:
+    with pytest.warns(cachelayer.CacheLayerWarning, match="cannot be divided"):
+        ref = storage.cache(each(), "part", "v1", element_spec=PART, hosts=(0, 1))
+    assert (len(ref), ref[0]["id"], ref.element_spec) == (600, 0, WHOLE)
+
+
+def test_an_interrupted_build_is_resumed_with_the_complete_spec(storage: Storage) -> None:
+    def broken(after: int) -> Callable[[], Iterator[Any]]:
+        def rows() -> Iterator[Any]:
+            yield from ROWS[:after]
+            if after < len(ROWS):
+                raise OSError("the disk went away")
+
+        return rows
+
+    options: Any = {"element_spec": PART, "resume": True, "shard_bytes": 3_000}
+    with pytest.raises(SourceError, match="record 500"):
+        storage.cache(broken(500), "d", "v1", **options)
+    assert storage.cache(broken(600), "d", "v1", **options).element_spec == WHOLE
+
+
+def test_the_same_partial_spec_is_no_change(storage: Storage) -> None:
+    storage.cache(ROWS, "d", "v1", element_spec=PART)
+    for same in (PART, WHOLE, {"id": np.int64}):
+        storage.cache(ROWS, "d", "v1", element_spec=same, on_change="error")
+    for other in ({"id": np.int32}, {"ids": np.int64}, None):
+        with pytest.raises(cachelayer.StaleVersionError, match="element_spec changed"):
+            storage.cache(ROWS, "d", "v1", element_spec=other, on_change="error")
+
+
+def test_specs_within_tuples_are_completed(storage: Storage) -> None:
+    rows = [(Pair({"a": 1, "b": 2}, 3), {"c": None, "d": 4})]
+    ref = storage.cache(rows, "d", "v1", element_spec=(Pair({"b": "int8"}, "int8"), {"c": None}))
+    (x, y), last = ref.element_spec
+    assert (x, y) == ({"a": ArraySpec("int64"), "b": ArraySpec("int8")}, ArraySpec("int8"))
+    assert last == {"c": None, "d": ArraySpec("int64")}
+
+
+def test_a_declared_none_stays_always_none(storage: Storage) -> None:
+    rows = [{"a": 1, "b": None, "c": 2.0}, {"a": 1, "b": 3, "c": 2.0}]
+    with pytest.raises(ElementError, match=r"record 1, leaf \['b'\]: expected None"):
+        storage.cache(rows, "d", "v1", element_spec={"b": None})
+
+
+def test_a_none_under_a_key_that_is_not_declared_is_refused_with_its_path(storage: Storage) -> None:
+    rows = [{"a": 1, "b": {"c": None}}, {"a": 1, "b": {"c": 3}}]
+    with pytest.raises(ElementError, match=r"record 0, leaf \['b'\]\['c'\].*Add it to element_spec"):
+        storage.cache(rows, "d", "v1", element_spec={"a": "int8"})
+
+
+def test_a_key_that_no_element_has_is_refused_as_before(storage: Storage) -> None:
+    with pytest.raises(ElementError, match="expected a dict with keys 'lable', got a dict with keys 'label'"):
+        storage.cache([{"label": 1}], "d", "v1", element_spec={"lable": "int8"})
+
+
+def test_elements_may_be_left_out_before_any_has_all_keys(storage: Storage) -> None:
+    rows = [{"a": 1, "error": "x"}, {"a": 2}, {"a": 3}]
+    with pytest.warns(cachelayer.CacheLayerWarning, match="1 of 3"):
+        assert len(storage.cache(rows, "d", "v1", element_spec={"a": "int8"}, on_error="skip")) == 2
+
+
+def test_a_stop_that_a_function_raises_at_the_first_element_is_no_end(storage: Storage) -> None:
+    def first(_row: Any) -> Any:
+        return next(iter(()))
+
+    with pytest.raises(SourceError, match=r"record 0: first\(\) raised StopIteration"):
+        storage.cache(map(first, ROWS), "d", "v1", element_spec=PART)
+
+
+def test_a_stop_that_a_function_raises_later_is_no_end(storage: Storage) -> None:
+    def until(row: Any) -> Any:
+        return row if row["id"] < 3 else next(iter(()))
+
+    with pytest.raises(SourceError, match=r"record 3: until\(\) raised StopIteration"):
+        storage.cache(map(until, ROWS), "d", "v1", element_spec=PART)
+
+
+def test_a_source_without_elements_is_empty_as_before(storage: Storage) -> None:
+    with pytest.raises(SourceError, match="has no element"):
+        storage.cache(iter(()), "d", "v1", element_spec=PART)
+    assert len(storage.cache(iter(()), "d", "v1", element_spec=PART, allow_empty=True)) == 0

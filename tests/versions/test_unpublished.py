@@ -1,0 +1,182 @@
+"""What is unfinished or running can be seen, and a dry run of gc changes nothing."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import document, invoke
+from forks import in_a_fork
+
+import cachelayer
+from cachelayer import Storage, UnpublishedBuild
+from cachelayer.errors import DatasetNotFoundError, SourceError
+
+SHARD_BYTES = 400_000
+ROWS = 1000
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    url = str(tmp_path / "s") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+    return Storage(url, local_cache=None if request.param == "local" else tmp_path / "copies")
+
+
+def rows(until: int = ROWS, then: Any = None) -> Iterator[Any]:
+    for number in range(until):
+        yield {"n": number, "x": np.full(2000, number, np.float32)}
+    if then is not None:
+        then()
+
+
+def fail() -> None:
+    raise OSError("the disk went away")
+
+
+@contextmanager
+def running(storage: Storage, version: str, **options: Any) -> Iterator[None]:
+    """A build that has made some shards and waits."""
+    waits, go_on = Event(), Event()
+
+    def wait() -> None:
+        waits.set()
+        go_on.wait(60)
+
+    with ThreadPoolExecutor(1) as threads:
+        build = threads.submit(
+            storage.submit, lambda: rows(ROWS, wait), "d", version, shard_bytes=SHARD_BYTES, **options
+        )
+        try:
+            assert waits.wait(60)
+            yield
+        finally:
+            go_on.set()
+            build.result()
+
+
+def only(storage: Storage) -> UnpublishedBuild:
+    (found,) = storage.builds("d")
+    return found
+
+
+def test_an_interrupted_build_shows_its_shards(storage: Storage) -> None:
+    with pytest.raises(SourceError, match="went away"):
+        storage.cache(lambda: rows(900, fail), "d", "v1", resume=True, shard_bytes=SHARD_BYTES)
+    found = only(storage)
+    assert (found.version, found.state, found.can_be_resumed) == ("v1", "interrupted", True)
+    assert found.shards > 1
+    assert found.records is not None
+    assert 0 < found.records <= 900
+    assert found.nbytes > 8000 * found.records
+    assert found.age is not None
+    assert 0 <= found.idle <= found.age + 1 < 600
+    shown = invoke("ls", f"{storage.url}/d").stdout if "memory" not in storage.url else ""
+    assert not shown or all(text in shown for text in ("no version of d is published", "interrupted", "ago"))
+    storage.submit([1], "d", "v1")
+    assert storage.builds("d") == []
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_build_that_runs_is_seen_at_once(storage: Storage, resume: bool) -> None:
+    storage.submit([1], "d", "v0")
+    with running(storage, "v1", resume=resume):
+        found = only(storage)
+        while resume and not found.can_be_resumed:
+            # Its threads write what was drawn, and tell nobody.
+            found = only(storage)
+        assert found.state == "running"
+        assert found.version == ("v1" if resume else None)
+        assert (found.records is None) == (not resume)
+        if "memory" in storage.url:
+            assert f"process {os.getpid()} on" in found.status
+        else:
+            # In an object store this waits for the next beat.
+            assert storage.gc(grace=0, dry_run=True) == []
+    assert storage.builds("d") == []
+
+
+def test_a_build_that_was_killed_is_interrupted(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+
+    def build() -> None:
+        storage.cache(lambda: rows(900, lambda: os._exit(0)), "d", "v1", shard_bytes=SHARD_BYTES)
+
+    with pytest.raises(EOFError):
+        in_a_fork(build)
+    found = only(storage)
+    assert (found.version, found.state) == ("v1", "interrupted")
+    assert found.shards
+    for command in ("ls", "log"):
+        assert "interrupted" in invoke(command, f"{tmp_path}/d").stdout
+    assert document("ls", f"{tmp_path}/d") == []
+
+
+def test_a_silent_build_in_an_object_store_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(f"memory://{uuid.uuid4().hex}", local_cache=tmp_path)
+    with running(storage, "v1", resume=True):
+        monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1e-9")
+        assert only(storage).state == "unknown"
+
+
+def test_looking_at_builds_writes_nothing(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    with pytest.raises(SourceError):
+        storage.cache(lambda: rows(900, fail), "d", "v1", resume=True, shard_bytes=SHARD_BYTES)
+    before = everything(tmp_path)
+    storage.builds("d")
+    assert everything(tmp_path) == before
+    with pytest.raises(DatasetNotFoundError):
+        storage.builds("e")
+
+
+def everything(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {path: ((found := path.stat()).st_mtime_ns, found.st_size) for path in folder.rglob("*")}
+
+
+def test_a_dry_run_names_what_gc_deletes_and_changes_nothing(storage: Storage) -> None:
+    storage.submit(rows, "d", "v0")
+    storage.submit(rows, "d", "v1")
+    storage.append("d", "v1", "v2", rows())
+    with pytest.raises(SourceError):
+        storage.submit(lambda: rows(900, fail), "d", "v3", resume=True, shard_bytes=SHARD_BYTES)
+    storage.delete("d", "v0", grace=1e-6)
+    storage.delete("d", "v1")
+    history = storage.history("d")
+    log = names(storage)
+    would = storage.gc(grace=0, dry_run=True)
+    assert len(would) == 2
+    assert (storage.history("d"), names(storage), len(storage.builds("d"))) == (history, log, 1)
+    assert storage.gc(dry_run=True) == [each for each in would if only(storage).attempt not in each]
+    assert storage.gc(grace=0) == would
+    assert storage.gc(grace=0, dry_run=True) == []
+    with pytest.raises(cachelayer.InvalidTypeError, match="dry_run"):
+        storage.gc(dry_run="yes")  # type: ignore[arg-type]
+
+
+def names(storage: Storage) -> list[str]:
+    """All objects of the dataset."""
+    store, found, folders = storage._store, [], ["d"]
+    while folders:
+        folder = folders.pop()
+        below = [f"{folder}/{name}" for name in store.names(folder)]
+        found += below
+        folders += below
+    return sorted(found)
+
+
+def test_the_command_lists_what_it_would_delete(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    with pytest.raises(SourceError):
+        storage.submit(lambda: rows(900, fail), "d", "v3", resume=True, shard_bytes=SHARD_BYTES)
+    name = f"d/{only(storage).attempt}"
+    assert document("gc", tmp_path, "--grace", "0s", "--dry-run") == {"would_delete": [name]}
+    assert f"{name}\n1 build attempt would be deleted" in invoke("gc", tmp_path, "--grace", "0s", "--dry-run").stdout
+    assert document("gc", tmp_path, "--grace", "0s") == {"deleted": [name]}
