@@ -143,6 +143,12 @@ class EndingMixture(Mixture[T], Generic[T]):
             InvalidArgumentError: if an argument is invalid; the message names it and the fix.
             InvalidTypeError: if an argument is of the wrong type.
         """
+        start = options.get("start", 0)
+        if is_integer(start) and start > self._length:
+            raise InvalidArgumentError(
+                f"start {start} is past the end, {self._length}: a mixture with stop= has one epoch, and further ones "
+                "come from stream.epochs()"
+            )
         return self._stream(global_batch_size, options)
 
 
@@ -192,7 +198,7 @@ def mix(
         InvalidTypeError: for other objects.
     """
     pairs = _pairs(parts)
-    if stop not in (None, "first", "all"):
+    if stop is not None and not (isinstance(stop, str) and stop in ("first", "all")):
         raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
     refs = [ref for ref, _ in pairs]
     turns: Turns

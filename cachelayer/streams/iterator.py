@@ -174,7 +174,8 @@ class StreamIterator(Iterator[T]):
         end = self._steps.end
         if end is not None and position > end:
             raise StateError(
-                f"position {position} of the state is past the end of this stream, {end}: pass a larger num_epochs"
+                f"position {position} of the state is past the end of this stream, {end}: set it on stream.epochs(), "
+                "or pass a larger num_epochs, which a mixture does not have"
             )
         self._go_to(position)
         self._from_start = False

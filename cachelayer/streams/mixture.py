@@ -26,6 +26,7 @@ from cachelayer.streams.block_grid import Grid
 from cachelayer.streams.block_order import BlockOrder, near
 from cachelayer.streams.order import BlockSpans, Draws, Order, arrangement, out_of_range
 from cachelayer.streams.permutation import permuted_at, round_keys
+from cachelayer.streams.small_epochs import across_epochs, are_small
 from cachelayer.streams.steps import MOST_POSITIONS
 
 MOST_TURNS = 65_536
@@ -248,6 +249,8 @@ class MixedOrder:
     def _range(self, part: int, start: int, stop: int, *, whole: bool) -> Indices:
         """Return the records at turns ``start`` to ``stop`` of a part; they may lie in several of its epochs."""
         order, size, pieces = self.orders[part], self.sizes[part], []
+        if isinstance(order, Order) and are_small(order, stop - start):
+            return across_epochs(order, start, stop)
         while start < stop:
             epoch, place = divmod(start, size)
             end = min(size, place + stop - start)

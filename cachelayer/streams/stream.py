@@ -235,6 +235,8 @@ class Stream(Generic[T]):
         found = None if index < 0 else self._options.steps.nth(self._options.start, index)
         if found is None:
             raise RecordIndexError(f"step {number}: the stream has {total} steps")
+        if found.end > MOST_POSITIONS:
+            raise RecordIndexError(f"step {number} ends past 2**62, the largest position")
         return found
 
     def __repr__(self) -> str:
@@ -272,7 +274,7 @@ def _limit(on_error: Any, max_failures: int) -> int | None:
     Raises:
         InvalidArgumentError: if ``on_error`` is invalid, or failures are counted and none is replaced.
     """
-    if on_error not in ("raise", "replace"):
+    if not isinstance(on_error, str) or on_error not in ("raise", "replace"):
         raise InvalidArgumentError(f"on_error {on_error!r}: pass 'raise' or 'replace'")
     if on_error == "replace":
         return max_failures

@@ -95,6 +95,8 @@ class StreamStats:
     def _cause(self) -> str:
         """Return what the consumer waited for, and what to do about it."""
         work, found = sum(self._work.values()), self.bottleneck
+        if found is None and not self.records:
+            return "no records have come"
         if found is None:
             return "other processes read for it, and measure nothing: start more of them"
         if self.prefetch == 0 and self.own > work * _MUCH:

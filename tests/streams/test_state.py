@@ -85,7 +85,7 @@ def test_a_state_of_another_stream_is_refused_with_what_differs(target: dict[str
         ({"format": 2}, "format 2; this release reads up to 1: update cachelayer"),
         ({"format": 0}, "not a sampler state: its format is 0"),
         ({"format": "1"}, "not a sampler state: its format is '1'"),
-        ({"position": 11}, "position 11 of the state is past the end of this stream, 10: pass a larger num_epochs"),
+        ({"position": 11}, "position 11 of the state is past the end of this stream, 10: set it on stream.epochs"),
         ({"position": -1}, "position is -1"),
         ({"position": 1.0}, "position is 1.0"),
         ({"position": True}, "position is True"),

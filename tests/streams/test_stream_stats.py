@@ -384,7 +384,8 @@ READS = replace(STATS, seconds=10.0, waited=6.0, own=4.0, reading=6.0, idle=4.0)
         (replace(READS, waited=2.0, own=8.0, reading=3.0, idle=7.0), "reading ahead was idle 70 % of the time"),
         (replace(READS, prefetch=0), "nothing is read ahead: leave out prefetch=0 (reading takes the most)"),
         (replace(READS, prefetch=0, waited=9.9, own=0.1), "reading takes the most (100 % of the work)"),
-        (replace(READS, reading=0.0, idle=10.0), "other processes read for it"),
+        (replace(READS, reading=0.0, idle=10.0, records=5), "other processes read for it"),
+        (replace(READS, reading=0.0, idle=10.0), "no records have come"),
     ],
 )
 def test_the_verdict_says_what_to_do(stats: StreamStats, verdict: str) -> None:

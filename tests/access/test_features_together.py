@@ -1,0 +1,200 @@
+"""Mixtures, weighted samples, stand-ins, views, states and stats, where they meet."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachelayer
+from cachelayer import ArraySpec, InvalidArgumentError, RecordIndexError, StateError, Storage
+from cachelayer.streams import mixture as mixture_module
+from cachelayer.streams.mixture import MixedOrder, Pattern
+from cachelayer.streams.order import Order
+from cachelayer.streams.permutation import permuted_at
+from cachelayer.streams.small_epochs import across_epochs
+
+SCHEDULE = {0: (0.5, 0.3, 0.2), 13: (0, 1, 1e-9), 29: (1, 0, 0), 77: (0.25, 0.25, 0.5)}
+SPEC = {"n": ArraySpec("int64"), "tokens": ArraySpec("int32", (None,))}
+STEPS, BATCH = 8, 24
+
+pytestmark = pytest.mark.filterwarnings("ignore:record .* failed:cachelayer.CacheLayerWarning")
+
+
+def documents(first: int, count: int) -> list[Any]:
+    return [{"n": first + n, "tokens": np.full(3 + n % 5, first + n, np.int32)} for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def refs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    storage = Storage(tmp_path_factory.mktemp("together"))
+    stored = {
+        name: storage.cache(documents(first, count), name, "v1", element_spec=SPEC)
+        for name, first, count in (("web", 0, 57), ("books", 1000, 13), ("one", 5000, 1))
+    }
+    return {**stored, "wrapped": cachelayer.wrap(documents(7000, 9), identity="w", element_spec=SPEC)}
+
+
+Make = Callable[..., Any]
+
+
+def changing(refs: dict[str, Any], **options: Any) -> Make:
+    parts = [(refs["web"], 1), (refs["wrapped"], 1), (refs["one"], 1)]
+    return lambda *size, **more: cachelayer.mix(parts, schedule=SCHEDULE).stream(*size, **options, **more)
+
+
+def ending(refs: dict[str, Any], **options: Any) -> Make:
+    parts = [(refs["web"], 0.7), (refs["books"], 0.3)]
+    return lambda *size, **more: cachelayer.mix(parts, stop="all", by="tokens").stream(*size, **options, **more)
+
+
+def views(refs: dict[str, Any], **options: Any) -> Make:
+    same = refs["web"].exclude([1, -1])[3:40]
+    mixture = cachelayer.mix([(same, 0.3), (same, 0.2), (refs["books"].select([1, 1, 4, 4, 5]), 0.5)])
+    return lambda *size, **more: mixture.stream(*size, **options, **more)
+
+
+def drawn(refs: dict[str, Any], **options: Any) -> Make:
+    joined = cachelayer.concat([refs["web"], refs["books"]]).exclude([0, 5])
+    return lambda *size, **more: joined.sample(np.arange(68.0), seed=options["seed"]).stream(*size, **more)
+
+
+def fails_at_times(element: Any, random: np.random.Generator) -> Any:
+    number, word = int(element["n"]), random.integers(1 << 40)
+    # Nobody else may see what a function does to its element.
+    element["n"] = np.int64(-1)
+    element["tokens"][:] = -1
+    if number % 7 == 3:
+        raise ValueError(number)
+    return {"n": np.int64(number), "word": word}
+
+
+def taken(iterators: list[Iterator[Any]], steps: int) -> list[tuple[int, int]]:
+    """Return the elements of some steps of all shards."""
+    batches = [batch for _ in range(steps) for batch in map(next, iterators)]
+    return [pair for batch in batches for pair in zip(batch["n"].tolist(), batch["word"].tolist(), strict=True)]
+
+
+def listed(iterators: list[Any]) -> list[tuple[int, int, int]]:
+    return sorted((each.position, each.record, each.stand_in) for it in iterators for each in it.failures)
+
+
+@pytest.mark.parametrize("seed", [0, 2**64 - 1])
+@pytest.mark.parametrize("reshuffle", [True, False])
+@pytest.mark.parametrize("source", [changing, ending, views, drawn])
+def test_stand_ins_in_mixtures_and_samples_are_the_same_for_all_shards_and_after_restores(
+    refs: dict[str, Any], source: Callable[..., Make], *, reshuffle: bool, seed: int
+) -> None:
+    make = source(refs, shuffle=True, seed=seed, reshuffle=reshuffle)
+
+    def mapped(size: int, **options: Any) -> Any:
+        stream = make(size, prefetch=0, **options)
+        return stream.map(fails_at_times, rng=True, on_error="replace", max_failures=10_000)
+
+    alone = iter(mapped(BATCH))
+    expected = taken([alone], 3)
+    failures = listed([alone])
+    plain = np.concatenate([batch["n"] for batch in itertools.islice(make(BATCH), 3)]).tolist()
+    changed = {place for place, (before, (after, _)) in enumerate(zip(plain, expected, strict=True)) if before != after}
+    assert changed == {place for place, number in enumerate(plain) if number % 7 == 3}
+    assert changed == {position for position, _, _ in failures}
+    for count in (2, 3, 4, 8):
+        shards = [iter(mapped(BATCH, shard=(index, count))) for index in range(count)]
+        assert taken(shards, 3) == expected
+        assert listed(shards) == failures
+        assert [shard.stats().records for shard in shards] == [3 * BATCH // count] * count
+    for position, count, size in ((0, 2, 6), (13, 3, 12), (30, 1, 7), (41, 2, 4)):
+        state = json.dumps(iter(make(1, start=position)).get_state())
+        shards = [iter(mapped(size, shard=(index, count))) for index in range(count)]
+        for shard in shards:
+            shard.set_state(state)
+        assert taken(shards, 2) == expected[position : position + 2 * size]
+    copied = pickle.loads(pickle.dumps(alone))
+    assert copied.failures == []
+    if source is not ending:
+        assert taken([copied], 1) == taken([alone], 1)
+
+
+@pytest.mark.parametrize("number", [2**60, 10**18 * 2, 10**30])
+@pytest.mark.parametrize("kind", ["plain", "mixture", "scheduled", "sample", "epochs"])
+def test_a_step_past_the_largest_position_is_an_index_error(refs: dict[str, Any], kind: str, number: int) -> None:
+    web = refs["web"]
+    stream = {
+        "plain": lambda: web.stream(8, shuffle=True, seed=0, num_epochs=None),
+        "mixture": lambda: cachelayer.mix([(web, 2), (web, 1)]).stream(8, shuffle=True, seed=0),
+        "scheduled": lambda: cachelayer.mix([(web, 2), (web, 1)], schedule={0: (2, 1)}).stream(8),
+        "sample": lambda: web.sample(np.ones(57), seed=0).stream(8),
+        "epochs": lambda: web.stream(num_epochs=None),
+    }[kind]()
+    if kind == "epochs" and number < 2**62:
+        return
+    with pytest.raises(RecordIndexError, match=r"past 2\*\*62"):
+        stream[number]
+    with pytest.raises(RecordIndexError, match=r"past 2\*\*62"):
+        stream.records(number)
+
+
+def test_the_last_step_before_the_largest_position_is_there(refs: dict[str, Any]) -> None:
+    for stream in (
+        cachelayer.mix([(refs["web"], 0.3), (refs["web"], 0.2)]).stream(8, shuffle=True, seed=0),
+        refs["web"].sample(np.ones(57), seed=0).stream(8),
+    ):
+        assert len(stream[2**59 - 1]["n"]) == 8
+
+
+@pytest.mark.parametrize("stop", [np.array(["first", "all"]), ["first"], 1, "First"])
+def test_an_end_that_is_none_is_refused(refs: dict[str, Any], stop: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="pass 'first', 'all' or None"):
+        cachelayer.mix([(refs["web"], 1)], stop=stop)
+
+
+@pytest.mark.parametrize("on_error", [np.array(["raise", "replace"]), ["replace"], None, "Replace"])
+def test_what_to_do_with_errors_is_one_of_two_words(refs: dict[str, Any], on_error: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="pass 'raise' or 'replace'"):
+        refs["web"].stream(4).map(lambda element: element, on_error=on_error)
+
+
+def test_past_the_end_of_a_mixture_the_advice_is_one_that_can_be_followed(refs: dict[str, Any]) -> None:
+    stream = cachelayer.mix([(refs["web"], 0.7), (refs["books"], 0.3)], stop="first").stream(3, shuffle=True, seed=0)
+    epochs = stream.epochs()
+    list(next(epochs))
+    next(next(epochs))
+    state = epochs.get_state()
+    with pytest.raises(StateError, match=r"past the end of this stream, 42: set it on stream\.epochs\(\)"):
+        iter(stream).set_state(state)
+    continued = stream.epochs()
+    continued.set_state(state)
+    assert next(continued).position == 45
+    with pytest.raises(InvalidArgumentError, match="start 43 is past the end, 42: a mixture with stop= has one epoch"):
+        cachelayer.mix([(refs["web"], 0.7), (refs["books"], 0.3)], stop="first").stream(3, start=43)
+
+
+def test_the_stats_of_a_stream_without_records_blame_nobody(refs: dict[str, Any]) -> None:
+    iterator = iter(refs["web"].exclude(slice(None)).stream(4))
+    assert list(iterator) == []
+    assert str(iterator.stats()).endswith("no records have come")
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("reshuffle", [True, False])
+@pytest.mark.parametrize("seed", [0, 5, 2**64 - 1])
+def test_many_epochs_of_few_records_are_those_of_the_order(*, shuffle: bool, reshuffle: bool, seed: int) -> None:
+    for records, start, stop in ((1, 0, 40), (2, 7, 40), (9, 10**12 + 5, 10**12 + 99), (7, 2**61 + 3, 2**61 + 60)):
+        order = Order(records, shuffle, seed if shuffle else None, reshuffle)
+        expected = [order(place // records, place % records, place % records + 1)[0] for place in range(start, stop)]
+        assert across_epochs(order, start, stop).tolist() == expected
+
+
+def test_small_parts_of_a_mixture_are_computed_many_epochs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A piece of 16,384 positions has thousands of epochs of such a part: one call for each took seconds.
+    calls = []
+    monkeypatch.setattr(mixture_module, "permuted_at", lambda *of: calls.append(of) or permuted_at(*of))
+    order = MixedOrder(Pattern((1, 1)), (1, 10**6), shuffle=True, seed=0)
+    found = [order(0, start, start + 4000) for start in (0, 4000, 20_000)]
+    assert all((records[::2] == 0).all() and (records[1::2] > 0).all() for records in found)
+    assert len(calls) <= 10
