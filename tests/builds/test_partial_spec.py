@@ -43,7 +43,9 @@ def each() -> Iterator[Any]:
     yield from ROWS
 
 
-@pytest.mark.parametrize("source", [ROWS, each, each(), map(dict, ROWS), Sized()], ids=repr)
+@pytest.mark.parametrize(
+    "source", [ROWS, each, each(), map(dict, ROWS), Sized()], ids=lambda source: type(source).__name__
+)
 def test_a_partial_spec_gives_the_version_of_the_complete_one(storage: Storage, source: Any) -> None:
     ref = storage.cache(source, "part", "v1", element_spec=PART)
     assert ref.element_spec == WHOLE
