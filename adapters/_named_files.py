@@ -50,6 +50,7 @@ _SAVED = {
     "dataset_spec.pb": "tf.data.Dataset.load(path) makes a source of it",
 }
 """How to read folders that other libraries save, by a file in them."""
+_SHOWN = 80
 _OTHERS = {
     r"^hf://": "datasets.load_dataset(name, split=...) makes a source of it",
     r"\.(sqlite3?|db)$": "from_sqlite(path, query) in cachelayer.adapters.sqlite makes a source of it",
@@ -110,21 +111,46 @@ def source_of(path: str) -> Any:
         InvalidArgumentError: if there is no such file or folder, or its name does not tell how to read it.
         SourceError: if it cannot be read.
     """
-    kind = _by_name(path)
-    if kind is not None and not Path(path).is_dir():
+    kind, is_local = _by_name(path), "://" not in path
+    if is_local:
+        _refuse_if_no_path(path)
+    local = _expanded(path)
+    if kind is not None and not local.is_dir():
         return imported(kind, [path])
     for pattern, advice in _OTHERS.items():
         if re.search(pattern, path, re.IGNORECASE):
             raise InvalidArgumentError(f"{path!r}: {advice}")
-    if "://" not in path and not Path(path).expanduser().exists():
+    if is_local and not local.exists():
         raise InvalidArgumentError(f"{path!r}: there is no such file or folder")
-    if Path(path).is_file():
+    if local.is_file():
         endings = ", ".join(("parquet", "arrow", "csv", "jsonl", "tfrecord", "tar", "npy", "npz"))
         raise InvalidArgumentError(
             f"{path!r}: its name does not tell how to read it (known are {endings}). Pass what a reader in "
             "cachelayer.adapters returns for it, or an iterable of elements"
         )
     return _of_folder(path)
+
+
+def _refuse_if_no_path(path: str) -> None:
+    """Raise if the system cannot have a file of this name, such as a text that is longer than any name."""
+    try:
+        _expanded(path).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidArgumentError(
+            f"{shown!r} is not the path of a file ({reason}): a str is taken as a path. To store texts, pass an "
+            "iterable of them"
+        ) from error
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # there is no such user
+        return Path(path)
 
 
 def _of_folder(path: str) -> Any:

@@ -43,7 +43,7 @@ def conform(spec: LeafSpec, value: Any, row: int) -> Any:
     if dtypes.is_string(spec.dtype):
         return _conform_string_array(spec, leaf, row)
     dtype = np.dtype(spec.dtype)
-    if leaf.dtype.newbyteorder("<") != dtype:
+    if dtypes.little_endian(leaf.dtype) != dtype:
         weak = isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
         if not (weak and _holds(dtype, value)) and not _widens(leaf.dtype, dtype):
             raise _mismatch(spec, value, leaf, row)
@@ -132,7 +132,7 @@ def conform_batch(spec: LeafSpec, batch: Any) -> np.ndarray[Any, Any]:
     stacked = np.asarray(batch)
     if _widens(stacked.dtype, np.dtype(spec.dtype)):
         stacked = stacked.astype(spec.dtype)
-    if stacked.dtype.newbyteorder("<") != spec.dtype or not fits_shape((None, *spec.shape), stacked.shape):
+    if dtypes.little_endian(stacked.dtype) != spec.dtype or not fits_shape((None, *spec.shape), stacked.shape):
         raise ElementError(spec.describe(), f"{stacked.dtype}{list(stacked.shape[1:])}", record=0)
     return dtypes.canonical_bytes(stacked).reshape(stacked.shape)
 
@@ -141,7 +141,7 @@ def is_stored_as_it_is(values: Any, dtype: dtypes.DType, shape: Shape) -> bool:
     """Return whether an array has this dtype, in either byte order, and a shape that the other one allows."""
     # Not subclasses: the rows of a masked array are others than those of its data.
     is_plain = type(values) in (np.ndarray, np.memmap) and not dtypes.is_string(dtype)
-    return is_plain and values.dtype.newbyteorder("<") == dtype and fits_shape(shape, values.shape)
+    return is_plain and dtypes.little_endian(values.dtype) == dtype and fits_shape(shape, values.shape)
 
 
 def fits_shape(spec: Shape, shape: tuple[int, ...]) -> bool:

@@ -132,6 +132,11 @@ def from_name(name: str) -> DType:
         raise FormatError(f"unknown dtype {name!r}: it may need a newer numpy, ml_dtypes or cachelayer") from error
 
 
+def little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype in little-endian byte order; numpy's StringDType, which has no byte order, as it is."""
+    return dtype if dtype.kind == "T" else dtype.newbyteorder("<")
+
+
 def canonical_bytes(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the array, contiguous and little-endian, with padding bytes set to zero."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

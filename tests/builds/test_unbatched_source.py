@@ -204,3 +204,15 @@ def test_no_batch_is_drawn_after_the_last_record() -> None:
     assert sum(map(len, as_source(batches(), unbatch=True).batches(40))) == 40
     with pytest.raises(SourceError, match="record 40: OSError"):
         list(as_source(batches(), unbatch=True).batches(41))
+
+
+@pytest.mark.parametrize(
+    "first", [np.zeros((20, 3), np.float32), np.arange(20), Ragged(np.arange(40), np.arange(0, 41, 2))]
+)
+def test_a_batch_of_strings_of_variable_width_after_numbers_is_refused_by_its_record(
+    tmp_path: Path, first: Any
+) -> None:
+    strings = np.array(["a"] * 20, np.dtypes.StringDType())
+    for late in (strings, Ragged(strings, np.arange(21))):
+        with pytest.raises(ElementError, match="record 20, leaf"):
+            Storage(tmp_path).submit(lambda late=late: iter([{"v": first}, {"v": late}]), "d", "v", unbatch=True)
