@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.buddies import Buddies
 from cachelayer.arrayrecord.reserved_memory import ReservedMemory, mapping_limit
-from cachelayer.locks import ProcessLock
+from cachelayer.locks import ProcessLock, hold_in_forks
 from cachelayer.records.memory import Bytes, Ints, windows
 from cachelayer.user_warnings import warn
 
@@ -99,10 +99,9 @@ def _after_in_child() -> None:
     # The child does not have the parent's threads, whose epochs would never end.
     for space in _SPACES:
         space.epoch = Epoch()
-    _LOCK.release()
 
 
-os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_after_in_child)
+hold_in_forks(_LOCK, _after_in_child)
 
 
 class AddressSpace:

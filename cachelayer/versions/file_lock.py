@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachelayer.locks import hold_in_forks
 from cachelayer.objects.local import storage_error
 from cachelayer.user_warnings import warn
 from cachelayer.versions.process_identity import Process, this_process
@@ -137,13 +138,12 @@ _locks: set[_Lock] = set()
 _no_fork = threading.RLock()
 
 
-def _release_in_child() -> None:
+def _close_in_child() -> None:
     for lock in list(_locks):
         lock.close_in_child()
-    _no_fork.release()
 
 
-os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_release_in_child)
+hold_in_forks(_no_fork, _close_in_child)
 
 
 @contextmanager
