@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from cachelayer.adapters._files import Folder
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.provenance.secrecy import without_userinfo
 
 _IMAGES = r"\.(jpe?g|png|ppm|bmp|pgm|tiff?|webp)"
 _SOUNDS = r"\.(wav|flac|mp3|ogg)"
@@ -114,6 +116,8 @@ def source_of(path: str) -> Any:
     kind, is_local = _by_name(path), "://" not in path
     if is_local:
         _refuse_if_no_path(path)
+    else:
+        _refuse_credentials(path)
     local = _expanded(path)
     if kind is not None and not local.is_dir():
         return imported(kind, [path])
@@ -129,6 +133,16 @@ def source_of(path: str) -> Any:
             "cachelayer.adapters returns for it, or an iterable of elements"
         )
     return _of_folder(path)
+
+
+def _refuse_credentials(url: str) -> None:
+    """Raise if a URL has a user, or a query of HTTP: they are credentials mostly, which messages would show."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc or (parts.scheme in ("http", "https") and parts.query):
+        raise InvalidArgumentError(
+            f"{without_userinfo(url)}: a URL with a user or a query may hold credentials, which are shown and stored: "
+            "pass what a reader in cachelayer.adapters returns for it, with storage_options="
+        )
 
 
 def _refuse_if_no_path(path: str) -> None:

@@ -25,3 +25,18 @@ def test_paths_below_the_home_folder_are_read_like_others(tmp_path: Path, monkey
     assert len(storage.cache("~/dir.csv", "folder", "v1")) == 1
     with pytest.raises(cachelayer.InvalidArgumentError, match="its name does not tell how to read it"):
         storage.cache("~/data.bin", "file", "v1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://u:SECRET@host/a.csv",
+        "https://host/a.csv?token=SECRET",
+        "s3://k:SECRET@bucket/a.csv",
+        "ftp://SECRET@h/a",
+    ],
+)
+def test_a_url_with_credentials_is_refused_without_showing_them(tmp_path: Path, url: str) -> None:
+    with pytest.raises(cachelayer.InvalidArgumentError, match="storage_options") as caught:
+        cachelayer.Storage(tmp_path).cache(url, "rows", "v1")
+    assert "SECRET" not in str(caught.value)
