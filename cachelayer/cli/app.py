@@ -34,7 +34,7 @@ PANELS: dict[str, dict[str, tuple[str, str]]] = {
     "List": {
         "ls": (
             "ls_and_log.ls",
-            "List the datasets of a storage, or the versions of a dataset (STORAGE/ID), newest last.",
+            "List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last.",
         ),
         "log": (
             "ls_and_log.log",

@@ -23,7 +23,7 @@ _NUMBERS = ("versions", "shards", "records", "size")
     "cachelayer ls gs://bucket/caches/cifar10    # the versions of one",
 )
 def ls(place: StorageArgument, option: Options = None) -> Answer:
-    """List the datasets of a storage, or the versions and unfinished builds of a dataset (STORAGE/ID), newest last."""
+    """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
     storage = existing_storage(place, option)
     dataset = _dataset(place, option)
     if dataset is None:

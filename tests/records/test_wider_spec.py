@@ -55,12 +55,13 @@ def test_nothing_is_proposed_if_no_wider_spec_is_likely(tmp_path: Any, first: An
     assert "pass element_spec=" not in str(caught.value)
 
 
-def test_keys_that_a_declared_spec_lacks_are_proposed(tmp_path: Any) -> None:
+def test_keys_that_a_declared_spec_of_parts_lacks_are_proposed(tmp_path: Any) -> None:
     storage = cachelayer.Storage(tmp_path)
     rows = [{"t": [1, 2, 3], "label": "a"}, {"t": [], "label": "b"}]
     code = "{'t': ArraySpec('int32', (None,)), 'label': ArraySpec(str)}"
+    parts = cachelayer.sharded(lambda _part, _parts: rows, 1)
     with pytest.raises(ElementError) as caught:
-        storage.cache(rows, "rows", "v1", element_spec={"t": ArraySpec("int32", (None,))})
+        storage.cache(parts, "rows", "v1", element_spec={"t": ArraySpec("int32", (None,))})
     assert f"element_spec={code}." in str(caught.value)
     assert storage.cache(rows, "rows", "v1", element_spec=eval(code))[1]["label"] == "b"
 
