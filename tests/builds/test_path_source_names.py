@@ -16,6 +16,7 @@ def test_a_text_that_cannot_be_a_path_is_refused_with_the_way_to_store_texts(tmp
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.needs("pyarrow")
 def test_paths_below_the_home_folder_are_read_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "dir.csv").mkdir()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import versions
 
@@ -54,6 +54,8 @@ def with_splits_of(spec: Any, batch: Any) -> Any:
 @given(versions(max_rows=6), st.integers(0, 6), st.integers(0, 6), st.booleans())
 def test_rows_together_have_the_bytes_of_elements(version: Any, start: int, stop: int, swap: bool) -> None:
     spec, elements = version
+    # A Ragged does not say how wide arrays without rows are, so such batches are refused.
+    assume(not any(0 in leaf.shape and None in leaf.shape for _, leaf in tree.leaves(spec)))
     codec = codec_for(spec)
     batch = with_splits_of(spec, codec.batch(codec.columns(elements)))
     start, stop = min(start, stop, len(elements)), min(max(start, stop), len(elements))
