@@ -34,13 +34,16 @@ class Held:
         parts: where the records are.
         part_of: for each record the part that it is in.
         row_of: for each record its row in there.
-        damaged: True if reading has found a damaged record.
+        damaged: True if a record of it came damaged, or reading has found one.
     """
 
     parts: Sequence[HeldRecords | InPlace]
     part_of: Ints
     row_of: Ints
     damaged: bool = False
+
+    def __post_init__(self) -> None:
+        self.damaged |= any(part.damaged for part in self.parts if isinstance(part, HeldRecords))
 
     @classmethod
     def of(cls, part: HeldRecords | InPlace, count: int) -> Held:
