@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import Any
 
+from cachelayer.builds.entry_points import entry_points_of
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of
 from cachelayer.errors import InvalidTypeError
 from cachelayer.locks import cached_property
@@ -36,7 +36,7 @@ class PathSource:
             InvalidTypeError: if no adapter is installed that reads files.
             InvalidArgumentError: if there is no such file, or its name does not tell how to read it.
         """
-        for entry in entry_points(group=PATH_ENTRY_POINTS):
+        for entry in entry_points_of(PATH_ENTRY_POINTS):
             reader: Callable[[str], Any] = entry.load()
             found = reader(self.path)
             if found is not None:

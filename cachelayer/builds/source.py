@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from cachelayer.builds.array_source import ArraySource, columns_of, refuse_columns_in_a_list
 from cachelayer.builds.batches import Batch
+from cachelayer.builds.entry_points import entry_points_of
 from cachelayer.builds.iterable_source import (
     IterableSource,
     SequenceSource,
@@ -26,9 +26,6 @@ from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidType
 from cachelayer.provenance.environment import ENTRY_POINTS
 from cachelayer.records import tree
 from cachelayer.records.tree import Tree
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 
 @runtime_checkable
@@ -230,19 +227,10 @@ def _refuse_no_source(obj: Any) -> None:
 
 def _adapted(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | Splits | None:
     """Return the source that an adapter makes of it; only those are asked whose framework is loaded already."""
-    for entry in _adapters():
+    for entry in entry_points_of(ENTRY_POINTS):
         if sys.modules.get(entry.name) is not None:
             adapter: Callable[..., Source | Splits | None] = entry.load()
             source = adapter(obj, unbatch=unbatch, element_spec=element_spec)
             if source is not None:
                 return source
     return None
-
-
-@cache
-def _adapters() -> tuple[EntryPoint, ...]:
-    """Return the entry points of adapters. To look for them takes longer than to build a small version."""
-    # Imported here: it takes a tenth of the time of importing the whole package.
-    from importlib.metadata import entry_points
-
-    return tuple(entry_points(group=ENTRY_POINTS))
