@@ -120,10 +120,8 @@ def counted_as_one(work: Callable[[*A], U], *arguments: *A) -> U:
 def turn_to(kind: int) -> None:
     """Begin with another kind of work, if the time of this thread is counted."""
     tally = current.get()
-    if tally is not None and (running := tally.running) is not None:
-        now = perf_counter()
-        tally.seconds[running[0]] += now - running[1]
-        tally.running = (kind, now)
+    if tally is not None and tally.running is not None:
+        tally.turn(kind)
 
 
 def add_request(*, repeated: bool) -> None:

@@ -164,6 +164,5 @@ def _pool(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child does
     return ThreadPoolExecutor(max(1, cores() - 1), "cachelayer-read")
 
 
-if hasattr(os, "register_at_fork"):
-    # The child does not have the parent's threads, whose reads would never end.
-    os.register_at_fork(after_in_child=_READERS.clear)
+# The child does not have the parent's threads, whose reads would never end.
+os.register_at_fork(after_in_child=_READERS.clear)

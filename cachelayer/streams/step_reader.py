@@ -22,7 +22,7 @@ from cachelayer.streams.replacing import Rows, StandIns
 from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import Step
 from cachelayer.streams.stream_options import StreamOptions
-from cachelayer.tally import COLLATING, MAPPING, READING, current
+from cachelayer.tally import COLLATING, MAPPING, READING, counted
 
 Indices = NDArray[np.int64]
 Collate = Callable[..., Any]
@@ -353,11 +353,9 @@ class StepReader:
     def _timed(self, read: Callable[[Any], Any], numbers: Any, reading: Reading) -> Any:
         """Return what is read; if the user's object makes the records, count its time as that of a user's function."""
         reading.tally.turn(READING)
-        token = current.set(reading.tally)
-        try:
-            return reading.timed(read, numbers) if self.records.reading_cost == "foreign" else read(numbers)
-        finally:
-            current.reset(token)
+        if self.records.reading_cost == "foreign":
+            return counted(reading.tally, reading.timed, read, numbers)
+        return counted(reading.tally, read, numbers)
 
     def _check_returned(self, elements: Sequence[Any], made: Sequence[Any], rows: Rows, trial: Trial) -> None:
         """Raise if a function returned None for an element, unless elements may be None, or the trial takes it."""

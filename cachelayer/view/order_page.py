@@ -15,6 +15,7 @@ from cachelayer.drawing.read_records import drawn_records
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.streams.block_order import Blocks
 from cachelayer.streams.state import StreamIdentity
+from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import Stream, reader_of, with_options
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, whole
@@ -23,7 +24,6 @@ from cachelayer.view.storage_pages import ref_of, shelf_of
 MOST_BATCH, MOST_SHARDS = 65_536, 4096
 _SHARDS, _NUMBERS, _DRAWN = 64, 256, 24
 _SHUFFLES: dict[str, bool | str] = {"none": False, "exact": True, "blocks": "blocks"}
-_MOST = (1 << 62) - 1
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Choice:
             batch,
             shards,
             whole(query, "shard", 0, 0, shards - 1),
-            whole(query, "step", 0, 0, _MOST),
+            whole(query, "step", 0, 0, MOST_POSITIONS - 1),
             whole(query, "seed", 0, 0, (1 << 64) - 1),
             shuffle,
             query.get("state", "").strip(),
