@@ -131,3 +131,12 @@ def shallow(what: str, value: Any) -> Any:
 def _shown(value: Any) -> str:
     # repr() of a value that is nested too deep raises.
     return repr(value)[:_SHOWN] if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
+
+
+def flattened(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dicts, each with its keys joined by dots; an empty dict inside them is a value."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from flattened(item, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,8 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.cli.addresses import Address, LocalCache, Options, ReferenceArgument, open_storage
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count, facts, size, table
+from cachelayer.json_values import flattened
+from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import spec_json, tree
 from cachelayer.records.spec import EncodedSpec, LeafSpec
 from cachelayer.versions.manifest import Manifest
@@ -107,25 +109,13 @@ def _shards(manifest: Manifest) -> RenderableType:
     return shown
 
 
-# Of use only to a comparison.
-_NOT_SHOWN = ("salt", "sample")
-
-
 def _provenance(provenance: Mapping[str, Any]) -> RenderableType:
-    shown = {name: value for name, value in provenance.items() if name not in _NOT_SHOWN}
+    shown = {name: value for name, value in provenance.items() if name not in OF_COMPARISONS}
     return facts((name, _text(value)) for name, value in shown.items() if value not in (None, {}, []))
 
 
 def _text(value: Any) -> str:
     """Format a value. A dict has a line for each key, with dots in the keys of nested dicts."""
     if isinstance(value, dict):
-        return "\n".join(f"{name} = {item}" for name, item in _flat("", value))
+        return "\n".join(f"{name} = {_text(item)}" for name, item in flattened(value) if item != {})
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _flat(path: str, value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, item in value.items():
-        if isinstance(item, dict):
-            yield from _flat(f"{path}{name}.", item)
-        else:
-            yield f"{path}{name}", _text(item)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cachelayer.json_values import flattened
+from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.provenance.secrecy import without_hidden
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree, leaves
@@ -129,7 +131,7 @@ def _comparable(provenance: Mapping[str, Any], beside: StoredVersion) -> dict[st
     """Return the provenance without what cannot be compared: values hidden by another salt."""
     is_alike = provenance.get("salt") == beside.manifest.provenance.get("salt")
     shown = provenance if is_alike else without_hidden(provenance)
-    return {name: value for name, value in shown.items() if name not in ("salt", "sample")}
+    return {name: value for name, value in shown.items() if name not in OF_COMPARISONS}
 
 
 class _ShardsOf:
@@ -154,16 +156,7 @@ def _spec_changes(one: Tree, other: Tree) -> tuple[Change, ...]:
 
 
 def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Change, ...]:
-    return _differences(dict(_flat("", one)), dict(_flat("", other)))
-
-
-def _flat(path: str, value: Any) -> Iterable[tuple[str, Any]]:
-    """Yield the values of nested dicts, with their keys joined by dots."""
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _flat(f"{path}.{key}" if path else str(key), item)
-    elif path:
-        yield path, value
+    return _differences(dict(flattened(one)), dict(flattened(other)))
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Change, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +14,8 @@ from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageError
+from cachelayer.json_values import flattened
+from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
 from cachelayer.versions.log import Log
@@ -26,8 +28,6 @@ _THREADS = 16
 _EVENTS = 200
 _SHARDS = 20
 _SPEC_ROWS = 2000
-# Of use only to a comparison.
-_NOT_SHOWN = ("salt", "sample")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,6 @@ def version(request: Request) -> Response:
     storage, ref = shelf_of(request).storage, ref_of(request)
     manifest = ref._base.version.manifest
     tags = sorted(tag for tag, of in storage.tags(ref.dataset_id).items() if of == ref.dataset_version)
-    provenance = {name: value for name, value in ref.provenance.items() if name not in _NOT_SHOWN}
     return page(
         "version.html",
         ref=ref,
@@ -117,7 +116,7 @@ def version(request: Request) -> Response:
         shards=manifest.shards[:_SHARDS],
         shard_count=len(manifest.shards),
         spec=list(islice(spec_rows("element", ref.raw().element_spec), _SPEC_ROWS)),
-        provenance=list(_flat("", provenance)),
+        provenance=list(_facts(ref.provenance)),
         python=f"ref = cachelayer.open({ref.reference!r})",
     )
 
@@ -132,13 +131,12 @@ def spec_rows(name: str, spec: Any, depth: int = 0) -> Iterator[SpecRow]:
         yield from spec_rows(step[2:-2] if step.startswith(("['", '["')) else step, child, depth + 1)
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the values of nested dicts that are not empty, with their keys joined by dots."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _flat(f"{path}.{name}" if path else name, item)
-    elif value not in (None, [], ""):
-        yield path, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _facts(provenance: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a provenance says, with the keys of nested dicts joined by dots."""
+    shown = {name: value for name, value in provenance.items() if name not in OF_COMPARISONS}
+    for name, value in flattened(shown):
+        if value not in (None, [], "", {}):
+            yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def diff(request: Request) -> Response:
