@@ -10,7 +10,8 @@ import typer
 from cachelayer.cli.addresses import LocalCache, Options, ReferenceArgument, open_reference
 from cachelayer.cli.command import command
 from cachelayer.cli.measurements import Measurement, measure
-from cachelayer.cli.output import Answer, console_of, count, size, table
+from cachelayer.cli.output import Answer, console_of, count, table
+from cachelayer.drawing.quantities import size
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import records_of
 

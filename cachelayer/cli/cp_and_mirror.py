@@ -17,7 +17,8 @@ from cachelayer.cli.addresses import (
     open_storage,
 )
 from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, WELL, Answer, count, made, size
+from cachelayer.cli.output import FINDING, WELL, Answer, count, made
+from cachelayer.drawing.quantities import size
 
 
 @command(

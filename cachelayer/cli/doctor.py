@@ -20,8 +20,9 @@ from rich.console import RenderableType
 
 from cachelayer.cli.addresses import LocalCache, Options, storage_options
 from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, WELL, Answer, count, facts, size, table
+from cachelayer.cli.output import FINDING, WELL, Answer, count, facts, table
 from cachelayer.cli.storage_probe import Check, probe
+from cachelayer.drawing.quantities import size
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, folder_of
 from cachelayer.objects.open_store import open_store

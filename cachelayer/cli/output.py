@@ -127,16 +127,6 @@ def made(ref: DataRef[Any]) -> dict[str, Any]:
     }
 
 
-def size(nbytes: int) -> str:
-    """Format a number of bytes in powers of 1000, such as ``1.5 GB``."""
-    number, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if number < 999.5 or unit == "PB":
-            break
-        number /= 1000
-    return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
-
-
 def count(number: int, noun: str = "") -> str:
     """Format a number with its noun: ``60,000``, ``1 shard``, ``2 shards``."""
     return f"{number:,} {noun}{'s' * (number != 1)}" if noun else f"{number:,}"

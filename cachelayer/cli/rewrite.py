@@ -9,8 +9,9 @@ import typer
 from cachelayer.builds.build_options import DEFAULT_SHARD_BYTES
 from cachelayer.cli.addresses import Address, LocalCache, Options, ReferenceArgument, open_reference, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, count, made, size
+from cachelayer.cli.output import Answer, count, made
 from cachelayer.cli.quantities import nbytes
+from cachelayer.drawing.quantities import size
 from cachelayer.storage.rewrite import AS_BASE
 
 

@@ -13,7 +13,8 @@ from rich.tree import Tree as RichTree
 from cachelayer.access.dataref import DataRef
 from cachelayer.cli.addresses import Address, LocalCache, Options, ReferenceArgument, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, count, facts, size, table
+from cachelayer.cli.output import Answer, count, facts, table
+from cachelayer.drawing.quantities import size
 from cachelayer.json_values import flattened
 from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import spec_json, tree

@@ -13,17 +13,8 @@ from starlette.responses import HTMLResponse
 
 from cachelayer.drawing.drawn_leaf import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf
 from cachelayer.drawing.png import data_url, png
+from cachelayer.drawing.quantities import size
 from cachelayer.errors import InvalidArgumentError
-
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
-def nbytes(number: int) -> str:
-    """Format a number of bytes in powers of 1000."""
-    value, unit = float(number), 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 or value >= 99.95 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def _thousands(number: Any) -> str:
@@ -64,7 +55,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(nbytes=nbytes, count=_thousands, number=_number, plain=_plain, moment=_moment, src=_src)
+_TEMPLATES.filters.update(nbytes=size, count=_thousands, number=_number, plain=_plain, moment=_moment, src=_src)
 _TEMPLATES.globals.update(version_path=version_path, line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
 
 

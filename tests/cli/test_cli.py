@@ -18,8 +18,9 @@ import cachelayer
 from cachelayer.cli.addresses import Address, storage_options
 from cachelayer.cli.app import PANELS
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, count, size
+from cachelayer.cli.output import Answer, count
 from cachelayer.cli.quantities import nbytes, seconds
+from cachelayer.drawing.quantities import size
 
 COMMANDS = sorted(IMPORTED)
 FRAMEWORKS = sorted(OPTIONAL)
