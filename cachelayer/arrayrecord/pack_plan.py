@@ -31,16 +31,15 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import CacheLayerError, CorruptionError, FormatError, StorageError
+from cachelayer.arrayrecord.sealed_header import SealedHeader
+from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, splits_of
 from cachelayer.records.pieces import Pieces
 
-HEADER_NBYTES = 128
 PIECE = np.dtype([("record", "<u8"), ("begin", "<u4"), ("count", "<u4")])
 """A piece of a document: the number of its record, where it begins in the document, and the number of its values."""
-_MAGIC = b"\x89CLPACK\n"
-_VERSION = 1
-_HEADER = struct.Struct("<8sIIQQQQ32sI40s")
+_HEADER = SealedHeader(struct.Struct("<8sIIQQQQ32sI40s"), b"\x89CLPACK\n", 1, "plan", "packs")
+HEADER_NBYTES = _HEADER.nbytes
 _SPLIT = np.dtype("<u8")
 _MOST = 2**56
 _CHUNK = 1 << 24
@@ -92,8 +91,7 @@ class PlanHeader:
     def encode(self) -> bytes:
         """Return the bytes of the header."""
         numbers = (self.packs, self.pieces, self.values, self.length)
-        head = _HEADER.pack(_MAGIC, _VERSION, 0, *numbers, bytes.fromhex(self.digest), self.checksum, bytes(40))
-        return head + struct.pack("<I", google_crc32c.value(head))
+        return _HEADER.encode(0, *numbers, bytes.fromhex(self.digest), self.checksum, bytes(40))
 
     @classmethod
     def decode(cls, raw: bytes, nbytes: int, name: str) -> PlanHeader:
@@ -103,17 +101,7 @@ class PlanHeader:
             FormatError: if it has another format.
             CorruptionError: if it is damaged.
         """
-        if len(raw) < HEADER_NBYTES:
-            raise CorruptionError(f"{name}: a plan of packs that was cut short")
-        magic, version, _, packs, pieces, values, length, digest, checksum, _ = _HEADER.unpack(raw[: _HEADER.size])
-        if magic != _MAGIC:
-            raise FormatError(f"{name}: not a plan of packs")
-        if version > _VERSION:
-            raise FormatError(
-                f"{name}: a plan of version {version}; this release reads up to {_VERSION}: update cachelayer"
-            )
-        if struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0] != google_crc32c.value(raw[: _HEADER.size]):
-            raise CorruptionError(f"{name}: the header does not match its checksum")
+        _, packs, pieces, values, length, digest, checksum, _ = _HEADER.decode(raw, name)
         if pieces > _MOST or not packs <= pieces <= values <= packs * length:
             raise CorruptionError(f"{name}: {values} values in {pieces} pieces in {packs} packs of {length}")
         header = cls(packs, pieces, values, length, digest.hex(), checksum)

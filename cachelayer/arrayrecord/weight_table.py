@@ -28,13 +28,12 @@ import google_crc32c
 import numpy as np
 
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.errors import CorruptionError, FormatError, StorageError
+from cachelayer.arrayrecord.sealed_header import SealedHeader
+from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.records.memory import Bytes, Ints
 
-HEADER_NBYTES = 128
-_MAGIC = b"\x89CLDRAW\n"
-_VERSION = 1
-_HEADER = struct.Struct("<8sIIQQ32s32sI24s")
+_HEADER = SealedHeader(struct.Struct("<8sIIQQ32s32sI24s"), b"\x89CLDRAW\n", 1, "table", "weights")
+HEADER_NBYTES = _HEADER.nbytes
 _COLUMN = np.dtype("<i8")
 _CHUNK = 1 << 20
 
@@ -68,8 +67,7 @@ class TableHeader:
         """Return the bytes of the header."""
         digests = bytes.fromhex(self.source), bytes.fromhex(self.digest)
         counts = self.records, columns_of(self.records)
-        head = _HEADER.pack(_MAGIC, _VERSION, 0, *counts, *digests, self.checksum, bytes(24))
-        return head + struct.pack("<I", google_crc32c.value(head))
+        return _HEADER.encode(0, *counts, *digests, self.checksum, bytes(24))
 
     @classmethod
     def decode(cls, raw: bytes, nbytes: int, name: str) -> TableHeader:
@@ -79,17 +77,7 @@ class TableHeader:
             FormatError: if it has another format.
             CorruptionError: if it is damaged.
         """
-        if len(raw) < HEADER_NBYTES:
-            raise CorruptionError(f"{name}: a table of weights that was cut short")
-        magic, version, _, records, columns, source, digest, checksum, _ = _HEADER.unpack(raw[: _HEADER.size])
-        if magic != _MAGIC:
-            raise FormatError(f"{name}: not a table of weights")
-        if version > _VERSION:
-            raise FormatError(
-                f"{name}: a table of version {version}; this release reads up to {_VERSION}: update cachelayer"
-            )
-        if struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0] != google_crc32c.value(raw[: _HEADER.size]):
-            raise CorruptionError(f"{name}: the header does not match its checksum")
+        _, records, columns, source, digest, checksum, _ = _HEADER.decode(raw, name)
         if records == 0 or columns != columns_of(records) or nbytes != table_nbytes(records):
             raise CorruptionError(f"{name}: {nbytes} bytes with {columns} columns for {records} records")
         return cls(records, source.hex(), digest.hex(), checksum)
