@@ -133,6 +133,7 @@ DECODERS: dict[str, tuple[Any, Callable[[Any], None]]] = {
 
 
 @pytest.mark.parametrize("what", DECODERS)
+@pytest.mark.slow
 def test_whatever_stands_in_a_document_it_is_decoded_or_refused(what: str) -> None:
     document, use = DECODERS[what]
     use(document)
@@ -190,6 +191,7 @@ def test_a_manifest_names_no_place_outside_its_dataset(attempt: str) -> None:
             Manifest.decode(json.dumps(document).encode(), "m")
 
 
+@pytest.mark.slow
 def test_notes_of_builds_are_decoded_or_refused() -> None:
     store = Held()
     unfinished = Unfinished(store, "d", "v1")

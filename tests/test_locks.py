@@ -112,6 +112,7 @@ def test_a_value_that_cannot_be_found_is_looked_for_again_and_pickles_without_lo
     assert vars(fails) == {"times": 2, "value": 2}
 
 
+@pytest.mark.slow
 def test_no_class_here_locks_all_of_its_objects_for_one_value() -> None:
     root = Path(cachelayer.__file__).parent
     for path in [*root.rglob("*.py"), *root.joinpath("adapters").resolve().rglob("*.py")]:

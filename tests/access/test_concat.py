@@ -161,6 +161,7 @@ def test_a_version_that_was_built_of_nothing_joins_any(tmp_path: Path, refs: lis
 
 
 @pytest.mark.parametrize("nbytes", [3000, 70_000])
+@pytest.mark.slow
 def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path: Path, nbytes: int) -> None:
     """Some versions have one shard and some have many; block headers cut many of the records."""
     storage, drawn = Storage(tmp_path), np.random.default_rng(0)
@@ -180,6 +181,7 @@ def test_records_of_one_size_are_read_together_wherever_blocks_cut_them(tmp_path
 
 
 @pytest.mark.parametrize("compressed", [0, 1, 3])
+@pytest.mark.slow
 def test_records_of_any_sizes_are_read_together_wherever_blocks_cut_them(tmp_path: Path, compressed: int) -> None:
     """Some versions have one shard and some have many; of some or all of them records are compressed."""
     storage, drawn = Storage(tmp_path), np.random.default_rng(0)

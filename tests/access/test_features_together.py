@@ -87,6 +87,7 @@ def listed(iterators: list[Any]) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("seed", [0, 2**64 - 1])
 @pytest.mark.parametrize("reshuffle", [True, False])
 @pytest.mark.parametrize("source", [changing, ending, views, drawn])
+@pytest.mark.slow
 def test_stand_ins_in_mixtures_and_samples_are_the_same_for_all_shards_and_after_restores(
     refs: dict[str, Any], source: Callable[..., Make], *, reshuffle: bool, seed: int
 ) -> None:

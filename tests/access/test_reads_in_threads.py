@@ -82,6 +82,7 @@ def test_any_number_of_threads_reads_the_same(
 
 
 @pytest.mark.parametrize("name", ["d3080@zstd", "d20000@none", "d20000@zstd", "d140000@zstd", "rows@zstd"])
+@pytest.mark.slow
 def test_damaged_shards_raise_the_same_first_error(folder: Path, tmp_path: Path, name: str) -> None:
     Storage(tmp_path).submit(Storage(folder).fetch(name), "d", "v", compression=name.split("@")[1], shard_bytes=1 << 19)
     rng = np.random.default_rng(1)

@@ -124,6 +124,7 @@ def test_wrapped_labels_are_balanced_too() -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 4, 8])
+@pytest.mark.slow
 def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(ref: Ref, shards: int) -> None:
     sample = ref.sample("weight", seed=9)
     whole = drawn(sample, 24 * 40).tolist()

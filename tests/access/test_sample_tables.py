@@ -86,6 +86,7 @@ def test_few_records_have_a_table_in_memory(tmp_path: Path, monkeypatch: pytest.
     assert tables_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_processes_that_need_a_table_at_once_get_the_same(tmp_path: Path) -> None:
     ref = built(Storage(tmp_path), count=3000)
     code = (

@@ -129,6 +129,7 @@ def test_steps_of_eight_shards_are_those_of_one(refs: list[Any], shuffle: Any) -
         assert np.concatenate([stream.records(step) for stream in streams]).tolist() == alone.records(step).tolist()
 
 
+@pytest.mark.slow
 def test_a_fresh_process_finds_any_position(refs: list[Any]) -> None:
     code = (
         "import cachelayer, json, sys\n"

@@ -147,6 +147,7 @@ def test_the_parts_are_these_for_ever() -> None:
     }
 
 
+@pytest.mark.slow
 def test_every_record_is_as_likely_in_each_part() -> None:
     hits = np.zeros(20)
     for seed in range(3000):

@@ -115,6 +115,7 @@ def test_a_file_that_is_cut_short_anywhere_is_refused_by_its_name(kind: str, ord
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.slow
 def test_a_damaged_byte_in_an_npz_file_is_refused_or_changes_nothing(compression: int, tmp_path: Path) -> None:
     path = write("npz", saved(VALUES), tmp_path, compression)
     whole = path.read_bytes()

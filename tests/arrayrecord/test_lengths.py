@@ -164,6 +164,7 @@ def test_totals_of_whole_shards_need_no_file() -> None:
         assert column.prefix(1412) == column.total
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_found_or_changes_nothing() -> None:
     shard = made(1, [20], 2, 1000)[0]
     whole = encode(shard)

@@ -55,6 +55,7 @@ def test_a_partial_spec_gives_the_version_of_the_complete_one(storage: Storage, 
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}, {"engine": "processes"}], ids=repr)
+@pytest.mark.slow
 def test_parts_and_hosts_see_the_complete_spec(storage: Storage, options: Any) -> None:
     ref = storage.cache(Sized(), "part", "v1", element_spec=PART, shard_bytes=5_000, **options)
     assert ref.element_spec == WHOLE

@@ -96,6 +96,7 @@ NESTED = RaggedSpec("float32", (None, None, 2), ragged_rank=1, splits_dtype=np.d
 
 
 @pytest.mark.parametrize("given_spec", [None, {"words": NESTED, "text": ArraySpec(str)}])
+@pytest.mark.slow
 def test_batches_of_any_size_make_one_digest(tmp_path: Path, given_spec: Any) -> None:
     rng = np.random.default_rng(0)
     rows = [

@@ -80,6 +80,7 @@ def test_batches_are_taken_apart() -> None:
 @pytest.mark.parametrize(
     ("options", "is_elsewhere"), [((), False), (("--workers", 2), True), (("--engine", "processes"), True)]
 )
+@pytest.mark.slow
 def test_the_parts_of_a_source_are_built_where_it_is_asked_for(
     here: Path, options: tuple[object, ...], is_elsewhere: bool
 ) -> None:

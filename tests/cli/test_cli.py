@@ -49,6 +49,7 @@ def test_help_shows_an_example_and_the_shared_options(name: str) -> None:
     assert "--traceback" in text
 
 
+@pytest.mark.slow
 def test_help_of_all_names_each_command_and_the_exit_codes(tmp_path: Path) -> None:
     text = script("--help", cwd=tmp_path).stdout
     assert all(f" {name} " in text for name in COMMANDS)
@@ -57,6 +58,7 @@ def test_help_of_all_names_each_command_and_the_exit_codes(tmp_path: Path) -> No
     assert script("--version", cwd=tmp_path).stdout == f"cachelayer {cachelayer.__version__}\n"
 
 
+@pytest.mark.slow
 def test_the_command_line_loads_no_framework() -> None:
     support = str(Path(__file__).parents[1] / "support")
     code = (
@@ -111,6 +113,7 @@ def test_the_script_works_from_build_to_removal(here: Path) -> None:
     assert "people@v1 published: 1 record," in imported.stdout
 
 
+@pytest.mark.slow
 def test_json_is_one_document_and_nothing_else_is_on_stdout(here: Path) -> None:
     built = script("build", "pipeline:prints", "cache", "--id", "p", "--version", "v1", "--json", cwd=here)
     assert json.loads(built.stdout)["records"] == 2
@@ -133,6 +136,7 @@ def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> 
     assert json.loads(shown)[0]["element"] == "näïve"
 
 
+@pytest.mark.slow
 def test_the_demo_proves_its_claim(tmp_path: Path) -> None:
     ended = script("demo", "digits", "--json", cwd=tmp_path)
     assert json.loads(ended.stdout) == {"proved": True}

@@ -115,6 +115,7 @@ def test_the_file_is_closed_with_the_call() -> None:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.slow
 def test_processes_build_from_large_arrays(tmp_path: Path, mapped: bool) -> None:
     np.save(tmp_path / "x.npy", large().reshape(-1, 512))
     x = np.load(tmp_path / "x.npy", mmap_mode="r" if mapped else None)

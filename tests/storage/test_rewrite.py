@@ -390,6 +390,7 @@ def test_equal_records_in_several_parts_are_no_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stride", [16, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.slow
 def test_killed_in_either_pass_it_goes_on_and_leaves_nothing(storage: Storage, expected: str, stride: int) -> None:
     step, killed = 3, 0
     while True:
@@ -438,6 +439,7 @@ def join(processes: Sequence[Any]) -> None:
 
 
 @pytest.mark.parametrize("hosts", [[None, None], [(0, 2), (1, 2)]], ids=["alone", "hosts"])
+@pytest.mark.slow
 def test_processes_at_once_make_one_version(
     storage: Storage, expected: str, hosts: list[tuple[int, int] | None]
 ) -> None:
@@ -447,6 +449,7 @@ def test_processes_at_once_make_one_version(
 
 
 @pytest.mark.parametrize("step", [60, 100])
+@pytest.mark.slow
 def test_what_a_dead_host_leaves_is_written_by_the_other(storage: Storage, expected: str, step: int) -> None:
     dies = FORKS.Process(target=main, args=(storage.url, "{}", "v3", (0, 2), step))
     other = FORKS.Process(target=main, args=(storage.url, "{}", "v3", (1, 2)))

@@ -272,6 +272,7 @@ def test_default_sizes_are_these_for_ever(n: int, nbytes: int, expected: tuple[i
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
+@pytest.mark.slow
 def test_global_batches_are_the_same_for_any_shards(n: int, remainder: Any) -> None:
     ref = cachelayer.wrap(list(range(n)), identity="numbers")
     options: dict[str, Any] = {"shuffle": Blocks(3, 32, 16), "seed": 5, "remainder": remainder, "num_epochs": 2}

@@ -293,6 +293,7 @@ def test_the_place_of_a_record_is_uniform(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.slow
 def test_all_permutations_of_few_records_are_equally_likely(n: int) -> None:
     orders = np.array([permuted(n, seed, 0, 0, n) for seed in range(8000)])
     numbers = np.unique(orders @ (n ** np.arange(n)), return_inverse=True)[1].reshape(-1)

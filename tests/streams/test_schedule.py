@@ -70,6 +70,7 @@ def test_at_every_position_of_every_stage_each_part_has_its_share(stages: dict[i
 
 @given(schedules(), st.integers(0, 2**61), st.randoms(use_true_random=False))
 @settings(max_examples=40)
+@pytest.mark.slow
 def test_any_position_is_found_without_those_before_it(
     stages: dict[int, tuple[float, ...]], far: int, random: Any
 ) -> None:

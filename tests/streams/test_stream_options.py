@@ -152,6 +152,7 @@ print(__debug__, len(calls) - refused)
 """
 
 
+@pytest.mark.slow
 def test_checks_hold_under_optimisation() -> None:
     done = subprocess.run([sys.executable, "-O", "-c", CHECKS], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "0"]

@@ -58,6 +58,7 @@ def largest_error(tree: TurnTree) -> Fraction:
 @example([1.618**-power for power in range(32)])
 @example([1.618**-power for power in range(20) for _ in range(1 + power % 2)] + [1e-12] * 2)
 @example([1.0, 1e-15])
+@pytest.mark.slow
 def test_no_weights_can_move_a_part_further_than_one_and_a_half(weights: list[float]) -> None:
     tree = tree_of(weights)
     assert largest_error(tree) <= (Fraction(1, 2) if len(weights) == 2 else Fraction(3, 2))

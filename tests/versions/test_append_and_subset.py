@@ -383,6 +383,7 @@ def _die_before_the_entry(url: str) -> None:
     storage.append("d", "v1", "v2", more())
 
 
+@pytest.mark.slow
 def test_an_append_that_is_killed_leaves_the_base_and_no_version(storage: Storage, tmp_path: Path) -> None:
     submit(storage)
     before = files(tmp_path)

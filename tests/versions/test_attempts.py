@@ -75,6 +75,7 @@ class AnswersLate(BucketStore):
         return found
 
 
+@pytest.mark.slow
 def test_a_late_answer_makes_nobody_dead(root: str, store: BucketStore) -> None:
     beat_once(store, "a")
     watch = Watch(AnswersLate("memory", root), "d")

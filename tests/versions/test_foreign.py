@@ -134,6 +134,7 @@ def some(document: Any, every: int) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+@pytest.mark.slow
 def test_whatever_a_manifest_says_reading_it_is_an_answer_or_an_error_of_ours(foreign: Foreign) -> None:
     before = foreign.outside()
     for done, document in some({"data": foreign.document["data"]}, every=17):
@@ -143,6 +144,7 @@ def test_whatever_a_manifest_says_reading_it_is_an_answer_or_an_error_of_ours(fo
 
 
 @pytest.mark.filterwarnings("ignore::cachelayer.CacheLayerWarning")
+@pytest.mark.slow
 def test_whatever_a_log_says_using_it_is_an_answer_or_an_error_of_ours(foreign: Foreign) -> None:
     before = foreign.outside()
     for done, document in some(foreign.logged, every=17):

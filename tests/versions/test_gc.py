@@ -365,6 +365,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_a_reader_in_another_process_goes_on_for_the_grace_and_is_told_of_the_deletion_after_it(
     storage: Storage, tmp_path: Path
 ) -> None:

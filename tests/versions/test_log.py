@@ -78,6 +78,7 @@ def tag(log: Log, name: str) -> int:
     return commit(log, lambda head: replace(head, tags={**head.tags, name: "v"})).sequence
 
 
+@pytest.mark.slow
 def test_no_entry_of_many_threads_is_lost(tmp_path: Path) -> None:
     def write(who: int) -> list[int]:
         log = Log(LocalStore(tmp_path), "d")

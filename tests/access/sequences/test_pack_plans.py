@@ -254,6 +254,7 @@ def opened(raw: bytes) -> PackPlan:
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(200))
+@pytest.mark.slow
 def test_damage_is_found_or_harmless(stored: Path, data: st.DataObject) -> None:
     raw = bytearray(stored.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):

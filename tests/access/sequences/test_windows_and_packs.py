@@ -241,6 +241,7 @@ def flat_of(batch: Any) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shuffle", [True, cachelayer.Blocks(records=4, window=8, lanes=2)], ids=["exact", "blocks"])
 @pytest.mark.filterwarnings("ignore:.*shards? share")
+@pytest.mark.slow
 def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(
     refs: Any, name: str, shuffle: Any
 ) -> None:
