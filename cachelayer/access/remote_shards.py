@@ -17,13 +17,14 @@ from cachelayer.access.cached_shards import CachedShards
 from cachelayer.access.held import Held, InPlace, joined
 from cachelayer.access.local_shards import GroupedRecords, LocalShards
 from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.arrayrecord.ranged_parts import large_records
 from cachelayer.errors import (
     CacheLayerError,
     CorruptionError,
     InvalidArgumentError,
     StorageError,
 )
-from cachelayer.locks import ProcessLock
+from cachelayer.locks import ProcessLock, cached_property
 from cachelayer.objects.local_cache import CopyOutcome
 from cachelayer.records.memory import Ints, distinct, keep_freed_memory, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
@@ -48,12 +49,16 @@ class RemoteShards:
         records: the number of records of each shard.
         ranged: reads the shards over the network.
         copies: the local copies of the shards; None to make no copies.
+        checks: whether records that come over the network are compared with their checksums.
     """
 
-    def __init__(self, records: list[int], ranged: RangedShards, copies: CachedShards | None) -> None:
+    def __init__(
+        self, records: list[int], ranged: RangedShards, copies: CachedShards | None, *, checks: bool = True
+    ) -> None:
         keep_freed_memory()
         self._splits = splits_of(np.asarray(records, np.int64))
         self._ranged = ranged
+        self._checks = checks
         # ``_copies`` becomes None if the local cache fails.
         self._copies = self._cached_shards = copies
         self._is_local = np.zeros(len(records), np.bool_)
@@ -83,6 +88,15 @@ class RemoteShards:
     def has_all_copies(self) -> bool:
         """Return whether there are local copies of all shards; use copies that other processes made from now on."""
         return bool(self._find_copies(np.arange(len(self._was_looked_up))).all())
+
+    @cached_property
+    def reads_in_part(self) -> bool:
+        """True if, over the network, only those bytes of a record are fetched that are used."""
+        if self._checks or not len(self):
+            return False
+        # What was appended may be compressed although the first records are not, or the reverse.
+        ends = np.unique([0, len(self._is_local) - 1])
+        return large_records(self._ranged, ends, np.zeros_like(ends)) is not None
 
     def wait_for_copies(self) -> None:
         """Return when all copies that were started are finished or have failed."""
@@ -138,7 +152,7 @@ class RemoteShards:
         Args:
             numbers: the records.
             in_part: only some of their bytes are needed: do not read the others of local copies. Over the network
-                records are read whole, because their checksums cover all of their bytes.
+                records are read whole if they are checked, because their checksums cover all of their bytes.
         """
         if len(numbers) == 0:
             return RecordBuffer.of([])
@@ -151,7 +165,7 @@ class RemoteShards:
         is_local = self._find_copies(shard_of)
         if not is_local.all():
             self._read_remotely += int(len(is_local) - is_local.sum())
-        records = self._read(numbers, shard_of, is_local)
+        records = self._read(numbers, shard_of, is_local, in_part=in_part)
         self._want_copies(numbers, shard_of)
         return records
 
@@ -189,20 +203,26 @@ class RemoteShards:
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards; reads the indices only."""
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
-        return self._ranged.stored_nbytes(shard_of, numbers - self._splits[shard_of])
+        places = self._ranged.places(shard_of, numbers - self._splits[shard_of])
+        lengths: Ints = places["length"].astype(np.int64)
+        return lengths
 
-    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_]) -> Records:
+    def _read(self, numbers: Ints, shard_of: Ints, is_local: NDArray[np.bool_], *, in_part: bool = False) -> Records:
         """Return records, reading those that are local from their copies."""
         if not is_local.any():
-            return self._ranged.records(shard_of, numbers - self._splits[shard_of])
+            within = numbers - self._splits[shard_of]
+            parts = large_records(self._ranged, shard_of, within) if in_part and not self._checks else None
+            return self._ranged.records(shard_of, within) if parts is None else parts
         if is_local.all():
             try:
                 return self._local.records(numbers)
             except _UNREADABLE:
                 self._drop_damaged_copies(numbers, shard_of)
-                return self._read(numbers, shard_of, np.zeros_like(is_local))
+                return self._read(numbers, shard_of, np.zeros_like(is_local), in_part=in_part)
         rows_of = [np.flatnonzero(is_local), np.flatnonzero(~is_local)]
-        groups = [(rows, self._read(numbers[rows], shard_of[rows], is_local[rows])) for rows in rows_of]
+        groups = [
+            (rows, self._read(numbers[rows], shard_of[rows], is_local[rows], in_part=in_part)) for rows in rows_of
+        ]
         return GroupedRecords(len(numbers), groups)
 
     def _find_copies(self, shard_of: Ints) -> NDArray[np.bool_]:

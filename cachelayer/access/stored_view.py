@@ -202,7 +202,8 @@ class FieldsBase(RecordBase):
 
     @property
     def is_fetched(self) -> bool:
-        return self.base.is_fetched
+        # Blocks hold records whole.
+        return self.base.is_fetched and not self.reads_in_part
 
     def announce(self, numbers: NDArray[np.int64]) -> bool:
         return self.base.announce(numbers)

@@ -17,7 +17,8 @@ from cachelayer.access.record_base import RecordBase
 from cachelayer.access.remote_shards import RemoteShards
 from cachelayer.access.version_lengths import VersionLengths
 from cachelayer.arrayrecord.length_column import LengthColumn
-from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
+from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.arrayrecord.ranged_rows import ShardObject
 from cachelayer.arrayrecord.reader import ShardReader, Verify
 from cachelayer.locks import cached_property
 from cachelayer.objects import paths
@@ -91,7 +92,9 @@ class VersionRecords(RecordBase):
     @property
     def reads_in_part(self) -> bool:
         shards = self.shards
-        if not isinstance(shards, LocalShards) or self.verify == "always" or not len(self):
+        if not isinstance(shards, LocalShards):
+            return shards.reads_in_part
+        if self.verify == "always" or not len(self):
             return False
         # What was appended may be compressed although the first records are not, or the reverse.
         ends = {0, len(self.version.manifest.shards) - 1}
@@ -108,7 +111,7 @@ class VersionRecords(RecordBase):
         if isinstance(version.store, LocalStore):
             return LocalShards(records, self.open_shard)
         ranged = RangedShards(self._read_pieces, _Objects(version.dataset_id, shards))
-        return RemoteShards(records, ranged, self._cached_shards)
+        return RemoteShards(records, ranged, self._cached_shards, checks=self.verify != "never")
 
     @cached_property
     def _cached_shards(self) -> CachedShards | None:

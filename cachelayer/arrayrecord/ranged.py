@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,16 @@ from cachelayer.arrayrecord.held_records import HeldRecords
 from cachelayer.arrayrecord.ranged_rows import (
     IndexRows,
     Range,
+    ShardObject,
     check_header,
     check_index,
     check_inside,
     check_same,
     extents,
+    joined_ranges,
     row_ranges,
     rows_of,
 )
-from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
@@ -38,20 +38,6 @@ ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[bytes]]]
 _PAGE_NBYTES = 1 << 16
 # Bytes of indices that are kept in memory.
 _KEPT_NBYTES = 1 << 28
-
-
-@dataclass(frozen=True)
-class ShardObject:
-    """A shard in an object store.
-
-    Args:
-        name, index_name: the objects of the shard and of its index.
-        stats: the facts about them in the manifest.
-    """
-
-    name: str
-    index_name: str
-    stats: ShardStats
 
 
 class RangedShards:
@@ -73,8 +59,8 @@ class RangedShards:
         shards: Sequence[ShardObject] | Mapping[int, ShardObject],
         kept_nbytes: int = _KEPT_NBYTES,
     ) -> None:
-        self._read_pieces = read_pieces
-        self._shards = shards
+        self.read_pieces = read_pieces
+        self.shards = shards
         self._headers: dict[int, index.IndexHeader] = {}
         self._indices: dict[int, Bytes] = {}
         self._copies: dict[int, Callable[[], Bytes]] = {}
@@ -84,7 +70,7 @@ class RangedShards:
         self._lock = ProcessLock()
 
     def _read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
-        return _joined(self._read_pieces(ranges))
+        return _joined(self.read_pieces(ranges))
 
     def has_index(self, shard: int) -> bool:
         """Return whether the index of a shard is here, so that no more of it is fetched."""
@@ -98,7 +84,7 @@ class RangedShards:
         """
         raw = self._index(shard)
         if raw is None:
-            stored = self._shards[shard]
+            stored = self.shards[shard]
             (fetched,) = self._read_ranges([(stored.index_name, 0, stored.stats.index_nbytes)])
             raw = np.frombuffer(fetched, np.uint8)
             self._checked(shard, raw)
@@ -147,7 +133,7 @@ class RangedShards:
         """
 
         def name(row: int) -> str:
-            return f"{self._shards[shard_of[row]].name}: record {within[row]} of the shard"
+            return f"{self.shards[shard_of[row]].name}: record {within[row]} of the shard"
 
         run = self._run(shard_of, within)
         if run is None and share:
@@ -166,8 +152,8 @@ class RangedShards:
         if places is None:
             self._fill_in(wanted, within, self._read_ranges(first) if first else [])
             first, places = [], rows
-        run_of, ranges = self._ranges(shard_of, within, places, name)
-        bodies = self._read_pieces([*first, *ranges])
+        run_of, ranges = joined_ranges(self.shards, shard_of, within, places, name)
+        bodies = self.read_pieces([*first, *ranges])
         if first:
             self._fill_in(wanted, within, _joined(bodies[: len(first)]))
             check_same(rows, places, name)
@@ -212,7 +198,7 @@ class RangedShards:
         places = self._by_arithmetic(shard_of, within)
         if places is None:
             return None
-        run_of, ranges = self._ranges(shard_of, within, places, name)
+        run_of, ranges = joined_ranges(self.shards, shard_of, within, places, name)
         bodies = self._read_beside_index(due[0], ranges)
         rows = rows_of(self.whole_index(due[0]))[within]
         check_same(rows, places, name)
@@ -220,17 +206,17 @@ class RangedShards:
 
     def _read_beside_index(self, shard: int, ranges: Sequence[Range]) -> Sequence[Sequence[bytes]]:
         """Read ranges, and the index of a shard at the same time; return when the index is here too."""
-        lock, stored = self._fetching.setdefault(shard, ProcessLock()).of_process(), self._shards[shard]
+        lock, stored = self._fetching.setdefault(shard, ProcessLock()).of_process(), self.shards[shard]
         if lock.acquire(blocking=False):
             try:
                 if not self.has_index(shard):
                     whole = (stored.index_name, 0, stored.stats.index_nbytes)
-                    pieces, *bodies = self._read_pieces([whole, *ranges])
+                    pieces, *bodies = self.read_pieces([whole, *ranges])
                     self._keep_index(shard, np.frombuffer(b"".join(pieces), np.uint8))
                     return bodies
             finally:
                 lock.release()
-        bodies = list(self._read_pieces(ranges))
+        bodies = list(self.read_pieces(ranges))
         self._fetch_index(shard)
         return bodies
 
@@ -251,11 +237,11 @@ class RangedShards:
 
     def _hold_run(self, shard: int, rows: Any, name: Callable[[int], str]) -> HeldRecords:
         """Fetch consecutive records of a shard, by one range."""
-        stored = self._shards[shard]
+        stored = self.shards[shard]
         logical, lengths, begins, ends = extents(rows)
         check_inside(rows, begins, ends, stored.stats.nbytes, name)
         begin, end = int(begins[0]), int(ends[-1])
-        (pieces,) = self._read_pieces([(stored.name, begin, end)])
+        (pieces,) = self.read_pieces([(stored.name, begin, end)])
         compressed = np.full(len(rows), self._headers[shard].compression != "none")
         starts = logical - logical[0]
         return HeldRecords.checked(
@@ -266,7 +252,7 @@ class RangedShards:
         """Return the indices to fetch: so many rows will be needed that single requests for them would cost more."""
         due = []
         for shard, count in zip(*(each.tolist() for each in np.unique(shard_of, return_counts=True)), strict=True):
-            stats = self._shards[shard].stats
+            stats = self.shards[shard].stats
             requests = max(1.0, share * stats.records / count)
             if not self.has_index(shard) and stats.index_nbytes <= min(self._room, requests * _PAGE_NBYTES):
                 due.append(shard)
@@ -278,20 +264,30 @@ class RangedShards:
             if not self.has_index(shard):
                 self._keep_index(shard, self.whole_index(shard))
 
-    def stored_nbytes(self, shard_of: Ints, within: Ints) -> Ints:
-        """Return the stored bytes of each record; the arguments are those of :meth:`records`."""
+    def places(self, shard_of: Ints, within: Ints) -> Any:
+        """Return the index rows of records, perhaps without checksums; the arguments are those of :meth:`records`."""
         rows = self._by_arithmetic(shard_of, within)
         if rows is None:
             wanted = self._rows(shard_of, within)
             self._fill_in(wanted, within, self._read_ranges(wanted.ranges) if wanted.ranges else [])
             rows = wanted.rows
-        lengths: Ints = rows["length"].astype(np.int64)
-        return lengths
+        return rows
+
+    def mean_nbytes(self, shard: int) -> float:
+        """Return the mean stored bytes of the records of a shard."""
+        stats = self.shards[shard].stats
+        return stats.nbytes / max(1, stats.records)
+
+    def is_compressed(self, shard: int) -> bool:
+        """Return whether the records of a shard are compressed, once some of their places were read."""
+        # Only uncompressed records of one size have places by arithmetic, which take no header.
+        header = self._headers.get(shard)
+        return header is not None and header.compression != "none"
 
     def _by_arithmetic(self, shard_of: Ints, within: Ints) -> Any:
         """Return rows without checksums if places follow by arithmetic in the shards of all records, else None."""
         shards, place = np.unique(shard_of, return_inverse=True)
-        stats = [self._shards[shard].stats for shard in shards.tolist()]
+        stats = [self.shards[shard].stats for shard in shards.tolist()]
         firsts = [each.first_position for each in stats if each.first_position is not None]
         sizes = [each.record_nbytes for each in stats if each.record_nbytes is not None]
         if not len(firsts) == len(sizes) == len(stats):
@@ -319,11 +315,11 @@ class RangedShards:
         apart = {shard: mine for shard, mine in missing.items() if shard not in whole}
         single = np.concatenate([*apart.values(), np.empty(0, np.int64)])
         wanted = [
-            *((shard, 0, self._shards[shard].stats.index_nbytes) for shard in whole),
+            *((shard, 0, self.shards[shard].stats.index_nbytes) for shard in whole),
             *((shard, 0, index.HEADER_NBYTES) for shard in heads),
             *((shard, *rows) for shard, mine in apart.items() for rows in row_ranges(within[mine])),
         ]
-        ranges = [(self._shards[shard].index_name, begin, end) for shard, begin, end in wanted]
+        ranges = [(self.shards[shard].index_name, begin, end) for shard, begin, end in wanted]
         return IndexRows(out, missing, whole, heads, single, ranges)
 
     def _index(self, shard: int) -> Bytes | None:
@@ -349,14 +345,14 @@ class RangedShards:
             self._keep_index(shard, raw)
             wanted.rows[wanted.missing[shard]] = rows_of(raw)[within[wanted.missing[shard]]]
         for shard in wanted.heads:
-            stored = self._shards[shard]
+            stored = self.shards[shard]
             stats = stored.stats
             self._headers[shard] = check_header(next(fetched), stats.index_nbytes, stats, stored.index_name)
         wanted.rows[wanted.single] = np.frombuffer(b"".join(fetched), index.ROW)
 
     def _is_due(self, shard: int, within: Ints) -> bool:
         """Return whether to fetch a whole index: there is room, and as many pages were requested as it has."""
-        nbytes = self._shards[shard].stats.index_nbytes
+        nbytes = self.shards[shard].stats.index_nbytes
         self._pages_read[shard] += len(distinct(within // (_PAGE_NBYTES // index.ROW.itemsize)))
         return nbytes <= self._room and nbytes <= self._pages_read[shard] * _PAGE_NBYTES
 
@@ -369,25 +365,7 @@ class RangedShards:
                 self._room -= len(raw)
 
     def _checked(self, shard: int, raw: Bytes) -> index.IndexHeader:
-        return check_index(raw, self._shards[shard].stats, self._shards[shard].index_name)
-
-    def _ranges(self, shard_of: Ints, within: Ints, rows: Any, name: Callable[[int], str]) -> tuple[Ints, list[Range]]:
-        """Return the ranges of the stored bytes of records, block headers included.
-
-        Returns:
-            For each record the number of its range, and the ranges: one for each run of consecutive records.
-        """
-        _, _, begins, ends = extents(rows)
-        shards, shard_at = np.unique(shard_of, return_inverse=True)
-        sizes = np.array([self._shards[shard].stats.nbytes for shard in shards.tolist()], np.int64)[shard_at]
-        check_inside(rows, begins, ends, sizes, name)
-        # Records of a damaged index may lie in any order.
-        joined = (np.diff(shard_of) == 0) & (np.diff(within) == 1) & (begins[1:] >= ends[:-1])
-        firsts = np.flatnonzero(np.append(True, ~joined)[: len(within)])
-        lasts = np.append(firsts[1:], len(within)) - 1
-        run_of = np.repeat(np.arange(len(firsts)), lasts - firsts + 1)
-        runs = zip(shard_of[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
-        return run_of, [(self._shards[shard].name, begin, end) for shard, begin, end in runs]
+        return check_index(raw, self.shards[shard].stats, self.shards[shard].index_name)
 
 
 def _joined(bodies: Sequence[Sequence[bytes]]) -> list[bytes]:

@@ -19,6 +19,20 @@ from cachelayer.records.memory import Bytes, Ints
 Range = tuple[str, int, int]
 
 
+@dataclass(frozen=True)
+class ShardObject:
+    """A shard in an object store.
+
+    Args:
+        name, index_name: the objects of the shard and of its index.
+        stats: the facts about them in the manifest.
+    """
+
+    name: str
+    index_name: str
+    stats: ShardStats
+
+
 @dataclass(frozen=True, eq=False)
 class IndexRows:
     """The index rows of some records, and what must be fetched to complete them.
@@ -99,3 +113,33 @@ def check_same(rows: Any, places: Any, name: Callable[[int], str]) -> None:
     elsewhere = (rows["position"] != places["position"]) | (rows["length"] != places["length"])
     if elsewhere.any():
         raise CorruptionError(f"{name(int(elsewhere.argmax()))} does not lie where its index says")
+
+
+def joined_ranges(
+    stored: Mapping[int, ShardObject] | Sequence[ShardObject],
+    shard_of: Ints,
+    within: Ints,
+    rows: Any,
+    name: Callable[[int], str],
+) -> tuple[Ints, list[Range]]:
+    """Return the ranges of the stored bytes of records, block headers included.
+
+    Args:
+        stored: the shards, by their numbers.
+        shard_of, within, rows: the shard of each record, its number there, and its index row.
+        name: returns what errors call a record.
+
+    Returns:
+        For each record the number of its range, and the ranges: one for each run of consecutive records.
+    """
+    _, _, begins, ends = extents(rows)
+    shards, shard_at = np.unique(shard_of, return_inverse=True)
+    sizes = np.array([stored[shard].stats.nbytes for shard in shards.tolist()], np.int64)[shard_at]
+    check_inside(rows, begins, ends, sizes, name)
+    # Records of a damaged index may lie in any order.
+    joined = (np.diff(shard_of) == 0) & (np.diff(within) == 1) & (begins[1:] >= ends[:-1])
+    firsts = np.flatnonzero(np.append(True, ~joined)[: len(within)])
+    lasts = np.append(firsts[1:], len(within)) - 1
+    run_of = np.repeat(np.arange(len(firsts)), lasts - firsts + 1)
+    runs = zip(shard_of[firsts].tolist(), begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
+    return run_of, [(stored[shard].name, begin, end) for shard, begin, end in runs]

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from cachelayer.arrayrecord.checksums import whole
-from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
+from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.arrayrecord.ranged_rows import ShardObject
 from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.errors import CorruptionError
 from cachelayer.locks import cached_property

@@ -47,7 +47,8 @@ class Storage(RewritingCatalog):
             ``timeout`` sets after how many seconds a store that does not answer is an error. They are never stored or
             shown.
         verify: ``"open"`` checks the size and the end of each shard when it is first used; ``"always"`` also the
-            checksum of each record when it is read; ``"never"`` only sizes. Bytes from the network are always checked.
+            checksum of each record when it is read; ``"never"`` only sizes. Records from the network are checked
+            in any case, except that ``"never"`` fetches some fields of large records without the rest of these.
         threads: the most threads that work on one read of records: they share copies of long records, and
             decompression. None for as many as there are cores that the process may use, at most 8; 1 for none besides
             the thread that reads.

@@ -70,6 +70,8 @@ def plain(value: Any) -> Any:
         return {key: plain(child) for key, child in value.items()}
     if isinstance(value, tuple):
         return tuple(plain(child) for child in value)
+    if isinstance(value, cachelayer.Nullable):
+        return plain(value.values), plain(value.valid)
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -235,6 +237,90 @@ def test_what_is_damaged_elsewhere_in_a_record_is_found_over_the_network(tmp_pat
     store.put(name, raw.replace(b"abcdefgh" * 9, b"abcdefgh" * 8 + b"abcdefgx", 1))
     with pytest.raises(CorruptionError, match="does not match its checksum"):
         storage.fetch("d", "v1").fields("x")[0]
+
+
+LARGE = {"blob": ArraySpec("uint8", (None,)), "label": ArraySpec("int64"), "text": ArraySpec(str, nullable=True)}
+
+
+def large_rows(count: int, nbytes: int) -> list[dict[str, Any]]:
+    # Texts lie behind the blob, anywhere in a block; some are empty, some are None.
+    noise = np.random.default_rng(0).integers(256, size=2 * nbytes, dtype=np.uint8)
+    texts = (None, "", "é" * count)
+    return [
+        {"blob": noise[number : nbytes + 777 * number], "label": number, "text": texts[number % 3]}
+        for number in range(count)
+    ]
+
+
+def far_fields(tmp_path: Path, rows: Sequence[Any], verify: Any, **options: Any) -> tuple[Any, Any]:
+    """The version in a store that is read by ranges, and the same locally."""
+    near = Storage(tmp_path)
+    near.submit(rows, "d", "v1", shard_bytes=2 << 20, **options)
+    url = f"memory://{uuid.uuid4().hex}"
+    near.copy("d@v1", to=Storage(url))
+    return Storage(url, local_cache_bytes=0, verify=verify).fetch("d@v1"), near.fetch("d@v1")
+
+
+def fetched_nbytes(stream: Any) -> tuple[list[Any], int]:
+    iterator = iter(stream)
+    batches = [plain(batch) for batch in iterator]
+    return batches, iterator.stats().nbytes["range"]
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle": True, "seed": 3}, {"shuffle": "blocks", "seed": 3}])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_unchecked_fields_of_large_records_are_fetched_alone(tmp_path: Path, order: Any, uniform: bool) -> None:
+    rows: list[Any] = large_rows(24, 200_000)
+    spec: Any = LARGE
+    if uniform:
+        rows = [{"blob": np.zeros(200_000, np.uint8), "label": row["label"], "tail": row["label"] + 1} for row in rows]
+        spec = {"blob": ArraySpec("uint8", (200_000,)), "label": ArraySpec("int64"), "tail": ArraySpec("int8")}
+    far, near = far_fields(tmp_path, rows, "never", element_spec=spec)
+    last = "tail" if uniform else "text"
+    for names, most in ((("label",), 5000 * 24), ((last,), 5100 * 24), (("label", last), 10_000 * 24)):
+        batches, nbytes = fetched_nbytes(far.fields(*names).stream(5, remainder="keep", **order))
+        assert batches == [plain(batch) for batch in near.fields(*names).stream(5, remainder="keep", **order)]
+        assert 0 < nbytes < most
+    view = far.fields("blob")
+    assert all(np.array_equal(view[number]["blob"], rows[number]["blob"]) for number in (0, 7, 23))
+    assert far.fields("label")[-1] == {"label": 23}
+    assert far[3]["label"] == 3
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "verify", "options"),
+    [(200_000, "open", {}), (200_000, "never", {"compression": "zstd"}), (2000, "never", {})],
+)
+def test_fields_of_small_compressed_or_checked_records_are_fetched_with_the_rest(
+    tmp_path: Path, nbytes: int, verify: Any, options: Any
+) -> None:
+    far, near = far_fields(tmp_path, large_rows(12, nbytes), verify, element_spec=LARGE, **options)
+    (batch,), _ = fetched_nbytes(far.fields("label", "text").stream(12))
+    assert batch == plain(near.fields("label", "text").read(range(12)))
+    store, name = far._base.version.store, f"d/{far._base.version.manifest.shards[0].name}"
+    raw = bytearray(store.read(name))
+    raw[1000] ^= 1
+    store.put(name, bytes(raw))
+    with pytest.raises(CorruptionError):
+        Storage(store.url, local_cache_bytes=0, verify=verify).fetch("d@v1").fields("label")[0]
+
+
+def test_a_damaged_index_or_record_of_large_records_is_an_error_or_other_values(tmp_path: Path) -> None:
+    far, _ = far_fields(tmp_path, large_rows(9, 200_000), "never", element_spec=LARGE)
+    store, shard = far._base.version.store, far._base.version.manifest.shards[0]
+    name = f"d/{shard.name}"
+    index = name.replace(".array_record", ".index")
+    for changed, places in ((index, range(90)), (name, range(0, 160, 3))):
+        raw = store.read(changed)
+        for place in places:
+            store.put(changed, raw[:place] + bytes([raw[place] ^ 0xFF]) + raw[place + 1 :])
+            view = Storage(store.url, local_cache_bytes=0, verify="never").fetch("d@v1").fields("label", "text")
+            try:
+                found = view[0]
+            except cachelayer.CacheLayerError:
+                continue
+            assert set(found) == {"label", "text"}
+        store.put(changed, raw)
 
 
 def test_fields_are_a_source_of_grain(ref: Any) -> None:

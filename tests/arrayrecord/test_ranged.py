@@ -17,8 +17,8 @@ from samples import examples
 import cachelayer
 from cachelayer import CacheLayerError, CorruptionError, Storage
 from cachelayer.access.version_records import VersionRecords
-from cachelayer.arrayrecord.ranged import RangedShards, ShardObject
-from cachelayer.arrayrecord.ranged_rows import Range
+from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.arrayrecord.ranged_rows import Range, ShardObject
 from cachelayer.objects import paths
 from cachelayer.records.record_buffers import RecordBuffer
 
@@ -130,7 +130,7 @@ def test_a_batch_waits_for_the_index_only_where_places_do_not_follow_by_arithmet
 
 def test_the_sizes_of_records_of_one_size_take_no_request(tmp_path: Path) -> None:
     remote = Remote(numbered(tmp_path, 100, 1000))
-    assert remote.ranged.stored_nbytes(np.array([0, 1]), np.array([3, 0])).tolist() == [8, 8]
+    assert remote.ranged.places(np.array([0, 1]), np.array([3, 0]))["length"].tolist() == [8, 8]
     assert remote.reads.calls == []
 
 
