@@ -28,7 +28,6 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.protocols import T
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.common_spec import common_spec
-from cachelayer.records.memory import distinct
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.streams.stream import Stream
@@ -183,7 +182,7 @@ class JoinedBase(RecordBase):
             yield np.arange(len(numbers)), self.members[0], self.members[0].selection.numbers_of(numbers)
             return
         member_of, within = self.located(numbers)
-        for index in distinct(member_of).tolist():
+        for index in np.flatnonzero(np.bincount(member_of)).tolist():
             rows = np.flatnonzero(member_of == index)
             member = self.members[index]
             yield rows, member, member.selection.numbers_of(within[rows])

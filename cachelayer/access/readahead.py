@@ -11,8 +11,10 @@ from cachelayer.records.memory import Ints, distinct
 # For fewer records than this, reading ahead gains little.
 _FEW = 4
 _SAMPLES = 8
-# After records were in memory, do not check again for this long, so that the checks cost almost nothing.
+# After records were in memory, do not check again for this long, and for twice as long each time up to the most, so
+# that the checks cost almost nothing.
 _TRUSTED_NS = 10_000_000
+_MOST_TRUSTED_NS = 160_000_000
 
 
 class ReadAhead:
@@ -29,6 +31,7 @@ class ReadAhead:
     def __init__(self, splits: Ints, reader: Callable[[int], ShardReader]) -> None:
         self._splits = splits
         self._reader = reader
+        self._trust = _TRUSTED_NS
         self._trusted_until = 0
 
     def announce(self, numbers: Ints) -> bool:
@@ -36,8 +39,10 @@ class ReadAhead:
         if len(numbers) < _FEW or time.monotonic_ns() < self._trusted_until:
             return False
         if self.load(numbers):
+            self._trust = _TRUSTED_NS
             return True
-        self._trusted_until = time.monotonic_ns() + _TRUSTED_NS
+        self._trusted_until = time.monotonic_ns() + self._trust
+        self._trust = min(2 * self._trust, _MOST_TRUSTED_NS)
         return False
 
     def load(self, numbers: Ints) -> bool:
