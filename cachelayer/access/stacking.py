@@ -69,7 +69,7 @@ class Stacking:
         """
         columns = self._codec.columns(elements)
         for (path, leaf), column in zip(tree.leaves(self.spec), columns, strict=True):
-            # A column has nulls where the spec has none: builds learn from it that a leaf may be None.
+            # Columns take nulls that the spec does not allow: builds learn from them that a leaf may be None.
             if column.nulls is not None and not leaf.nullable:
                 row = int(np.flatnonzero(column.nulls)[0])
                 raise ElementError(leaf.describe(), "None", path=path, record=row, hint=_NULLABLE)

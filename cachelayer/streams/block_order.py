@@ -178,7 +178,7 @@ class BlockOrder:
 
 
 def near(blocks: BlockSpans, draws: Draws, begins: Indices, ends: Indices) -> tuple[Indices, Indices]:
-    """Return where stand-ins are drawn from: the blocks, or, where a block has failed, the given range of records.
+    """Return the range of records that stand-ins are drawn from: the block, or the given range if the block has failed.
 
     Args:
         blocks: the block of each element.

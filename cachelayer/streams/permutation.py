@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SORTED_UP_TO = 1 << 16
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
 _M2 = 0x94D049BB133111EB
 _KEY_ROUNDS = 6
@@ -100,17 +100,17 @@ def _block(records: int, seed: int, epoch: int, number: int) -> Indices:
 
 def mix(word: int) -> int:
     """Scramble a 64-bit word, so that no structure is left; a bijection."""
-    word = (word ^ (word >> 30)) * _M1 & _MASK
-    word = (word ^ (word >> 27)) * _M2 & _MASK
+    word = (word ^ (word >> 30)) * _M1 & MASK
+    word = (word ^ (word >> 27)) * _M2 & MASK
     return word ^ (word >> 31)
 
 
 def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     """Return eight 64-bit keys; the first two determine seed and epoch, so that no two pairs share them."""
-    left, right = seed & _MASK, epoch & _MASK
+    left, right = seed & MASK, epoch & MASK
     keys = []
     for number in range(_KEY_ROUNDS + _ROUNDS):
-        left, right = right, left ^ mix((right + (number + 1) * _GOLDEN) & _MASK)
+        left, right = right, left ^ mix((right + (number + 1) * GOLDEN) & MASK)
         if number >= _KEY_ROUNDS:
             keys.append(right)
     return tuple(keys)
@@ -164,7 +164,7 @@ def epoch_hashes(records: int, seed: int, epochs: Indices) -> Words:
     left, right = np.full(len(epochs), seed, np.uint64), epochs.astype(np.uint64)
     keys = []
     for number in range(_KEY_ROUNDS + 2):
-        left, right = right, left ^ mixed(right + np.uint64((number + 1) * _GOLDEN & _MASK))
+        left, right = right, left ^ mixed(right + np.uint64((number + 1) * GOLDEN & MASK))
         keys.append(right)
     first, second = keys[-2:]
     return mixed(mixed(np.arange(records, dtype=np.uint64) + first[:, None]) ^ second[:, None])
@@ -202,8 +202,8 @@ def _feistel_word(word: int, bits: int, keys: tuple[int, ...]) -> int:
     high = word >> low_bits
     # After each round the halves, and so their widths, have changed places.
     for key in keys:
-        mixed = (low + key) * _M1 & _MASK
-        mixed = (mixed ^ (mixed >> 32)) * _M2 & _MASK
+        mixed = (low + key) * _M1 & MASK
+        mixed = (mixed ^ (mixed >> 32)) * _M2 & MASK
         low, high = high ^ (mixed >> (64 - high_bits)), low
         low_bits, high_bits = high_bits, low_bits
     return (high << low_bits) | low

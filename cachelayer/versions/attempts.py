@@ -6,6 +6,7 @@ builds.
 
 from __future__ import annotations
 
+import calendar
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
@@ -26,6 +27,7 @@ from cachelayer.versions.heartbeat import Heartbeat, Life, Turns, Watch, expiry
 State = Literal["running", "interrupted", "unknown"]
 
 _POLLS_PER_EXPIRY = 15
+_BEGAN = "%Y%m%dT%H%M%S"
 _LOCK_PAUSE = 0.05
 """Seconds between two checks of a lock that another process holds."""
 
@@ -98,8 +100,13 @@ def pause() -> None:
 
 
 def new_attempt() -> str:
-    """Return a unique name for a build attempt."""
-    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
+    """Return a unique name for a build attempt, which begins with the time."""
+    return f"{time.strftime(_BEGAN, time.gmtime())}-{uuid.uuid4().hex[:12]}"
+
+
+def began_at(attempt: str) -> float:
+    """Return when an attempt began that :func:`new_attempt` has named, in seconds since 1970."""
+    return calendar.timegm(time.strptime(attempt.split("-")[0], _BEGAN))
 
 
 def attempts_of(store: ObjectStore, dataset_id: str) -> Attempts:

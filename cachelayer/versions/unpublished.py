@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import calendar
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
-from cachelayer.versions.attempts import Attempts, State, attempts_of
+from cachelayer.versions.attempts import Attempts, State, attempts_of, began_at
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import Unfinished
 
@@ -94,8 +93,7 @@ def _finished_shards(store: ObjectStore, folder: str) -> Iterator[int]:
 def _age(attempt: str) -> float | None:
     if not paths.is_made_up(attempt):
         return None
-    began = calendar.timegm(time.strptime(attempt.split("-")[0], "%Y%m%dT%H%M%S"))
-    return max(0.0, time.time() - began)
+    return max(0.0, time.time() - began_at(attempt))
 
 
 def _idle(store: ObjectStore, dataset_id: str, attempt: str, notes: str = "") -> float:
