@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 SORTED_UP_TO = 1 << 16
 MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN_RATIO = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
 _M2 = 0x94D049BB133111EB
 _KEY_ROUNDS = 6
@@ -110,7 +110,7 @@ def round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     left, right = seed & MASK, epoch & MASK
     keys = []
     for number in range(_KEY_ROUNDS + _ROUNDS):
-        left, right = right, left ^ mix((right + (number + 1) * GOLDEN) & MASK)
+        left, right = right, left ^ mix((right + (number + 1) * GOLDEN_RATIO) & MASK)
         if number >= _KEY_ROUNDS:
             keys.append(right)
     return tuple(keys)
@@ -164,7 +164,7 @@ def epoch_hashes(records: int, seed: int, epochs: Indices) -> Words:
     left, right = np.full(len(epochs), seed, np.uint64), epochs.astype(np.uint64)
     keys = []
     for number in range(_KEY_ROUNDS + 2):
-        left, right = right, left ^ mixed(right + np.uint64((number + 1) * GOLDEN & MASK))
+        left, right = right, left ^ mixed(right + np.uint64((number + 1) * GOLDEN_RATIO & MASK))
         keys.append(right)
     first, second = keys[-2:]
     return mixed(mixed(np.arange(records, dtype=np.uint64) + first[:, None]) ^ second[:, None])

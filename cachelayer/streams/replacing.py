@@ -20,7 +20,7 @@ from cachelayer.protocols import Failed, RecordReads, reads_blocks
 from cachelayer.streams.failures import Failure, bare, none_left, too_many
 from cachelayer.streams.maps import Trial
 from cachelayer.streams.order import Draws, Ordering
-from cachelayer.streams.permutation import GOLDEN, MASK, mix, round_keys
+from cachelayer.streams.permutation import GOLDEN_RATIO, MASK, mix, round_keys
 
 Indices = NDArray[np.int64]
 
@@ -34,7 +34,8 @@ def words_of(seed: int, positions: Indices, attempt: int) -> list[int]:
     """Return the random word, in [0, 2**64), by which an attempt at each position draws a record."""
     first, second = _keys(seed)
     return [
-        mix(mix(mix(position + first & MASK) ^ second) + attempt * GOLDEN & MASK) for position in positions.tolist()
+        mix(mix(mix(position + first & MASK) ^ second) + attempt * GOLDEN_RATIO & MASK)
+        for position in positions.tolist()
     ]
 
 

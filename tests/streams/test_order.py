@@ -16,7 +16,7 @@ from repository import ROOT
 from samples import examples
 
 from cachelayer.streams.order import Order
-from cachelayer.streams.permutation import _KEY_ROUNDS, GOLDEN, mix, permuted, places_of, round_keys
+from cachelayer.streams.permutation import _KEY_ROUNDS, GOLDEN_RATIO, mix, permuted, places_of, round_keys
 
 DOCS = ROOT / "docs" / "order.md"
 WORDS = st.integers(0, 2**64 - 1)
@@ -186,7 +186,7 @@ def test_parts_are_the_callers_own() -> None:
 def test_the_keys_determine_seed_and_epoch(seed: int, epoch: int) -> None:
     left, right = round_keys(seed, epoch)[:2]
     for number in reversed(range(1, _KEY_ROUNDS + 3)):
-        left, right = right ^ mix((left + number * GOLDEN) & (2**64 - 1)), left
+        left, right = right ^ mix((left + number * GOLDEN_RATIO) & (2**64 - 1)), left
     assert (left, right) == (seed, epoch)
 
 
