@@ -13,7 +13,8 @@ from cachelayer.access.concat import JoinedViews, concat
 from cachelayer.access.joined_views import JoinedViewsBase
 from cachelayer.access.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
 from cachelayer.access.sampling.sampled import Sampled
-from cachelayer.access.view import View, ViewRecords
+from cachelayer.access.view import View
+from cachelayer.access.view_records import ViewRecords
 from cachelayer.access.wrap import WrappedRef, with_declared_spec
 from cachelayer.arguments import integer
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.sequences.padded import Padded, padded_of
-from cachelayer.access.view import View, ViewRecords
+from cachelayer.access.view import View
+from cachelayer.access.view_records import ViewRecords
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
