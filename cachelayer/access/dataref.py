@@ -110,12 +110,14 @@ class DataRef(StoredView[T], Generic[T]):
 
     def _repr_html_(self) -> str:
         """Return a table with the element spec and the first records, which notebooks show."""
+        from cachelayer.drawing.class_names import class_names
         from cachelayer.drawing.ref_html import ref_html
 
         facts = [("records", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}"), ("digest", f"sha256:{self.digest}")]
         # A look at four records is no reason to make local copies of shards.
         stored = DataRef[Any](replace(self._base.stored(), copies=None), self._selection)
-        return ref_html(f"{self.dataset_id}@{self.dataset_version}", facts, stored, len(self))
+        title, names = f"{self.dataset_id}@{self.dataset_version}", class_names(self.metadata)
+        return ref_html(title, facts, stored, len(self), names)
 
     def __repr__(self) -> str:
         name = f"{self.dataset_id}@{self.dataset_version}"

@@ -15,10 +15,10 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.cli import pictures
 from cachelayer.cli.addresses import LocalCache, Options, ReferenceArgument, open_reference
 from cachelayer.cli.charts import statistics_table
-from cachelayer.cli.class_names import Names, class_names
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer, count
 from cachelayer.cli.rendering import ElementView, element_json
+from cachelayer.drawing.class_names import Names, class_names
 from cachelayer.statistics import survey
 from cachelayer.streams.order import Order
 

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 
 from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, existing_storage, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, ago, count, table
-from cachelayer.drawing.quantities import size
+from cachelayer.cli.output import Answer, count, table
+from cachelayer.drawing.quantities import ago, size
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.snapshot import VersionInfo

@@ -130,11 +130,3 @@ def made(ref: DataRef[Any]) -> dict[str, Any]:
 def count(number: int, noun: str = "") -> str:
     """Format a number with its noun: ``60,000``, ``1 shard``, ``2 shards``."""
     return f"{number:,} {noun}{'s' * (number != 1)}" if noun else f"{number:,}"
-
-
-def ago(seconds: float) -> str:
-    """Format a time in the past, such as ``5 min ago``."""
-    for unit, of in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * of:
-            return f"{seconds / of:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

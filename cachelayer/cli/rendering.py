@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from cachelayer.cli.class_names import Names, name_of
 from cachelayer.cli.pictures import Picture
+from cachelayer.drawing.class_names import Names, name_of
 from cachelayer.drawing.leaf_text import FIRST, TEXT, first_rows, leaf_text, plain_scalar
 from cachelayer.drawing.pixels import is_picture
 from cachelayer.records import dtypes, tree

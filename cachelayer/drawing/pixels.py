@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
-_CHANNELS = (1, 3, 4)
+CHANNELS = (1, 3, 4)
 # Smaller grey images are more likely to be something else.
 _LEAST = 8
 # The colours of a heat map from the lowest value to the highest: even in lightness, and told apart by the colour-blind.
@@ -22,7 +22,12 @@ def is_picture(value: Any) -> bool:
         return False
     if value.ndim == 2:
         return bool(min(value.shape) >= _LEAST)
-    return value.ndim == 3 and value.shape[2] in _CHANNELS and bool(min(value.shape[:2]) > 1)
+    return value.ndim == 3 and value.shape[2] in CHANNELS and bool(min(value.shape[:2]) > 1)
+
+
+def is_share(array: NDArray[Any]) -> bool:
+    """Return whether all values of an image lie between 0 and 1."""
+    return bool(min(array.shape[:2]) > 1 and array.min() >= 0 and array.max() <= 1)
 
 
 def means(pixels: NDArray[np.float64], count: int, axis: int) -> NDArray[np.float64]:

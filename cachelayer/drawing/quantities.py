@@ -11,3 +11,11 @@ def size(nbytes: int) -> str:
             break
         number /= 1000
     return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.1f} {unit}"
+
+
+def ago(seconds: float) -> str:
+    """Format a time in the past, such as ``5 min ago``."""
+    for unit, of in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * of:
+            return f"{seconds / of:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

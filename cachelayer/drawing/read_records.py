@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.drawing.drawn_leaf import Detokenize, DrawnLeaf, drawn_element
+from cachelayer.drawing.drawn_leaf import DrawnLeaf, Look, drawn_element
 from cachelayer.errors import CacheLayerError, StorageError
 from cachelayer.records import tree
 
@@ -48,23 +48,14 @@ class DrawnRecord:
     problem: str = ""
 
 
-def drawn_records(
-    stored: Stored,
-    numbers: Sequence[int],
-    side: int,
-    leaves: int,
-    most: int = GRID_NBYTES,
-    detokenize: Detokenize | None = None,
-) -> list[DrawnRecord]:
+def drawn_records(stored: Stored, numbers: Sequence[int], look: Look, most: int = GRID_NBYTES) -> list[DrawnRecord]:
     """Return records, drawn. One that is damaged says so, and so do those that exceed ``most`` bytes together.
 
     Args:
         stored: where they are read from.
         numbers: the numbers of records that exist.
-        side: the most pixels of a side of a picture.
-        leaves: the most leaves of a record that are drawn.
+        look: how they are drawn.
         most: the most bytes that are read.
-        detokenize: turns a list of tokens into text.
 
     Raises:
         StorageError: if the storage failed.
@@ -72,7 +63,7 @@ def drawn_records(
     if not numbers:
         return []
     spec = stored.element_spec
-    more = max(0, len(tree.leaves(spec)) - leaves)
+    more = max(0, len(tree.leaves(spec)) - look.leaves)
     rows = np.asarray(numbers, np.int64)
     sizes = _sizes(stored, rows)
     small = np.cumsum(np.maximum(sizes, 0)) <= most
@@ -84,7 +75,7 @@ def drawn_records(
         found = read[number] if number in read else _tried(partial(_one, stored, number))
         if isinstance(found, CacheLayerError):
             return DrawnRecord(number, problem=str(found))
-        return DrawnRecord(number, drawn_element(spec, found, side, leaves, detokenize), more)
+        return DrawnRecord(number, drawn_element(spec, found, look), more)
 
     return [drawn(*row) for row in zip(rows.tolist(), sizes.tolist(), small.tolist(), strict=True)]
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from cachelayer.drawing.drawn_leaf import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf
+from cachelayer.drawing.class_names import Names
+from cachelayer.drawing.drawn_leaf import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf, Look
+from cachelayer.drawing.leaf_paths import shown_path
 from cachelayer.drawing.png import data_url, png
 from cachelayer.drawing.read_records import DrawnRecord, Stored, drawn_records
 from cachelayer.errors import CacheLayerError
@@ -19,7 +21,9 @@ _TEXT = 120
 _NBYTES = 8 << 20
 
 
-def ref_html(title: str, facts: Sequence[tuple[str, str]], stored: Stored, records: int) -> str:
+def ref_html(
+    title: str, facts: Sequence[tuple[str, str]], stored: Stored, records: int, names: Names | None = None
+) -> str:
     """Return a table with facts, the element spec, and the first records. All that is stored is escaped.
 
     Args:
@@ -27,14 +31,15 @@ def ref_html(title: str, facts: Sequence[tuple[str, str]], stored: Stored, recor
         facts: names and values above the records.
         stored: the records as they are stored.
         records: their number.
+        names: the class names of leaves that are labels, by path.
     """
     try:
-        found = drawn_records(stored, range(min(RECORDS, records)), _SIDE, _LEAVES, _NBYTES)
+        found = drawn_records(stored, range(min(RECORDS, records)), Look(_SIDE, _LEAVES, names=names or {}), _NBYTES)
     except CacheLayerError as error:
         found = [DrawnRecord(0, problem=str(error))]
     leaves = tree.leaves(stored.element_spec)
     heads = [
-        f"<th>{escape(_cut(path) or 'element')}<br><small>{escape(spec.describe())}</small></th>"
+        f"<th>{escape(_cut(shown_path(path)))}<br><small>{escape(spec.describe())}</small></th>"
         for path, spec in leaves
     ]
     more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more leaves</p>"
@@ -57,7 +62,7 @@ def _cell(leaf: DrawnLeaf) -> str:
         size = f'width="{LINE_WIDTH}" height="{LINE_HEIGHT}"'
         stroke = 'fill="none" stroke="currentColor"'
         return f'<td><svg {size}><polyline {stroke} points="{leaf.points}"/></svg></td>'
-    return f"<td>{escape(_cut(leaf.text))}</td>"
+    return f"<td>{escape(_cut(f'{leaf.text} {leaf.name}'.rstrip()))}</td>"
 
 
 def _cut(text: Any) -> str:

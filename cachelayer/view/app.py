@@ -65,6 +65,7 @@ def application(shelf: Shelf) -> Starlette:
             Route(f"{_VERSION}/records/{{number:int}}", record_pages.record),
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.png", record_pages.picture),
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.wav", record_pages.sound),
+            Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}/film.png", record_pages.film_of),
             Route(f"{_VERSION}/order", order_page.order),
             Route(f"{_VERSION}/statistics", statistics_page.statistics),
             Route(f"{_VERSION}/statistics", statistics_page.change, methods=["POST"]),

@@ -8,7 +8,8 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cachelayer.drawing.drawn_leaf import DrawnLeaf, drawn_leaf
+from cachelayer.drawing.clips import film, is_clip
+from cachelayer.drawing.drawn_leaf import DrawnLeaf, Look, drawn_leaf
 from cachelayer.drawing.encoded import sound as decoded_sound
 from cachelayer.drawing.png import png
 from cachelayer.drawing.read_records import drawn_records
@@ -19,7 +20,7 @@ from cachelayer.view.render import page, whole
 from cachelayer.view.storage_pages import ref_of, shelf_of
 
 COUNT, MOST = 24, 200
-THUMBNAIL, FULL = 96, 1600
+THUMBNAIL, FULL, _FRAME = 96, 1600, 320
 LEAVES, _ALL_LEAVES = 8, 500
 _ONE_NBYTES = 1 << 28
 
@@ -31,7 +32,7 @@ def grid(request: Request) -> Response:
     last = max(0, len(ref) - 1)
     start = whole(request.query_params, "from", 0, 0, last)
     numbers = range(start, min(start + count, len(ref)))
-    drawn = drawn_records(ref.raw(), numbers, THUMBNAIL, LEAVES, detokenize=shelf_of(request).detokenize)
+    drawn = drawn_records(ref.raw(), numbers, shelf_of(request).look(ref, THUMBNAIL, LEAVES))
     template = "grid.html" if "part" in request.query_params else "records.html"
     return page(template, ref=ref, records=len(ref), start=start, count=count, last=last, drawn=drawn)
 
@@ -43,8 +44,8 @@ def record(request: Request) -> Response:
         raise RecordIndexError(
             f"record {number} of {ref.dataset_id}@{ref.dataset_version}, which has {len(ref):,} records"
         )
-    raw = ref.raw()
-    (drawn,) = drawn_records(raw, [number], 2 * THUMBNAIL, _ALL_LEAVES, _ONE_NBYTES, shelf_of(request).detokenize)
+    raw, look = ref.raw(), shelf_of(request).look(ref, 2 * THUMBNAIL, _ALL_LEAVES)
+    (drawn,) = drawn_records(raw, [number], look, _ONE_NBYTES)
     nbytes = None if drawn.problem else int(raw.stored_nbytes([number])[0])
     status = 500 if drawn.problem else 200
     return page("record.html", status, ref=ref, records=len(ref), drawn=drawn, nbytes=nbytes)
@@ -58,6 +59,14 @@ def picture(request: Request) -> Response:
     return Response(png(leaf.pixels), media_type="image/png")
 
 
+def film_of(request: Request) -> Response:
+    """Send the frames of a clip, one below the other, as a PNG file, which the script plays."""
+    _, value = _leaf(request)
+    if not is_clip(value):
+        raise InvalidArgumentError("this leaf is no clip")
+    return Response(png(film(value, _FRAME)), media_type="image/png")
+
+
 def sound(request: Request) -> Response:
     """Send a leaf as a WAV file. Files of sounds are decoded and written again, never passed on."""
     spec, value = _leaf(request)
@@ -68,7 +77,7 @@ def sound(request: Request) -> Response:
 
 def _drawn(request: Request, side: int) -> DrawnLeaf:
     spec, value = _leaf(request)
-    return drawn_leaf(request.path_params["leaf"], "", spec, value, side)
+    return drawn_leaf(request.path_params["leaf"], "", spec, value, Look(side, 1))
 
 
 def _leaf(request: Request) -> tuple[LeafSpec, Any]:

@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
 from cachelayer.drawing.drawn_leaf import LINE_HEIGHT, LINE_WIDTH, DrawnLeaf
+from cachelayer.drawing.leaf_paths import shown_path
 from cachelayer.drawing.png import data_url, png
-from cachelayer.drawing.quantities import size
+from cachelayer.drawing.quantities import ago, size
 from cachelayer.errors import InvalidArgumentError
 
 
@@ -55,7 +56,9 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(nbytes=size, count=_thousands, number=_number, plain=_plain, moment=_moment, src=_src)
+_TEMPLATES.filters.update(
+    nbytes=size, ago=ago, count=_thousands, number=_number, plain=_plain, moment=_moment, src=_src, path=shown_path
+)
 _TEMPLATES.globals.update(version_path=version_path, line_width=LINE_WIDTH, line_height=LINE_HEIGHT)
 
 

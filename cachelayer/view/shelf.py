@@ -7,7 +7,8 @@ from collections import OrderedDict
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.drawing.drawn_leaf import Detokenize
+from cachelayer.drawing.class_names import class_names
+from cachelayer.drawing.drawn_leaf import Detokenize, Look
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
@@ -28,6 +29,10 @@ class Shelf:
         self.detokenize = detokenize
         self._open: OrderedDict[tuple[str, VersionInfo], DataRef[Any]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
+        """Return how records of a version are drawn, with at most so many pixels a side, and leaves."""
+        return Look(side, leaves, self.detokenize, class_names(ref.metadata))
 
     def ref(self, dataset_id: str, version: str | None) -> DataRef[Any]:
         """Return a version, by its name, a tag, ``latest`` or ``sha256:<digest prefix>``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -13,13 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageError
+from cachelayer.errors import CacheLayerError, DatasetNotFoundError, StorageError
 from cachelayer.json_values import flattened
+from cachelayer.objects import paths
 from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
+from cachelayer.storage.storage import Storage
 from cachelayer.versions.log import Log
+from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.unpublished import UnpublishedBuild
 from cachelayer.view.relations import relations
 from cachelayer.view.render import page
 from cachelayer.view.shelf import Shelf
@@ -28,15 +32,17 @@ _THREADS = 16
 _EVENTS = 200
 _SHARDS = 20
 _SPEC_ROWS = 2000
+_CHOICES = 100
 
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A dataset in the list: its number of versions and the newest, or why it cannot be listed."""
+    """A dataset in the list: its versions and builds, or why it cannot be listed."""
 
     dataset_id: str
     versions: int = 0
     newest: VersionInfo | None = None
+    builds: Sequence[UnpublishedBuild] = ()
     problem: str = ""
 
 
@@ -61,31 +67,64 @@ def ref_of(request: Request) -> DataRef[Any]:
 
 
 def storage(request: Request) -> Response:
-    """List the datasets."""
+    """List the datasets, and the builds that are running or were interrupted."""
     shelf = shelf_of(request)
-    names = shelf.storage.datasets()
+    names = [name for name in shelf.storage._store.names("") if paths.is_dataset_id(name)]
     with ThreadPoolExecutor(_THREADS, "cachelayer-view") as threads:
-        rows = list(threads.map(lambda name: _row(shelf, name), names))
+        rows = [row for row in threads.map(lambda name: _row(shelf, name), names) if row is not None]
     return page("storage.html", url=shelf.storage.url, rows=rows)
 
 
-def _row(shelf: Shelf, name: str) -> DatasetRow:
+def _row(shelf: Shelf, name: str) -> DatasetRow | None:
+    """Return the row of a folder; None if it is somebody else's."""
     try:
-        versions = shelf.storage.versions(name)
-    except StorageError:
+        published = _published(shelf.storage, name)
+        return DatasetRow(
+            name, len(published.versions), next(reversed(published.versions.values()), None), published.builds
+        )
+    except DatasetNotFoundError:
+        return None
+    except StorageError as error:
+        # A folder that this user may not read; any other error is a failure of the store itself.
+        if isinstance(error.__cause__, PermissionError):
+            return None
         raise
     except CacheLayerError as error:
         return DatasetRow(name, problem=str(error))
-    return DatasetRow(name, len(versions), next(reversed(versions.values()), None))
+
+
+@dataclass(frozen=True)
+class Published:
+    """The versions of a dataset, and its builds that are not published."""
+
+    versions: dict[str, VersionInfo]
+    builds: list[UnpublishedBuild]
+
+
+def _published(storage: Storage, name: str) -> Published:
+    """Return the versions and the builds of a dataset.
+
+    Raises:
+        DatasetNotFoundError: if it has neither.
+    """
+    builds = storage.builds(name)
+    try:
+        return Published(storage.versions(name), builds)
+    except DatasetNotFoundError:
+        if not builds:
+            raise
+        # Its first build is running or was interrupted.
+        return Published({}, builds)
 
 
 def dataset(request: Request) -> Response:
-    """Show the versions of a dataset, its tags, its history, and which versions share shards."""
+    """Show the versions of a dataset, its tags, builds and history, and which versions share shards."""
     storage, name = shelf_of(request).storage, request.path_params["dataset"]
-    versions, tags = storage.versions(name), storage.tags(name)
+    published = _published(storage, name)
+    versions, tags = published.versions, storage.tags(name) if published.versions else {}
     tagged = {version: sorted(tag for tag, of in tags.items() if of == version) for version in versions}
     last = Log(storage._store, name).head().sequence
-    events = storage.history(name)[::-1] if last <= _EVENTS else []
+    events = storage.history(name)[::-1] if 0 < last <= _EVENTS else []
     newest = list(versions.values())[::-1]
     related, compared = relations(storage, name, newest)
     return page(
@@ -93,6 +132,7 @@ def dataset(request: Request) -> Response:
         url=storage.url,
         dataset_id=name,
         versions=newest,
+        builds=published.builds,
         tagged=tagged,
         events=events,
         entries=last,
@@ -143,9 +183,13 @@ def diff(request: Request) -> Response:
     """Compare two versions of the storage, named as ``<dataset id>@<version>``."""
     shelf = shelf_of(request)
     one, other = (request.query_params.get(name, "").strip() for name in ("one", "other"))
-    found = None
-    if one or other:
-        if not one or not other:
-            raise InvalidArgumentError("name two versions, each as dataset@version")
-        found = shelf.ref(one, None).diff(shelf.ref(other, None))
-    return page("diff.html", one=one, other=other, found=found)
+    found = shelf.ref(one, None).diff(shelf.ref(other, None)) if one and other else None
+    return page("diff.html", one=one, other=other, found=found, known=_known(shelf, one or other))
+
+
+def _known(shelf: Shelf, reference: str) -> list[str]:
+    """Return versions of the dataset that a reference names, the newest first, to choose from."""
+    if not reference:
+        return []
+    name = Reference.parse(reference, None).dataset_id
+    return [f"{name}@{version}" for version in list(shelf.storage.versions(name))[::-1][:_CHOICES]]
