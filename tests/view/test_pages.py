@@ -342,7 +342,7 @@ def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Pat
 
     for name in ("d@v2", "first@v1"):
         with pytest.raises(cachelayer.SourceError):
-            storage.submit(interrupted, name, shard_bytes=10_000)
+            storage.submit(interrupted, name, shard_bytes=10_000, resume=True)
     (tmp_path / "somebody's").mkdir()
     (tmp_path / "others").mkdir()
     with serving(storage) as client:
