@@ -50,6 +50,10 @@ COMPILED_BY_JAX = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", action="store_true", help="write the pictures of the page to docs/page")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile once what hundreds of processes import (they may be told to write no bytecode), and what JAX compiles."""
     config.option.loadscopereorder = False  # pytest-xdist would begin with the files of most tests

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsing import IN_BROWSER, chromium, place, tab
 from view_client import Client, serving
 
 import cachelayer
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.needs("playwright"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium"),
-]
+pytestmark = IN_BROWSER
 HOSTILE = "<img src=x onerror='document.title=\"owned\"'><script>document.title='owned'</script>"
 
 
@@ -31,10 +26,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
             "image": rng.integers(0, 256, (16, 16, 3), np.uint8),
             "signal": np.sin(np.arange(200) / (number + 1)),
             "text": f"{number} {HOSTILE}",
+            "clip": rng.integers(0, 256, (5, 12, 12, 3), np.uint8),
         }
         for number in range(300)
     ]
-    storage.submit(rows, "d@v1", description=HOSTILE, shard_bytes=300_000)
+    storage.submit(rows, "d@v1", description=HOSTILE, shard_bytes=1_000_000)
     storage.derive("d", "v1", "half", keep=range(150))
     with serving(storage) as client:
         yield client
@@ -42,43 +38,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
-
-
-class Problems(list[str]):
-    """What a page complained about."""
-
-    def watch(self, page: Any) -> None:
-        page.on("pageerror", lambda error: self.append(str(error)))
-        page.on("console", lambda message: self.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("request", lambda request: self._check(request.url))
-
-    def _check(self, url: str) -> None:
-        if not url.startswith(("http://127.0.0.1:", "data:")):
-            self.append(f"asked {url}")
 
 
 @pytest.fixture
 def page(browser: Any, client: Client) -> Iterator[Any]:
-    """A tab that has signed in; nothing in it may fail, be blocked or ask another server."""
-    context = browser.new_context(viewport={"width": 1000, "height": 700}, base_url=client.server.url().split("/?")[0])
-    page = context.new_page()
-    problems = Problems()
-    problems.watch(page)
-    page.goto(client.server.url())
-    yield page
-    assert page.title() != "owned"
-    context.close()
-    assert problems == []
-
-
-def place(page: Any) -> str:
-    return str(page.evaluate("location.pathname + location.search"))
+    with tab(browser, client) as page:
+        yield page
 
 
 def test_links_lead_from_the_storage_to_a_record(page: Any) -> None:
@@ -114,8 +81,9 @@ def test_pages_fit_a_phone_in_light_and_dark(page: Any, path: str, scheme: Any) 
     shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert shade == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 27)")
     unnamed = page.evaluate(
-        """[...document.querySelectorAll("input:not([hidden]), select, textarea, img, svg, audio")]
-           .filter(each => !(each.labels?.length || each.alt || each.getAttribute("aria-label")))
+        """[...document.querySelectorAll("input, select, textarea, button, img, svg, audio, canvas")]
+           .filter(each => !each.hidden)
+           .filter(each => !(each.labels?.length || each.alt || each.getAttribute("aria-label") || each.innerText))
            .map(each => each.outerHTML)"""
     )
     assert unnamed == []
@@ -148,6 +116,21 @@ def test_keys_turn_pages(page: Any) -> None:
     page.wait_for_url("**/records?from=123")
     page.keyboard.press("ArrowRight")
     page.wait_for_url("**/records?from=147&count=24")
+
+
+def test_a_clip_is_played_stopped_and_moved_by_hand(page: Any) -> None:
+    page.goto("/d/d/v1/records/3")
+    player, shown = page.locator(".clip"), page.locator(".clip output")
+    assert shown.inner_text() == ""
+    player.get_by_role("slider").fill("4")
+    player.get_by_text("frame 5 of 5").wait_for()
+    assert player.locator("canvas").evaluate("each => [each.width, each.height]") == [156, 156]
+    colours = "each => new Set(each.getContext('2d').getImageData(0, 0, 156, 156).data).size"
+    assert player.locator("canvas").evaluate(colours) > 100
+    player.get_by_role("button").click()
+    player.get_by_text("frame 1 of 5").wait_for()
+    player.get_by_role("button", name="Play or pause").click()
+    assert player.get_by_role("button").inner_text() == "Play"
 
 
 def test_statistics_are_drawn_after_a_click(page: Any) -> None:

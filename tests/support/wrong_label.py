@@ -1,0 +1,46 @@
+"""Drawings of digits of which one has a wrong label, and a small model whose loss jumps because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import cachelayer
+from cachelayer.cli.digits_demo import digits
+
+BATCH, SEED = 64, 7
+CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def wrongly_labelled(wrong: int) -> Iterator[dict[str, Any]]:
+    """Yield the digits of the demo as grey pictures; the record ``wrong`` has the label of another digit."""
+    for number, element in enumerate(digits()):
+        label = element["label"]
+        image = np.rint(element["image"] * 255).astype(np.uint8)
+        yield {"image": image, "label": (label + 3) % 10 if number == wrong else label}
+
+
+def losses(ref: cachelayer.DataRef[Any], epochs: int) -> list[float]:
+    """Train a network of one hidden layer, and return the loss of each step."""
+    rng = np.random.default_rng(0)
+    into, out = rng.normal(0, 0.1, (64, 64)), np.zeros((64, 10))
+    found = []
+    for batch in ref.stream(BATCH, shuffle=True, seed=SEED, num_epochs=epochs):
+        pixels, truth = batch["image"].reshape(-1, 64) / 255, np.eye(10)[batch["label"]]
+        hidden = np.maximum(pixels @ into, 0)
+        share = _softmax(hidden @ out)
+        found.append(float(-np.log((share * truth).sum(1) + 1e-9).mean()))
+        error = (share - truth) / len(truth)
+        back = (error @ out.T) * (hidden > 0)
+        out -= hidden.T @ error
+        into -= pixels.T @ back
+    return found
+
+
+def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    powers = np.exp(values - values.max(1, keepdims=True))
+    shares: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
+    return shares
