@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from cachelayer.drawing.class_names import Names, class_names
+from cachelayer.drawing.drawn_leaf import named
 from cachelayer.statistics import LeafStats, Statistics
 from cachelayer.statistics.histogram import Number
 from cachelayer.statistics.numbers import NumberStats
@@ -37,11 +40,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """The distribution of some numbers: of a leaf, or of its lengths."""
+    """The distribution of some numbers: of a leaf, or of its lengths; the axis has the first and the last."""
 
     title: str
     numbers: NumberStats
     bars: list[Bar]
+    axis: tuple[str, str] = ("", "")
     longest: int | None = None
 
 
@@ -89,7 +93,7 @@ def statistics(request: Request) -> Response:
         survey=survey,
         found=found,
         record_chart=None if found is None else _record_chart(found),
-        leaves=[] if found is None else [_leaf(leaf) for leaf in found.leaves],
+        leaves=[] if found is None else [_leaf(leaf, class_names(ref.metadata)) for leaf in found.leaves],
         width=_WIDTH,
         height=_HEIGHT,
     )
@@ -102,39 +106,46 @@ def _surveys(request: Request) -> Surveys:
 
 def _record_chart(found: Statistics) -> Chart:
     sizes = found.record_nbytes
-    return Chart("stored bytes", sizes.numbers, _bars(sizes.numbers), sizes.longest)
+    return _chart("stored bytes", sizes.numbers, longest=sizes.longest)
 
 
-def _leaf(leaf: LeafStats) -> LeafCharts:
-    return LeafCharts(leaf, list(_charts(leaf)))
+def _leaf(leaf: LeafStats, names: Names) -> LeafCharts:
+    return LeafCharts(leaf, list(_charts(leaf, names.get(leaf.path, []))))
 
 
-def _charts(leaf: LeafStats) -> Iterator[Chart]:
+def _charts(leaf: LeafStats, classes: list[str]) -> Iterator[Chart]:
     if leaf.numbers is not None:
-        yield Chart("values", leaf.numbers, _bars(leaf.numbers))
+        yield _chart("values", leaf.numbers, classes)
     for lengths in leaf.lengths:
-        yield Chart(f"length: {lengths.of}", lengths.numbers, _bars(lengths.numbers), lengths.longest)
+        yield _chart(f"length: {lengths.of}", lengths.numbers, longest=lengths.longest)
     if leaf.images is not None:
-        yield Chart("width of images", leaf.images.width, _bars(leaf.images.width))
-        yield Chart("height of images", leaf.images.height, _bars(leaf.images.height))
+        yield _chart("width of images", leaf.images.width)
+        yield _chart("height of images", leaf.images.height)
 
 
-def _bars(numbers: NumberStats) -> list[Bar]:
-    """Return a bar for each value if there are few, otherwise for equal ranges."""
+def _chart(title: str, numbers: NumberStats, classes: Sequence[str] = (), longest: int | None = None) -> Chart:
+    """Return a chart with a bar for each value if there are few, otherwise for equal ranges."""
     if numbers.values is not None:
-        labelled = [(f"{value}: {times:,}", times) for value, times in numbers.values]
+        names = [f"{value} {named({'': list(classes)}, '', value)}".rstrip() for value, _ in numbers.values]
+        counts = [times for _, times in numbers.values]
+        ends = (names[0], names[-1]) if names else ("", "")
     elif numbers.histogram is not None:
-        edges, counts = numbers.histogram.edges, numbers.histogram.counts
-        ranges = zip(edges[:-1], edges[1:], counts, strict=True)
-        labelled = [(f"{_short(low)} to {_short(high)}: {times:,}", times) for low, high, times in ranges]
+        edges, counts = list(map(_short, numbers.histogram.edges)), list(numbers.histogram.counts)
+        names = [f"{low} to {high}" for low, high in pairwise(edges)]
+        ends = (edges[0], edges[-1])
     else:
-        return []
-    most, width = max((times for _, times in labelled), default=1) or 1, _WIDTH / max(1, len(labelled))
-    return [
-        Bar(round(place * width, 2), round(_HEIGHT - tall, 2), round(width * 0.9, 2), round(tall, 2), label)
-        for place, (label, times) in enumerate(labelled)
-        for tall in [max(1.0, times / most * _HEIGHT) if times else 0.0]
-    ]
+        return Chart(title, numbers, [], longest=longest)
+    return Chart(title, numbers, _bars(names, counts), ends, longest)
+
+
+def _bars(names: Sequence[str], counts: Sequence[int]) -> list[Bar]:
+    most, width = max(counts, default=1) or 1, _WIDTH / max(1, len(counts))
+    bars = []
+    for place, (name, times) in enumerate(zip(names, counts, strict=True)):
+        tall = max(1.0, times / most * _HEIGHT) if times else 0.0
+        left, top = round(place * width, 2), round(_HEIGHT - tall, 2)
+        bars.append(Bar(left, top, round(width * 0.9, 2), round(tall, 2), f"{name}: {times:,}"))
+    return bars
 
 
 def _short(number: Number) -> str:
