@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import webbrowser
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -11,8 +9,8 @@ import typer
 from cachelayer.cli.addresses import Options, StorageArgument, existing_storage, storage_options
 from cachelayer.cli.command import command
 from cachelayer.cli.output import Answer
+from cachelayer.cli.page import serve, shelf_for
 from cachelayer.cli.user_function import load
-from cachelayer.errors import MissingDependencyError
 from cachelayer.storage.storage import Storage
 
 
@@ -41,23 +39,8 @@ def view(
     option: Options = None,
 ) -> Answer:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
-    try:
-        from cachelayer.view.render import version_path
-        from cachelayer.view.server import PageServer
-        from cachelayer.view.shelf import Shelf
-    except ImportError as error:
-        raise MissingDependencyError(f"the page needs {error.name}: pip install 'cachelayer[view]'") from error
     existing_storage(storage, option)
     # Records are read in ranges: a look at a bucket downloads no shard.
     opened = Storage(storage, local_cache_bytes=0, storage_options=storage_options(option))
-    shelf = Shelf(opened, None if detokenize is None else load(detokenize))
-    ref = None if version is None else shelf.ref(version, None)
-    path = "/" if ref is None else version_path(ref.dataset_id, ref.dataset_version)
-    server = PageServer(shelf, host, port)
-    url = server.url(path)
-    typer.echo(f"{url}\nCtrl-C ends it.")
-    if not no_open:
-        webbrowser.open(url)
-    with suppress(KeyboardInterrupt):  # the usual way to end it
-        server.run()
-    return Answer({"url": url})
+    shelf = shelf_for(opened, None if detokenize is None else load(detokenize))
+    return Answer({"url": serve(shelf, version, host=host, port=port, is_opened=not no_open)})
