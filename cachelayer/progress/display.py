@@ -42,7 +42,7 @@ class Status:
     @property
     def line(self) -> str:
         """The line for a log while the work goes on."""
-        share = f" ({self.done / self.total:.0%})" if self.total else ""
+        share = f" ({_percent(self.done, self.total)})" if self.total else ""
         facts = [f"{self._counted}{share}", self.parts, *self._amounts, self._left]
         return f"{self.title}: {', '.join(filter(None, facts))}{self.stall and '; '}{self.stall}"
 
@@ -82,7 +82,7 @@ class Status:
         now = self.done - self.skipped
         if not self.total or not now or self.done >= self.total:
             return ""
-        return f"{clock(self.seconds / now * (self.total - self.done))} left"
+        return f"{clock(max(1.0, self.seconds / now * (self.total - self.done)))} left"
 
 
 class Display(Protocol):
@@ -213,6 +213,12 @@ def harmless() -> suppress:
     stderr may be full or closed, or an object of the user's program that lacks other methods of a file than ``write``.
     """
     return suppress(Exception)
+
+
+def _percent(done: int, total: int) -> str:
+    """Return a share as text. What is not done is never called 100%."""
+    rounded = round(100 * done / total)
+    return f"{min(rounded, 99) if done < total else rounded}%"
 
 
 def _number(count: int, unit: str) -> str:

@@ -216,6 +216,7 @@ def status(**facts: Any) -> Status:
             {"done": 55_000, "total": 60_000, "skipped": 40_000},
             "d@v1: 55,000 of 60,000 records (92%), 500 records/s, 0:10 left",
         ),
+        ({"done": 9_999, "total": 10_000}, "d@v1: 9,999 of 10,000 records (99%), 333 records/s, 0:01 left"),
         ({"done": 40, "skipped": 40, "total": 60}, "d@v1: 40 of 60 records (67%)"),
         ({"done": 70, "total": 60, "seconds": 7.0}, "d@v1: 70 of 60 records (117%), 10 records/s"),
         ({"parts": "3 of 8 parts", "stall": "no record for 90 s"}, "d@v1: 0 records, 3 of 8 parts; no record for 90 s"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
@@ -103,6 +104,32 @@ def test_scrolling_shows_other_records_and_their_url(page: Any) -> None:
     page.wait_for_url(lambda url: "from=0&" not in url)
     page.reload()
     assert page.locator(".card").count() == 12
+
+
+def test_scrolling_reaches_any_of_ten_billion_records(page: Any) -> None:
+    """The page of 300 records is told that it has 10^10, and asks for the records that it scrolls to."""
+    records = 10**10
+
+    def answered(route: Any, request: Any) -> None:
+        query = dict(parse_qsl(urlsplit(request.url).query))
+        if "part" in query:
+            route.fulfill(body=f"<article class='card'><h3>{query['from']}</h3></article>", content_type="text/html")
+        else:
+            text = route.fetch().text().replace('data-records="300"', f'data-records="{records}"')
+            text = text.replace(f'max="{300 - 12}"', f'max="{records - 12}"')
+            route.fulfill(body=text, content_type="text/html")
+
+    page.route("**/records?*", answered)
+    page.goto("/d/d/v1/records?count=12")
+    slider, first = page.locator(".scroll"), page.locator(".card h3").first
+    for number in (7_777_777_777, 1, records - 12):
+        slider.fill(str(number))
+        page.wait_for_url(f"**/records?from={number}&count=12")
+        assert first.inner_text() == str(number)
+    slider.press("ArrowLeft")
+    page.wait_for_url(f"**/records?from={records - 13}&count=12")
+    slider.press("Home")
+    page.wait_for_url("**/records?from=0&count=12")
 
 
 def test_keys_turn_pages(page: Any) -> None:
