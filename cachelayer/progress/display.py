@@ -12,6 +12,10 @@ from typing import IO, Any, Protocol
 _NO_SIZE = {"ncols": 80, "nrows": 24}
 """The size to assume if a terminal reports none: tqdm would draw nothing there."""
 
+# As tqdm's own, but always with units a second: it turns rates below one around.
+_WITH_TOTAL = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
+_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_noinv_fmt}{postfix}]"
+
 
 @dataclass(frozen=True)
 class Status:
@@ -108,6 +112,7 @@ class _Bar:
             unit=f" {status.unit}s",
             unit_scale=True,
             file=stream,
+            bar_format=_WITHOUT_TOTAL if status.total is None else _WITH_TOTAL,
             **({"dynamic_ncols": True} if _has_size(stream) else _NO_SIZE),
         )
 
@@ -117,9 +122,12 @@ class _Bar:
         self._bar.set_postfix_str(status.bar_text, refresh=False)
         self._bar.refresh()
 
-    def close(self, status: Status, *, is_done: bool) -> None:  # noqa: ARG002 - the bar itself shows it
+    def close(self, status: Status, *, is_done: bool) -> None:
         self.show(status)
         self._bar.close()
+        # A notebook's bar is green if it does not know its total, also after a failure.
+        if not is_done and hasattr(self._bar, "disp"):
+            self._bar.disp(bar_style="danger")
 
 
 class _Lines:

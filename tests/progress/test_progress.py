@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from repository import SUPPORT
 
+from cachelayer.progress import display
 from cachelayer.progress.display import Status, clock
 from cachelayer.progress.meter import Progress, Waiting, current, notice
 
@@ -185,6 +186,30 @@ def test_a_notebook_without_widgets_has_a_bar_of_text_and_no_warning(monkeypatch
     shown(100, None)
     assert "100%" in stderr.getvalue()
     assert "ipywidgets" not in stderr.getvalue()
+
+
+@pytest.mark.parametrize("total", [None, 20])
+def test_slow_work_is_measured_in_units_a_second_too(total: int | None) -> None:
+    stream = io.StringIO()
+    bar = display._Bar(display._text_bar(), stream, status(total=total))
+    bar._bar.start_t -= 10
+    bar.show(status(total=total, done=1, seconds=10.0))
+    bar.close(status(total=total, done=1, seconds=10.0), is_done=True)
+    assert "0.10 records/s" in stream.getvalue()
+    assert "s/ records" not in stream.getvalue()
+
+
+def test_a_bar_of_a_notebook_is_red_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    styles: list[str] = []
+
+    class Widget(display._text_bar()):  # type: ignore[misc]
+        def disp(self, bar_style: str) -> None:
+            styles.append(bar_style)
+
+    for is_done in (True, False):
+        bar = display._Bar(Widget, io.StringIO(), status())
+        bar.close(status(done=1), is_done=is_done)
+    assert styles == ["danger"]
 
 
 def test_the_work_around_a_source_is_the_innermost() -> None:
