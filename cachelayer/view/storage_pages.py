@@ -23,12 +23,12 @@ from cachelayer.storage.storage import Storage
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
-from cachelayer.versions.unpublished import UnpublishedBuild
+from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
 from cachelayer.view.relations import relations
 from cachelayer.view.render import page
 from cachelayer.view.shelf import Shelf
 
-_THREADS = 16
+_THREADS = 32
 _EVENTS = 200
 _SHARDS = 20
 _SPEC_ROWS = 2000
@@ -107,7 +107,7 @@ def _published(storage: Storage, name: str) -> Published:
     Raises:
         DatasetNotFoundError: if it has neither.
     """
-    builds = storage.builds(name)
+    builds = unpublished(storage._store, paths.check_name("dataset id", name))
     try:
         return Published(storage.versions(name), builds)
     except DatasetNotFoundError:
