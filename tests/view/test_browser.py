@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,14 @@ from browsing import IN_BROWSER, chromium, place, tab
 from view_client import Client, serving
 
 import cachelayer
+from cachelayer.view.surveys import Survey
 
 pytestmark = IN_BROWSER
 HOSTILE = "<img src=x onerror='document.title=\"owned\"'><script>document.title='owned'</script>"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
     storage = cachelayer.Storage(tmp_path_factory.mktemp("storage"))
     rng = np.random.default_rng(0)
     rows = [
@@ -33,6 +37,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     ]
     storage.submit(rows, "d@v1", description=HOSTILE, shard_bytes=1_000_000)
     storage.derive("d", "v1", "half", keep=range(150))
+    return storage
+
+
+@pytest.fixture(scope="module")
+def client(storage: cachelayer.Storage) -> Iterator[Client]:
     with serving(storage) as client:
         yield client
 
@@ -194,3 +203,75 @@ def test_a_server_that_ended_says_so(browser: Any, tmp_path: Path) -> None:
     page.locator(".scroll").fill("50")
     page.get_by_text("start `cachelayer view` again").wait_for()
     page.close()
+
+
+def test_a_storage_that_goes_away_under_the_page_is_a_page_that_says_so(browser: Any, tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path / "gone")
+    storage.submit(list(range(100)), "d@v1")
+    with serving(storage) as client:
+        page = browser.new_page()
+        page.goto(client.server.url("/d/d/v1/records"))
+        shutil.rmtree(tmp_path / "gone")
+        page.locator(".scroll").fill("50")
+        page.get_by_role("alert").wait_for()
+        assert "no dataset 'd'" in page.inner_text("main")
+        storage.submit(list(range(200)), "d@v1")
+        page.reload()
+        page.get_by_text("Records 50 to 73 of 200").wait_for()
+        page.close()
+
+
+def test_a_damaged_shard_is_scrolled_over(browser: Any, tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([bytes([number]) * 3000 for number in range(60)], "d@v1", shard_bytes=40_000)
+    sorted(tmp_path.rglob("*.array_record"))[1].write_bytes(b"damaged")
+    with serving(storage) as client, tab(browser, client) as page:
+        page.goto("/d/d/v1/records?count=8")
+        assert page.locator(".problem").count() == 0
+        page.locator(".scroll").fill("20")
+        page.wait_for_url("**/records?from=20&count=8")
+        assert page.locator(".problem").count() > 0
+        page.locator(".scroll").fill("50")
+        page.wait_for_url("**/records?from=50&count=8")
+        assert page.locator(".problem").count() == 0
+
+
+def test_statistics_show_how_far_they_are_and_stop_at_a_click(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, go_on = cachelayer.Storage(tmp_path), threading.Event()
+    storage.submit({"x": np.arange(50_000)}, "d@v1")
+    count = Survey._count
+
+    def waits(survey: Survey, read: int) -> None:
+        count(survey, read)
+        go_on.wait(60)
+
+    monkeypatch.setattr(Survey, "_count", waits)
+    with serving(storage) as client, tab(browser, client) as page:
+        page.goto("/d/d/v1/statistics")
+        page.get_by_role("button", name="Read all 50,000").click()
+        stop = page.get_by_role("button", name="Stop")
+        stop.wait_for()
+        assert page.get_by_role("progressbar").count() == 1
+        stop.click()
+        go_on.set()
+        page.get_by_text("stopped", exact=True).wait_for()
+        assert page.get_by_role("button", name="Read all").count() == 1
+
+
+def test_a_pasted_state_shows_where_it_stands(page: Any, storage: cachelayer.Storage) -> None:
+    stream = storage.fetch("d@v1").stream(8, shuffle=True, seed=3, num_epochs=None)
+    iterator = iter(stream)
+    for _ in range(40):
+        next(iterator)
+    page.goto("/d/d/v1/order")
+    page.get_by_text("Begin at a saved state").click()
+    page.get_by_label("state, as JSON").fill(json.dumps(iterator.get_state()))
+    page.get_by_label("global batch size").fill("8")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("The state stands at position 316: epoch 1, 16 of 300 records").wait_for()
+    found = [int(each.replace(",", "")) for each in page.locator(".card h3").all_inner_texts()]
+    assert found == stream.records(40).tolist()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("heading", name="Step 1 after the state").wait_for()
