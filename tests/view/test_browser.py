@@ -104,6 +104,8 @@ def test_scrolling_shows_other_records_and_their_url(page: Any) -> None:
     page.locator(".scroll").fill("200")
     page.wait_for_url("**/records?from=200&count=12")
     assert page.locator(".card h3").first.inner_text() == "200"
+    assert page.locator(".scroll").get_attribute("aria-valuetext") == "records 200 to 211"
+    assert page.get_by_role("article", name="Record 200").get_by_role("img", name="image: a picture").count() == 1
     page.keyboard.press("Home")
     page.wait_for_url("**/records?from=0&count=12")
     page.locator(".scroll").evaluate("each => each.blur()")

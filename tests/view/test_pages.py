@@ -51,7 +51,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> cachelayer.Storage:
         "d@v1",
         element_spec=spec,
         description=HOSTILE.replace("\ud800", ""),
-        metadata={"<i>": "<u>"},
+        metadata={"<i>": "<u>", "tfds": {"class_names": {"['<b>key</b>']": [HOSTILE.replace("\ud800", "")] * RECORDS}}},
         shard_bytes=60_000,
     )
     storage.append("d", "v1", "v2", [element(number) for number in range(5)])
@@ -90,6 +90,9 @@ PAGES = [
     "/d/d/v1/records",
     "/d/d/v1/records/3",
     "/d/d/v1/order?batch=8&shards=4&shard=2&step=3",
+    "/d/d/v1/order?batch=8&by=text",
+    "/d/d/v1/order?batch=8&by=%3Cb%3Ekey%3C/b%3E",
+    "/diff?one=d@v1",
     "/diff?one=d@v1&other=d@v2",
     "/d/d/v1/statistics",
     "/d/empty/v1",

@@ -106,11 +106,18 @@ if (grid && slider) {
     }
   };
 
+  // What screen readers say of the slider.
+  const describe = () => {
+    const [from, to] = ["#from", "#to"].map((each) => document.querySelector(each).textContent);
+    slider.setAttribute("aria-valuetext", `records ${from} to ${to}`);
+  };
+
   const settle = () => {
     document.querySelector("#from").textContent = start.toLocaleString("en");
     document.querySelector("#to").textContent = (Math.min(start + count, records) - 1).toLocaleString("en");
     document.querySelector("#goto").value = start;
     slider.value = start;
+    describe();
     point("prev", Math.max(0, start - count), start > 0);
     point("next", Math.min(start + count, Math.max(0, records - 1)), start + count < records);
     history.replaceState(null, "", place(start));
@@ -145,6 +152,7 @@ if (grid && slider) {
   };
 
   slider.hidden = last === 0;
+  describe();
   slider.addEventListener("input", () => scrollTo(Number(slider.value)));
   grid.addEventListener("wheel", (event) => {
     const down = event.deltaY > 0;
