@@ -20,7 +20,7 @@ from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
 
 PAGE = 96
-MOST_SORTED = 4096
+MOST_SORTED, MOST_NBYTES = 4096, 1 << 28
 _MOST_GROUPS = 100
 _TEXT = 100
 
@@ -76,6 +76,9 @@ def batch_of(raw: DataRef[Any], numbers: Sequence[int], by: str, look: Look) -> 
     paths = [path for path, _ in tree.leaves(raw.element_spec)]
     leaf = [shown_path(path) for path in paths].index(by)
     try:
+        nbytes = int(raw.stored_nbytes(numbers).sum())
+        if nbytes > MOST_NBYTES:
+            return Batch(list(numbers), [], f"not sorted: {nbytes:,} bytes, more than {MOST_NBYTES:,}")
         values = _column(raw, numbers, by, leaf)
     except StorageError:
         raise
