@@ -22,6 +22,14 @@ def test_a_notebook_shows_the_spec_and_the_first_records(tmp_path: Path) -> None
     assert ref[7:]._repr_html_().count("<tr>") == 3
 
 
+def test_class_names_stand_beside_labels_in_a_notebook(tmp_path: Path) -> None:
+    rows = [{"label": number} for number in range(3)]
+    html = cachelayer.Storage(tmp_path).submit(rows, "d@v1", metadata={"classes": ["cat", "<b>dog"]})._repr_html_()
+    assert "<td>0 cat</td>" in html
+    assert "<td>1 &lt;b&gt;dog</td>" in html
+    assert "<td>2</td>" in html
+
+
 def test_what_is_stored_is_text_in_a_notebook(tmp_path: Path) -> None:
     rows = [{"<b>key": "<script>alert(1)</script>" * 1000}]
     html = cachelayer.Storage(tmp_path).submit(rows, "d@v1")._repr_html_()
