@@ -40,7 +40,9 @@ def _demo(folder: str, *, view: bool, is_opened: bool) -> Answer:
     # What is missing for the page is said before the demo runs.
     shelf = shelf_for(Storage(folder)) if view else None
     run(folder)
-    if shelf is not None:
+    if shelf is None:
+        typer.echo("next        cachelayer demo --view shows the cache as a page in the browser")
+    else:
         typer.echo("the page    ", nl=False)
         serve(shelf, "digits@v1", is_opened=is_opened)
     return Answer({"proved": True})
