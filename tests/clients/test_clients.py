@@ -1,0 +1,153 @@
+"""The programs of `docs/clients.md`, "clients.md": killed in mid-epoch, resumed, and compared with a run that lived."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from page_child import FENCE
+from repository import ROOT, SUPPORT
+
+CHILD = SUPPORT / "client_child.py"
+ENVIRONMENT = {"KERAS_BACKEND": "torch", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+pytestmark = [pytest.mark.slow, pytest.mark.needs("PIL")]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a program prints at a step."""
+
+    step: int
+    records: list[int] | list[list[int]]
+    loss: float
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs of the page, and the versions that they read."""
+    folder = tmp_path_factory.mktemp("clients")
+    page = (ROOT / "docs" / "clients.md").read_text().replace('"/data', f'"{folder}/data')
+    for _, title, body, _ in FENCE.findall(page):
+        if title:
+            (folder / title).write_text(body)
+    subprocess.run([sys.executable, "corpus.py"], cwd=folder, check=True)
+    return folder
+
+
+def start(folder: Path, name: str, kill_at: int, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(CHILD), str(kill_at), f"{name}_train.py", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+
+
+def lines_of(process: subprocess.Popen[str], expected: int = 0) -> list[Line]:
+    """Wait for a program, and return what it printed."""
+    printed, complaints = process.communicate()
+    assert process.returncode == expected, complaints
+    return list(parsed(printed))
+
+
+def parsed(printed: str) -> Iterator[Line]:
+    for line in printed.splitlines():
+        step, _, rest = line.partition(" ")
+        if step.isdigit():
+            records, _, loss = rest.rpartition(" ")
+            yield Line(int(step), ast.literal_eval(records), float(loss))
+
+
+def run(folder: Path, name: str, kill_at: int, whole: Sequence[str], killed: Sequence[str]) -> list[list[Line]]:
+    """Return the lines of a run that lived, of one that was killed, and of the one that followed it."""
+    with ExitStack() as stack:
+        lived, died = (stack.enter_context(start(folder, name, *each)) for each in ((0, *whole), (kill_at, *killed)))
+        before = lines_of(died, -signal.SIGKILL)
+        after = stack.enter_context(start(folder, name, 0, *killed))
+        return [lines_of(lived), before, lines_of(after)]
+
+
+# The step at which a program is killed, the number of its last checkpoint (Keras also writes one at the end of an epoch),
+# and the steps of an epoch: 0 if the records of a step are rows of tokens.
+CASES = {
+    "timm": (18, 15, 12),
+    "trainer": (18, 15, 13),
+    "lightning": (18, 15, 13),
+    "keras": (21, 18, 13),
+    "nanogpt": (73, 70, 0),
+    "maxtext_source": (78, 75, 0),
+    "maxtext_packs": (78, 75, 0),
+}
+NEEDS = {
+    "timm": ("timm", "torchvision"),
+    "trainer": ("accelerate", "transformers"),
+    "lightning": ("lightning",),
+    "keras": ("keras", "torch"),
+    "nanogpt": ("torch",),
+    "maxtext_source": ("grain",),
+    "maxtext_packs": ("grain",),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.needs(*packages)) for name, packages in NEEDS.items()]
+)
+def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(programs: Path, name: str) -> None:
+    kill_at, checkpoint, per_epoch = CASES[name]
+    hosts = ["0", "1"] if name == "maxtext_packs" else []
+    whole, before, after = run(programs, name, kill_at, [f"{name}-whole", *hosts], [f"{name}-killed", *hosts])
+    assert before == whole[:kill_at]
+    assert after == whole[checkpoint:]
+    assert [line.step for line in whole] == list(range(1, len(whole) + 1))
+    if per_epoch:
+        assert checkpoint % per_epoch
+        assert len(whole) == 3 * per_epoch
+        epoch = [record for line in whole[per_epoch : 2 * per_epoch] for record in line.records]
+        assert len(set(epoch)) == len(epoch) == (384 if name == "timm" else 400)
+
+
+@pytest.mark.needs("grain")
+def test_packs_in_maxtexts_pipeline_go_on_on_two_hosts(programs: Path) -> None:
+    with ExitStack() as stack:
+        lived = stack.enter_context(start(programs, "maxtext_packs", 0, "one-host", "0", "1"))
+        lines_of(stack.enter_context(start(programs, "maxtext_packs", 78, "two-hosts-0", "0", "1")), -signal.SIGKILL)
+        (programs / "two-hosts-1.json").write_bytes((programs / "two-hosts-0.json").read_bytes())
+        hosts = [
+            stack.enter_context(start(programs, "maxtext_packs", 0, f"two-hosts-{host}", str(host), "2"))
+            for host in range(2)
+        ]
+        whole, *parts = map(lines_of, (lived, *hosts))
+    together = [[*first.records, *second.records] for first, second in zip(*parts, strict=True)]
+    assert together == [line.records for line in whole[75:]]
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.mark.needs("flax", "optax", "orbax")
+def test_flax_on_two_processes_goes_on_where_both_were_killed(programs: Path) -> None:
+    def both(folder: str, kill_at: int) -> list[list[Line]]:
+        address = free_address()
+        with ExitStack() as stack:
+            first, second = (
+                stack.enter_context(start(programs, "nnx", kill_at, folder, address, "2", str(number)))
+                for number in range(2)
+            )
+            return [lines_of(each, -signal.SIGKILL if kill_at else 0) for each in (first, second)]
+
+    whole, before, after = both("nnx-whole", 0), both("nnx-killed", 18), both("nnx-killed", 0)
+    for mine, begun, rest in zip(whole, before, after, strict=True):
+        assert len(mine) == 36
+        assert begun == mine[:18]
+        assert rest == mine[15:]
+    rows = [record for mine in whole for line in mine[12:24] for record in line.records]
+    assert len(set(rows)) == len(rows) == 384
