@@ -240,7 +240,7 @@ class BatchSampler(_ElasticSampler):
         """Return the number of batches of an epoch."""
         return self._steps.per_epoch()
 
-    def _from(self, position: int) -> Iterator[tuple[list[int], int]]:
+    def _from(self, position: int) -> Iterator[tuple[list[Any], int]]:
         steps = self._epoch_of(position)
         while (step := steps.at(position)) is not None:
             epoch, place = divmod(step.begin, steps.records)

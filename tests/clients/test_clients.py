@@ -19,7 +19,8 @@ from repository import ROOT, SUPPORT
 
 CHILD = SUPPORT / "client_child.py"
 ENVIRONMENT = {"KERAS_BACKEND": "torch", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-pytestmark = [pytest.mark.slow, pytest.mark.needs("PIL")]
+# `tests/clients/run` installs them. Some programs need less, but these tests take minutes, so they run there alone.
+pytestmark = [pytest.mark.slow, pytest.mark.needs("accelerate", "flax", "lightning", "timm", "torchvision")]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def run(folder: Path, name: str, kill_at: int, whole: Sequence[str], killed: Seq
         return [lines_of(lived), before, lines_of(after)]
 
 
-# The step at which a program is killed, the number of its last checkpoint (Keras also writes one at the end of an epoch),
+# The step at which a program is killed, the step of its last checkpoint (Keras also writes one at the end of an epoch),
 # and the steps of an epoch: 0 if the records of a step are rows of tokens.
 CASES = {
     "timm": (18, 15, 12),
@@ -84,20 +85,9 @@ CASES = {
     "maxtext_source": (78, 75, 0),
     "maxtext_packs": (78, 75, 0),
 }
-NEEDS = {
-    "timm": ("timm", "torchvision"),
-    "trainer": ("accelerate", "transformers"),
-    "lightning": ("lightning",),
-    "keras": ("keras", "torch"),
-    "nanogpt": ("torch",),
-    "maxtext_source": ("grain",),
-    "maxtext_packs": ("grain",),
-}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.needs(*packages)) for name, packages in NEEDS.items()]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(programs: Path, name: str) -> None:
     kill_at, checkpoint, per_epoch = CASES[name]
     hosts = ["0", "1"] if name == "maxtext_packs" else []
@@ -112,7 +102,6 @@ def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(progra
         assert len(set(epoch)) == len(epoch) == (384 if name == "timm" else 400)
 
 
-@pytest.mark.needs("grain")
 def test_packs_in_maxtexts_pipeline_go_on_on_two_hosts(programs: Path) -> None:
     with ExitStack() as stack:
         lived = stack.enter_context(start(programs, "maxtext_packs", 0, "one-host", "0", "1"))
@@ -133,7 +122,6 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-@pytest.mark.needs("flax", "optax", "orbax")
 def test_flax_on_two_processes_goes_on_where_both_were_killed(programs: Path) -> None:
     def both(folder: str, kill_at: int) -> list[list[Line]]:
         address = free_address()
