@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,17 +44,33 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(folder: Path, name: str, kill_at: int, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(CHILD), str(kill_at), f"{name}_train.py", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+class Program:
+    """A program that runs, and prints to files: worker processes that outlive it would keep a pipe open."""
 
+    def __init__(self, folder: Path, name: str, kill_at: int, *arguments: str) -> None:
+        command = [sys.executable, str(CHILD), str(kill_at), f"{name}_train.py", *arguments]
+        self._printed = folder / f"{arguments[0]}-{kill_at}-{arguments[-1]}.out"
+        self._complaints = self._printed.with_suffix(".err")
+        self._ended = kill_at
+        with self._printed.open("w") as out, self._complaints.open("w") as err:
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=out, stderr=err, start_new_session=True
+            )
 
-def lines_of(process: subprocess.Popen[str], expected: int = 0) -> list[Line]:
-    """Wait for a program, and return what it printed."""
-    printed, complaints = process.communicate()
-    assert process.returncode == expected, complaints
-    return list(parsed(printed))
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def lines(self) -> list[Line]:
+        """Wait for the program, and return what it printed."""
+        expected = -signal.SIGKILL if self._ended else 0
+        assert self._process.wait() == expected, self._complaints.read_text()
+        self.__exit__()
+        return list(parsed(self._printed.read_text()))
 
 
 def parsed(printed: str) -> Iterator[Line]:
@@ -65,13 +81,14 @@ def parsed(printed: str) -> Iterator[Line]:
             yield Line(int(step), ast.literal_eval(records), float(loss))
 
 
-def run(folder: Path, name: str, kill_at: int, whole: Sequence[str], killed: Sequence[str]) -> list[list[Line]]:
+def run(folder: Path, name: str, kill_at: int, *hosts: str) -> list[list[Line]]:
     """Return the lines of a run that lived, of one that was killed, and of the one that followed it."""
-    with ExitStack() as stack:
-        lived, died = (stack.enter_context(start(folder, name, *each)) for each in ((0, *whole), (kill_at, *killed)))
-        before = lines_of(died, -signal.SIGKILL)
-        after = stack.enter_context(start(folder, name, 0, *killed))
-        return [lines_of(lived), before, lines_of(after)]
+    killed = [f"{name}-killed", *hosts]
+    with Program(folder, name, 0, f"{name}-whole", *hosts) as lived:
+        with Program(folder, name, kill_at, *killed) as died:
+            before = died.lines()
+        with Program(folder, name, 0, *killed) as following:
+            return [lived.lines(), before, following.lines()]
 
 
 # The step at which a program is killed, the step of its last checkpoint (Keras also writes one at the end of an epoch),
@@ -91,7 +108,7 @@ CASES = {
 def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(programs: Path, name: str) -> None:
     kill_at, checkpoint, per_epoch = CASES[name]
     hosts = ["0", "1"] if name == "maxtext_packs" else []
-    whole, before, after = run(programs, name, kill_at, [f"{name}-whole", *hosts], [f"{name}-killed", *hosts])
+    whole, before, after = run(programs, name, kill_at, *hosts)
     assert before == whole[:kill_at]
     assert after == whole[checkpoint:]
     assert [line.step for line in whole] == list(range(1, len(whole) + 1))
@@ -103,15 +120,15 @@ def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(progra
 
 
 def test_packs_in_maxtexts_pipeline_go_on_on_two_hosts(programs: Path) -> None:
-    with ExitStack() as stack:
-        lived = stack.enter_context(start(programs, "maxtext_packs", 0, "one-host", "0", "1"))
-        lines_of(stack.enter_context(start(programs, "maxtext_packs", 78, "two-hosts-0", "0", "1")), -signal.SIGKILL)
+    with Program(programs, "maxtext_packs", 0, "one-host", "0", "1") as lived:
+        with Program(programs, "maxtext_packs", 78, "two-hosts-0", "0", "1") as died:
+            died.lines()
         (programs / "two-hosts-1.json").write_bytes((programs / "two-hosts-0.json").read_bytes())
-        hosts = [
-            stack.enter_context(start(programs, "maxtext_packs", 0, f"two-hosts-{host}", str(host), "2"))
-            for host in range(2)
-        ]
-        whole, *parts = map(lines_of, (lived, *hosts))
+        with (
+            Program(programs, "maxtext_packs", 0, "two-hosts-0", "0", "2") as first,
+            Program(programs, "maxtext_packs", 0, "two-hosts-1", "1", "2") as second,
+        ):
+            whole, *parts = lived.lines(), first.lines(), second.lines()
     together = [[*first.records, *second.records] for first, second in zip(*parts, strict=True)]
     assert together == [line.records for line in whole[75:]]
 
@@ -124,13 +141,9 @@ def free_address() -> str:
 
 def test_flax_on_two_processes_goes_on_where_both_were_killed(programs: Path) -> None:
     def both(folder: str, kill_at: int) -> list[list[Line]]:
-        address = free_address()
-        with ExitStack() as stack:
-            first, second = (
-                stack.enter_context(start(programs, "nnx", kill_at, folder, address, "2", str(number)))
-                for number in range(2)
-            )
-            return [lines_of(each, -signal.SIGKILL if kill_at else 0) for each in (first, second)]
+        job = (programs, "nnx", kill_at, folder, free_address(), "2")
+        with Program(*job, "0") as first, Program(*job, "1") as second:
+            return [first.lines(), second.lines()]
 
     whole, before, after = both("nnx-whole", 0), both("nnx-killed", 18), both("nnx-killed", 0)
     for mine, begun, rest in zip(whole, before, after, strict=True):
