@@ -26,6 +26,13 @@ except ImportError as error:
 _BLOCK_RECORDS = 1 << 13
 
 
+def rank_and_world() -> tuple[int, int]:
+    """Return the rank and the world size of ``torch.distributed`` if it is initialised, else 0 and 1."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
 class _ElasticSampler(data.Sampler):  # type: ignore[misc]
     """An epoch of our order for one rank, from any position in it."""
 
@@ -41,11 +48,9 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         drop_last: bool | None,
     ) -> None:
         check_ref(ref)
-        world = torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
-        if num_replicas is None:
-            num_replicas = world.get_world_size() if world else 1
-        if rank is None:
-            rank = world.get_rank() if world else 0
+        this_rank, world = rank_and_world()
+        num_replicas = world if num_replicas is None else num_replicas
+        rank = this_rank if rank is None else rank
         shards, index = integer("num_replicas", num_replicas, 1), integer("rank", rank, 0)
         size = shards if global_batch_size is None else global_batch_size
         if drop_last is None and shards != 1 and len(ref) % integer("global_batch_size", size, 1):
@@ -86,9 +91,15 @@ class _ElasticSampler(data.Sampler):  # type: ignore[misc]
         """Yield the items from a position to the end of its epoch, each with the position after it."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the epoch that was set; the first time after ``load_state_dict``, over the rest of it."""
-        start, self._start = self._start, self._epoch * self._steps.records
-        return _SamplerIterator(self, start)
+        """Iterate over the epoch that was set; the first time after ``load_state_dict``, over the rest of it.
+
+        A ``DataLoader`` with workers makes two iterators and uses the second, so an iterator counts once it is used.
+        """
+        return _SamplerIterator(self, self._start)
+
+    def _began(self) -> None:
+        """Begin the following iterations at the start of the epoch: an iterator has taken over a loaded position."""
+        self._start = self._epoch * self._steps.records
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iterations; each has its own order. A loaded position within that epoch stays."""
@@ -116,6 +127,7 @@ class _SamplerIterator(Iterator[Any]):
 
     def __init__(self, sampler: _ElasticSampler, position: int) -> None:
         self._sampler = sampler
+        self._is_new = True
         self._go_to(position)
 
     def _go_to(self, position: int) -> None:
@@ -126,6 +138,9 @@ class _SamplerIterator(Iterator[Any]):
         self._end = (position // records + 1) * records if records else 0
 
     def __next__(self) -> Any:
+        if self._is_new:
+            self._is_new = False
+            self._sampler._began()
         item_and_position = next(self._items, None)
         if item_and_position is None:
             self._position = self._sampler._position = self._end
@@ -225,7 +240,7 @@ class BatchSampler(_ElasticSampler):
         """Return the number of batches of an epoch."""
         return self._steps.per_epoch()
 
-    def _from(self, position: int) -> Iterator[tuple[list[int], int]]:
+    def _from(self, position: int) -> Iterator[tuple[list[Any], int]]:
         steps = self._epoch_of(position)
         while (step := steps.at(position)) is not None:
             epoch, place = divmod(step.begin, steps.records)

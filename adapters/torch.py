@@ -2,7 +2,8 @@
 
 ``storage.cache(x, ...)`` takes a ``Dataset``, ``IterableDataset`` or ``DataLoader`` as it is. :func:`loader` iterates
 over a stream as tensors, with a state. :func:`to_torch` returns a map-style ``Dataset``; :class:`Sampler` and
-:class:`BatchSampler` let any ``torch.utils.data.DataLoader`` read it in our exact order.
+:class:`BatchSampler` let any ``torch.utils.data.DataLoader`` read it in our exact order. :func:`resumable` gives that
+order, and a state, to a ``DataLoader`` that somebody else made.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from cachelayer.access.view import View
 from cachelayer.adapters._stream_or_ref import check_ref, check_stream
+from cachelayer.adapters._torch_resumable import ResumableLoader, resumable
 from cachelayer.adapters._torch_samplers import BatchSampler, Sampler
 from cachelayer.adapters._torch_tensors import array_of, tensor_of, tensors
 from cachelayer.arguments import integer
@@ -41,7 +43,17 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs PyTorch: pip install 'cachelayer[torch]'") from error
 
-__all__ = ["BatchSampler", "Loader", "Sampler", "as_source", "loader", "tensors", "to_torch"]
+__all__ = [
+    "BatchSampler",
+    "Loader",
+    "ResumableLoader",
+    "Sampler",
+    "as_source",
+    "loader",
+    "resumable",
+    "tensors",
+    "to_torch",
+]
 
 _HUGGING_FACE = {"datasets.arrow_dataset", "datasets.iterable_dataset"}
 

@@ -23,6 +23,7 @@ CHILD = SUPPORT / "page_child.py"
 # Pages whose code other tests run, beside what they test.
 ELSEWHERE = {
     "cli": "test_cli_page.py",
+    "clients": "test_clients.py",
     "files": "test_folders.py",
     "format": "test_format.py",
     "frames": "test_polars.py",

@@ -103,7 +103,7 @@ ATTRIBUTES = {
     "WrappedRef": "digest element_spec exclude metadata read sample select split stream",
     "Sampled": "digest element_spec stream",
     "Mixture": "digest element_spec stream",
-    "Stream": "element_spec epoch epochs map map_batches records with_state",
+    "Stream": "element_spec epoch epochs map map_batches records state with_state",
     "StreamIterator": "failures get_state load position save set_state stats",
 }
 

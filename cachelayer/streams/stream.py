@@ -220,6 +220,20 @@ class Stream(Generic[T]):
         """
         return self._reader.numbers(self._step(step))
 
+    def state(self, step: int) -> dict[str, Any]:
+        """Return the state of an iterator before a step: for programs that keep the number of steps, and no state.
+
+        Args:
+            step: the number of steps before it, counted from ``start``.
+
+        Raises:
+            RecordIndexError: if the stream has fewer steps.
+        """
+        before = integer("step", step, 0)
+        steps = self._options.steps
+        position = steps.after(self._step(before - 1)) if before else steps.next_start(self._options.start)
+        return self._reader.identity.state(position)
+
     def with_state(self) -> StreamIterator[tuple[T, dict[str, Any]]]:
         """Return an iterator over pairs of a batch and the state after it, for consumers that buffer batches."""
         self._warn_once()

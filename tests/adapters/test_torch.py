@@ -837,6 +837,20 @@ def test_a_loaded_place_holds_for_one_iteration_and_for_its_own_epoch(ref: Any) 
     assert list(sampler) == order(RECORDS, 1, 1)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_loader_of_torch_goes_on_at_a_loaded_place_and_then_with_whole_epochs(
+    ref: Any, workers: int, whole: bool
+) -> None:
+    sampler = BatchSampler(ref, 10, seed=1) if whole else Sampler(ref, seed=1)
+    sampler.load_state_dict(sampler.state_dict() | {"position": 20})
+    size = None if whole else 10
+    batches = data.DataLoader(to_torch(ref), batch_size=size, sampler=sampler, num_workers=workers)
+    rest, whole_epoch = [[label for batch in batches for label in batch["label"].tolist()] for _ in range(2)]
+    assert rest == order(RECORDS, 1, 0)[20:]
+    assert whole_epoch == order(RECORDS, 1, 0)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_stateful_data_loader_goes_on_with_the_batch_after_what_it_handed_out(

@@ -79,14 +79,18 @@ def test_any_step_can_be_asked_for(sharded: tuple[int, Case]) -> None:
 @settings(deadline=None)
 def test_states_are_the_same_on_every_shard_at_every_step(sharded: tuple[int, Case]) -> None:
     shards, case = sharded
-    iterators = [iter(stream) for stream in streams(case, shards)]
-    for expected in case.positions():
+    sharded_streams = list(streams(case, shards))
+    iterators = [iter(stream) for stream in sharded_streams]
+    for step, expected in enumerate(case.positions()):
         states = [iterator.get_state() for iterator in iterators]
-        assert states == [states[0]] * shards
+        assert states == [states[0]] * shards == [stream.state(step) for stream in sharded_streams]
         assert states[0]["position"] == expected
         for iterator in iterators:
             next(iterator, None)
     assert [position(iterator) for iterator in iterators] == [case.end] * shards
+    for stream in sharded_streams:
+        with pytest.raises(RecordIndexError, match=f"the stream has {len(case.positions()) - 1} steps"):
+            stream.state(len(case.positions()))
 
 
 @given(cases(shards=12, remainders=("keep", "drop")), st.sampled_from([1, 2, 3, 4, 6, 12]))

@@ -1,0 +1,154 @@
+"""The programs of `docs/clients.md`, "clients.md": killed in mid-epoch, resumed, and compared with a run that lived."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from page_child import FENCE
+from repository import ROOT, SUPPORT
+
+CHILD = SUPPORT / "client_child.py"
+ENVIRONMENT = {"KERAS_BACKEND": "torch", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+# `tests/clients/run` installs them. Some programs need less, but these tests take minutes, so they run there alone.
+pytestmark = [pytest.mark.slow, pytest.mark.needs("accelerate", "flax", "lightning", "timm", "torchvision")]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a program prints at a step."""
+
+    step: int
+    records: list[int] | list[list[int]]
+    loss: float
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs of the page, and the versions that they read."""
+    folder = tmp_path_factory.mktemp("clients")
+    page = (ROOT / "docs" / "clients.md").read_text().replace('"/data', f'"{folder}/data')
+    for _, title, body, _ in FENCE.findall(page):
+        if title:
+            (folder / title).write_text(body)
+    subprocess.run([sys.executable, "corpus.py"], cwd=folder, check=True)
+    return folder
+
+
+class Program:
+    """A program that runs, and prints to files: worker processes that outlive it would keep a pipe open."""
+
+    def __init__(self, folder: Path, name: str, kill_at: int, *arguments: str) -> None:
+        command = [sys.executable, str(CHILD), str(kill_at), f"{name}_train.py", *arguments]
+        self._printed = folder / f"{arguments[0]}-{kill_at}-{arguments[-1]}.out"
+        self._complaints = self._printed.with_suffix(".err")
+        self._ended = kill_at
+        with self._printed.open("w") as out, self._complaints.open("w") as err:
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=out, stderr=err, start_new_session=True
+            )
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def lines(self) -> list[Line]:
+        """Wait for the program, and return what it printed."""
+        expected = -signal.SIGKILL if self._ended else 0
+        assert self._process.wait() == expected, self._complaints.read_text()
+        self.__exit__()
+        return list(parsed(self._printed.read_text()))
+
+
+def parsed(printed: str) -> Iterator[Line]:
+    for line in printed.splitlines():
+        step, _, rest = line.partition(" ")
+        if step.isdigit():
+            records, _, loss = rest.rpartition(" ")
+            yield Line(int(step), ast.literal_eval(records), float(loss))
+
+
+def run(folder: Path, name: str, kill_at: int, *hosts: str) -> list[list[Line]]:
+    """Return the lines of a run that lived, of one that was killed, and of the one that followed it."""
+    killed = [f"{name}-killed", *hosts]
+    with Program(folder, name, 0, f"{name}-whole", *hosts) as lived:
+        with Program(folder, name, kill_at, *killed) as died:
+            before = died.lines()
+        with Program(folder, name, 0, *killed) as following:
+            return [lived.lines(), before, following.lines()]
+
+
+# The step at which a program is killed, the step of its last checkpoint (Keras also writes one at the end of an epoch),
+# and the steps of an epoch: 0 if the records of a step are rows of tokens.
+CASES = {
+    "timm": (18, 15, 12),
+    "trainer": (18, 15, 13),
+    "lightning": (18, 15, 13),
+    "keras": (21, 18, 13),
+    "nanogpt": (73, 70, 0),
+    "maxtext_source": (78, 75, 0),
+    "maxtext_packs": (78, 75, 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_that_is_killed_in_mid_epoch_goes_on_as_if_it_had_lived(programs: Path, name: str) -> None:
+    kill_at, checkpoint, per_epoch = CASES[name]
+    hosts = ["0", "1"] if name == "maxtext_packs" else []
+    whole, before, after = run(programs, name, kill_at, *hosts)
+    assert before == whole[:kill_at]
+    assert after == whole[checkpoint:]
+    assert [line.step for line in whole] == list(range(1, len(whole) + 1))
+    if per_epoch:
+        assert checkpoint % per_epoch
+        assert len(whole) == 3 * per_epoch
+        epoch = [record for line in whole[per_epoch : 2 * per_epoch] for record in line.records]
+        assert len(set(epoch)) == len(epoch) == (384 if name == "timm" else 400)
+
+
+def test_packs_in_maxtexts_pipeline_go_on_on_two_hosts(programs: Path) -> None:
+    with Program(programs, "maxtext_packs", 0, "one-host", "0", "1") as lived:
+        with Program(programs, "maxtext_packs", 78, "two-hosts-0", "0", "1") as died:
+            died.lines()
+        (programs / "two-hosts-1.json").write_bytes((programs / "two-hosts-0.json").read_bytes())
+        with (
+            Program(programs, "maxtext_packs", 0, "two-hosts-0", "0", "2") as first,
+            Program(programs, "maxtext_packs", 0, "two-hosts-1", "1", "2") as second,
+        ):
+            whole, *parts = lived.lines(), first.lines(), second.lines()
+    together = [[*first.records, *second.records] for first, second in zip(*parts, strict=True)]
+    assert together == [line.records for line in whole[75:]]
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_flax_on_two_processes_goes_on_where_both_were_killed(programs: Path) -> None:
+    def both(folder: str, kill_at: int) -> list[list[Line]]:
+        job = (programs, "nnx", kill_at, folder, free_address(), "2")
+        with Program(*job, "0") as first, Program(*job, "1") as second:
+            return [first.lines(), second.lines()]
+
+    whole, before, after = both("nnx-whole", 0), both("nnx-killed", 18), both("nnx-killed", 0)
+    for mine, begun, rest in zip(whole, before, after, strict=True):
+        assert len(mine) == 36
+        assert begun == mine[:18]
+        assert rest == mine[15:]
+    rows = [record for mine in whole for line in mine[12:24] for record in line.records]
+    assert len(set(rows)) == len(rows) == 384
