@@ -152,7 +152,7 @@ class _Target:
 
     @cached_property
     def aligns(self) -> bool:
-        return self.devices[0].platform == "cpu"
+        return any(device.platform == "cpu" for device in self.devices)
 
     def put(self, parts: list[NDArray[Any]]) -> jax.Array:
         if self.aval is not None:
