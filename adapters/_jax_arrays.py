@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
+from cachelayer.locks import cached_property
+from cachelayer.records.memory import ALIGNMENT, aligned_empty
 from cachelayer.records.values import Nullable, Ragged, Sparse
-from cachelayer.user_warnings import warn
+from cachelayer.streams.prefetch_worker import end_threads
 
 try:
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
+
+try:
+    # A tenth of the time of jax.device_put, which may be longer than it takes to read a small batch.
+    from jax._src.interpreters.pxla import batched_device_put
+
+    _batched_device_put = batched_device_put if "enable_x64" in signature(batched_device_put).parameters else None
+except ImportError:
+    _batched_device_put = None
+
+# Before JAX takes down its devices, which it does at the end of the program too, nothing may be sent any more.
+atexit.register(end_threads)
 
 _FIXES: tuple[tuple[type, str], ...] = (
     (Ragged, "give its rows one shape with map(), or call its to_dense(length) in map_batches(), with a fixed length"),
@@ -28,9 +44,12 @@ _FIXES: tuple[tuple[type, str], ...] = (
     ),
     (Sparse, "make each element an array with map(), for instance with its to_dense()"),
 )
-_SMALL_NBYTES = 1 << 20
-# JAX on a CPU uses memory of this alignment without a copy.
-_ALIGNMENT = 64
+# What JAX has instead of 64 bits, unless it is told to have them.
+_NARROW = {
+    np.dtype(wide): np.dtype(narrow) for wide, narrow in (("i8", "i4"), ("u8", "u4"), ("f8", "f4"), ("c16", "c8"))
+}
+# JAX on a CPU uses aligned memory without a copy. Its own copy of a large array takes several times as long.
+_LARGE_NBYTES = 1 << 20
 
 
 @lru_cache(maxsize=256)
@@ -52,29 +71,118 @@ def local_rows(sharding: NamedSharding, size: int) -> NDArray[np.int64]:
     return rows_held
 
 
-def global_arrays(batch: Any, size: int, sharding: NamedSharding, changed: set[str]) -> Any:
-    """Return global arrays of ``size`` rows from a batch of the rows that this process holds.
+class Sender:
+    """Makes global arrays of the rows that this process holds. Any thread may call it.
 
     Args:
-        batch: the rows.
-        size: the number of rows of the global batch.
         sharding: where the rows go.
-        changed: the leaves that a warning was given for, because JAX cannot hold their values; this adds to it.
+
+    Attributes:
+        lost: for each leaf with values that JAX does not hold, what the user is told about it.
     """
-    rows = local_rows(sharding, size)
-    leaves, structure = jax.tree.flatten(batch)
-    for place, leaf in enumerate(leaves):
-        if not isinstance(leaf, (np.ndarray, jax.Array)) or not _is_known(leaf.dtype) or leaf.shape[:1] != rows.shape:
-            raise _leaf_error(jax.tree_util.tree_flatten_with_path(batch)[0][place], len(rows))
-        if leaf.dtype.itemsize > 4 and leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype):
-            leaves[place] = _narrowed(np.asarray(leaf), functools.partial(_name, batch, place), changed)
-    if (
-        sharding.num_devices == 1
-        and sharding.is_fully_addressable
-        and sum(leaf.nbytes for leaf in leaves) < _SMALL_NBYTES
-    ):
-        return structure.unflatten(_sender(sharding, tuple([leaf.ndim for leaf in leaves]))(*map(np.asarray, leaves)))
-    return structure.unflatten([_global_array(leaf, size, rows, sharding) for leaf in leaves])
+
+    def __init__(self, sharding: NamedSharding) -> None:
+        self.sharding = sharding
+        self.lost: dict[str, str] = {}
+
+    def __call__(self, batch: Any, size: int, *, wide: bool) -> Any:
+        """Return global arrays of ``size`` rows.
+
+        Args:
+            batch: the rows that this process holds, of ``size`` rows of the global batch.
+            size: the number of rows of the global batch.
+            wide: whether JAX has 64 bits. A thread cannot ask: a context manager of JAX sets it for one thread.
+        """
+        rows = local_rows(self.sharding, size)
+        leaves, structure = jax.tree.flatten(batch)
+        for place, leaf in enumerate(leaves):
+            if not _fits(leaf, rows):
+                raise _leaf_error(jax.tree_util.tree_flatten_with_path(batch)[0][place], len(rows))
+            array = np.asarray(leaf)
+            if not wide and array.dtype.itemsize > 4 and array.dtype in _NARROW:
+                array = self._narrowed(array, functools.partial(_name, batch, place))
+            leaves[place] = self._sent(array, size, rows, wide=wide)
+        return structure.unflatten(leaves)
+
+    def _narrowed(self, array: NDArray[Any], name: Callable[[], str]) -> NDArray[Any]:
+        """Return a 64-bit array in the dtype that JAX has for it; note it if that changes its values."""
+        dtype = _NARROW[array.dtype]
+        with np.errstate(over="ignore"):
+            narrow: NDArray[Any] = array.astype(dtype)
+        held = np.array_equal(narrow, array) if dtype.kind in "iu" else _as_finite(narrow, array)
+        if not held:
+            self.lost.setdefault(
+                name(),
+                f"{name()} has values of {array.dtype} that {dtype} does not hold, and JAX has no {array.dtype}, so "
+                "they change: call jax.config.update('jax_enable_x64', True), split or scale them with map(), or leave "
+                "them out",
+            )
+        return narrow
+
+    def _sent(self, array: NDArray[Any], size: int, rows: NDArray[np.int64], *, wide: bool) -> jax.Array:
+        target = _target(self.sharding, (size, *array.shape[1:]), array.dtype, wide)
+        parts = [array] if target.takes_whole else [_part(array, size, rows, index) for index in target.indices]
+        if target.aligns and array.nbytes >= _LARGE_NBYTES:
+            parts = list(map(_aligned, parts))
+        return target.put(parts)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where the parts of an array go.
+
+    Args:
+        sharding, shape: those of the array.
+        aval: what JAX knows of an array before it is there; None if it has to be asked each time.
+        indices: for each device, the part of the global array that it holds.
+        devices: those of this process.
+        wide: whether JAX has 64 bits.
+    """
+
+    sharding: NamedSharding
+    shape: tuple[int, ...]
+    aval: Any
+    indices: tuple[tuple[slice, ...], ...]
+    devices: tuple[Any, ...]
+    wide: bool
+
+    @cached_property
+    def takes_whole(self) -> bool:
+        return len(self.devices) == self.sharding.num_devices == 1
+
+    @cached_property
+    def aligns(self) -> bool:
+        return any(device.platform == "cpu" for device in self.devices)
+
+    def put(self, parts: list[NDArray[Any]]) -> jax.Array:
+        if self.aval is not None:
+            return _batched_device_put(self.aval, self.sharding, parts, list(self.devices), enable_x64=self.wide)
+        with jax.enable_x64(self.wide):
+            arrays = jax.device_put(parts, list(self.devices))
+        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, arrays)
+
+
+@lru_cache(maxsize=256)
+def _target(sharding: NamedSharding, shape: tuple[int, ...], dtype: np.dtype[Any], wide: bool) -> _Target:
+    sharding = of_rank(sharding, len(shape))
+    held = sharding.addressable_devices_indices_map(shape)
+    target = _Target(sharding, shape, None, tuple(held.values()), tuple(held), wide)
+    if _batched_device_put is None:
+        return target
+    parts = [np.zeros(sharding.shard_shape(shape), dtype) for _ in held]
+    return replace(target, aval=target.put(parts).aval)
+
+
+def _part(array: NDArray[Any], size: int, rows: NDArray[np.int64], index: tuple[slice, ...]) -> NDArray[Any]:
+    """Return the part of the rows that this process holds that one device holds."""
+    first, last, _ = index[0].indices(size)
+    place = int(np.searchsorted(rows, first))
+    part: NDArray[Any] = array[(slice(place, place + last - first), *index[1:])]
+    return part
+
+
+def _fits(leaf: Any, rows: NDArray[np.int64]) -> bool:
+    return isinstance(leaf, (np.ndarray, jax.Array)) and _is_known(leaf.dtype) and leaf.shape[:1] == rows.shape
 
 
 def _name(batch: Any, place: int) -> str:
@@ -82,52 +190,16 @@ def _name(batch: Any, place: int) -> str:
     return f"leaf {jax.tree_util.keystr(path)}" if path else "the batch"
 
 
-def _narrowed(array: NDArray[Any], name: Callable[[], str], changed: set[str]) -> NDArray[Any]:
-    """Return a 64-bit array in the dtype that JAX has for it; warn if that changes its values."""
-    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-    with np.errstate(over="ignore"):
-        narrow: NDArray[Any] = array.astype(dtype)
-    held = np.array_equal(narrow, array) if dtype.kind in "iu" else _as_finite(narrow, array)
-    if not held and name() not in changed:
-        changed.add(name())
-        warn(
-            f"{name()} has values of {array.dtype} that {dtype} does not hold, and JAX has no {array.dtype}, so they "
-            "change: call jax.config.update('jax_enable_x64', True), split or scale them with map(), or leave them out"
-        )
-    return narrow
-
-
 def _as_finite(narrow: NDArray[Any], array: NDArray[Any]) -> bool:
     infinite = np.isinf(narrow)
     return not infinite.any() or np.array_equal(infinite, np.isinf(array))
 
 
-@lru_cache(maxsize=64)
-def _sender(sharding: NamedSharding, ranks: tuple[int, ...]) -> Any:
-    """Return a function that sends all arrays to the only device in one call: more calls would cost more time."""
-    return jax.jit(lambda *leaves: leaves, out_shardings=tuple([of_rank(sharding, rank) for rank in ranks]))
-
-
-def _global_array(leaf: Any, size: int, rows: NDArray[np.int64], sharding: NamedSharding) -> jax.Array:
-    array = np.asarray(leaf)
-    on_cpu = sharding.mesh.devices.flat[0].platform == "cpu"
-
-    def part(index: tuple[slice, ...]) -> NDArray[Any]:
-        first, last, _ = index[0].indices(size)
-        place = int(np.searchsorted(rows, first))
-        rows_of_device = array[(slice(place, place + last - first), *index[1:])]
-        return _aligned(rows_of_device) if on_cpu else rows_of_device
-
-    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-    return jax.make_array_from_callback((size, *array.shape[1:]), of_rank(sharding, array.ndim), part, dtype=dtype)
-
-
 def _aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array in memory that JAX on a CPU uses without a copy: its own copy would be several times slower."""
-    if array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
+    """Return the array in memory that JAX on a CPU uses without a copy."""
+    if array.__array_interface__["data"][0] % ALIGNMENT == 0 and array.flags.c_contiguous:
         return array
-    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    copy: NDArray[Any] = np.ndarray(array.shape, array.dtype, memory, -memory.ctypes.data % _ALIGNMENT)
+    copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
     return copy
 

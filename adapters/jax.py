@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.adapters._stream_or_ref import check_stream
@@ -13,18 +14,18 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDep
 from cachelayer.protocols import T
 from cachelayer.storage.staleness import OnChange
 from cachelayer.storage.storage import Storage
-from cachelayer.streams.block_plan import Block
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.failures import Failure
-from cachelayer.streams.iterator import END
+from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.stream import Stream, reader_of
 from cachelayer.streams.stream_stats import StreamStats
+from cachelayer.user_warnings import warn
 
 try:
     import jax
     from jax.sharding import NamedSharding
 
-    from cachelayer.adapters._jax_arrays import global_arrays, local_rows, of_rank
+    from cachelayer.adapters._jax_arrays import Sender, local_rows, of_rank
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
@@ -62,7 +63,7 @@ def cache(
     return ref
 
 
-def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -> GlobalBatches[T]:
+def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int | None = None) -> GlobalBatches[T]:
     """Return the batches of a stream as global arrays: the same on any mesh and any number of processes.
 
     Each process reads only the rows that its devices hold. Functions passed to ``map_batches`` see only these rows, and
@@ -72,7 +73,8 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
         stream: a batched stream without ``shard``.
         sharding: the sharding of every leaf, ``[global_batch_size, ...]``: its first part divides the rows, its other
             parts the further axes of leaves that have them.
-        depth: the number of batches on their way to the devices, including the one that comes next.
+        depth: the number of batches that are read, and sent to the devices, ahead of the one in use; several small
+            ones count as one. By default as many as the stream reads ahead (``prefetch``).
 
     Returns:
         An iterable of batches, which can be iterated any number of times. A batch has the structure of the stream's,
@@ -98,19 +100,36 @@ def global_batches(stream: Stream[T], sharding: NamedSharding, depth: int = 2) -
             "global_batches() takes the stream of all shards, because the sharding decides which rows a process "
             "reads: leave shard= out of stream()"
         )
-    return GlobalBatches(stream, sharding, integer("depth", depth, 1))
+    return GlobalBatches(stream, sharding, None if depth is None else integer("depth", depth, 1))
 
 
 class GlobalBatches(Generic[T]):
     """The batches of a stream as global arrays. Made by :func:`global_batches`."""
 
-    def __init__(self, stream: Stream[T], sharding: NamedSharding, depth: int) -> None:
+    def __init__(self, stream: Stream[T], sharding: NamedSharding, depth: int | None) -> None:
         self.stream = stream
         self.sharding = sharding
         self.depth = depth
+        self._sender = Sender(sharding)
         # The leaves that a warning was given for.
-        self.changed: set[str] = set()
+        self._warned: set[str] = set()
         self.check_steps(reader_of(stream).options.start)
+
+    def reader(self) -> StepReader:
+        """Return what reads the rows that this process holds, and sends them to its devices."""
+        # In this thread: another does not see what a context manager of JAX sets.
+        wide = bool(jax.config.jax_enable_x64)
+        reader = reader_of(self.stream).of_rows(lambda size: local_rows(self.sharding, size))
+        if self.depth is not None:
+            reader = replace(reader, options=replace(reader.options, prefetch=self.depth))
+        aligned = self.sharding.mesh.devices.flat[0].platform == "cpu"
+        return replace(reader, sent=lambda batch, size: self._sender(batch, size, wide=wide), aligned=aligned)
+
+    def warn(self) -> None:
+        """Warn of leaves with values that JAX does not hold, once for each, in the thread of the consumer."""
+        for leaf in [*self._sender.lost.keys() - self._warned]:
+            self._warned.add(leaf)
+            warn(self._sender.lost[leaf])
 
     def __iter__(self) -> GlobalBatchIterator[T]:
         """Return an iterator from the start of the stream, independent of others."""
@@ -123,12 +142,6 @@ class GlobalBatches(Generic[T]):
             TypeError: if the stream has no end.
         """
         return len(self.stream)
-
-    def rows_at(self, position: int) -> int:
-        """Return the number of rows of the global batch at a position, including padding."""
-        steps = reader_of(self.stream).options.steps
-        step = steps.at(position) if steps.remainder == "keep" else None
-        return steps.global_batch if step is None else step.end - step.begin
 
     def check_steps(self, position: int) -> None:
         """Raise unless the sharding divides every step from a position on.
@@ -152,11 +165,10 @@ class GlobalBatchIterator(Iterator[T]):
 
     def __init__(self, batches: GlobalBatches[T]) -> None:
         self._batches = batches
-        reader = reader_of(batches.stream)
+        reader = batches.reader()
         self._identity = reader.identity
-        self._local = iter(Stream[T](reader.of_rows(lambda size: local_rows(batches.sharding, size))))
-        # Batches on their way to the devices. One assignment replaces the whole block, so no update is partial.
-        self._flight: Block[T] = Block(self._local.position)
+        # Batches are sent in the thread that reads ahead, and handed out in the order of the stream.
+        self._local = iter(Stream[T](reader))
 
     def __iter__(self) -> GlobalBatchIterator[T]:
         return self
@@ -170,33 +182,9 @@ class GlobalBatchIterator(Iterator[T]):
         @property
         def __next__(self) -> Callable[[], T]:
             """The function that returns the next batch; ``next()`` calls it in C, as with ``StreamIterator``."""
-            self._fill()
-            if not self._flight.items and self._flight.failure is not None:
-                raise self._taken_failure()
-            return self._flight.items.popleft if self._flight.items else END
-
-    def _fill(self) -> None:
-        """Send batches to the devices until enough are on their way."""
-        while len(self._flight.items) < self._batches.depth and self._flight.failure is None:
-            flight = self._flight
-            if self._local.position != flight.end:
-                # An earlier call was interrupted after it read a batch and before it sent it.
-                self._local.set_state(self._identity.state(flight.end))
-            size = self._batches.rows_at(flight.end)
-            try:
-                batch = global_arrays(next(self._local), size, self._batches.sharding, self._batches.changed)
-            except StopIteration:
-                return
-            except Exception as error:  # noqa: BLE001 - raised later, after the batches before it
-                self._flight = flight.failed(error)
-                return
-            self._flight = flight.extended(batch, self._local.position)
-
-    def _taken_failure(self) -> BaseException:
-        """Return the failure, and forget it, so that the next call tries again."""
-        failure = cast(BaseException, self._flight.failure)
-        self._flight = Block(self._flight.position)
-        return failure
+            following = self._local.__next__
+            self._batches.warn()
+            return following
 
     @property
     def failures(self) -> list[Failure]:
@@ -204,11 +192,11 @@ class GlobalBatchIterator(Iterator[T]):
 
         See :attr:`cachelayer.StreamIterator.failures`.
         """
-        return [each for each in self._local.failures if each.position < self._flight.position]
+        return self._local.failures
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the stream after the last batch that was returned; it is the same on every process."""
-        return self._identity.state(self._flight.position)
+        return self._local.get_state()
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order was, on any mesh.
@@ -222,10 +210,9 @@ class GlobalBatchIterator(Iterator[T]):
         """
         self._batches.check_steps(self._identity.position(state))
         self._local.set_state(state)
-        self._flight = Block(self._local.position)
 
     def stats(self) -> StreamStats:
-        """Return what the iterator of this process has done; sending batches to devices is its consumer's own time."""
+        """Return what the iterator of this process has done; sending batches to devices counts as collating."""
         return self._local.stats()
 
     def save(self, directory: Any) -> Awaited:

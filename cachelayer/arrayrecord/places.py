@@ -16,12 +16,16 @@ from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, gather_ranges, move_ranges, splits_of
+from cachelayer.records.memory import Bytes, Ints, aligns, empty, gather_ranges, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.threads import Gain, Job, quickest
 
 # From this size on, rows are copied one by one, which takes no longer, and threads can share it.
 _LONG = 1 << 14
+# What a core's second cache holds, beside other things.
+_CACHED_NBYTES = 1 << 17
+# numpy releases the GIL to gather more than 500 rows, or to copy more than 500 numbers.
+_RELEASING_ROWS = 501
 # What was learnt about sharing gathers of rows, by the binary logarithm of their size.
 _GAINS: defaultdict[int, Gain] = defaultdict(Gain)
 
@@ -38,15 +42,20 @@ def _gathered(windows: NDArray[Any], starts: Ints) -> NDArray[Any]:
     found: list[NDArray[Any]] = []
 
     def gather() -> None:
-        found[:] = [windows[starts]]
+        if aligns(rows * nbytes):
+            for job in parts(min(-(-rows * nbytes // _CACHED_NBYTES), max(1, rows // _RELEASING_ROWS))):
+                job()
+        else:
+            found[:] = [windows[starts]]
 
     def parts(count: int) -> list[Job]:
         # numpy gathers into new memory only, so each thread copies what it has gathered while that is in its cache.
-        found[:] = [np.empty(rows, windows.dtype)]
-        out = found[0]
+        out = empty((rows,), windows.dtype)
+        found[:] = [out]
+        out_bytes = out.view(np.uint8)
 
         def copy(first: int, last: int) -> None:
-            out[first:last] = windows[starts[first:last]]
+            out_bytes[first * nbytes : last * nbytes] = windows[starts[first:last]].view(np.uint8)
 
         return _parts(copy, rows, count)
 
@@ -295,7 +304,7 @@ class UniformRecords:
         if nbytes == 0:
             return [np.empty((len(part), 0), np.uint8) for part in starts]
         if nbytes >= _LONG or self.nbytes > PAYLOAD:
-            parts = [np.empty((len(part), nbytes), np.uint8) for part in starts]
+            parts = [empty((len(part), nbytes), np.uint8) for part in starts]
             self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
             return parts
         # Gather all rows as if no block header cut them. Then repair the few that a header does cut, row by row.

@@ -153,16 +153,6 @@ class Block(Generic[T]):
         """The position where the next block begins."""
         return self._after[-1] if self._after else self._begin
 
-    def extended(self, item: T, after: int) -> Block[T]:
-        """Return a block of the items that are left of this one, and one more."""
-        left = len(self.items)
-        return Block(self.position, [*self._after[self._count - left : self._count], after], [*self.items, item])
-
-    def failed(self, error: BaseException) -> Block[T]:
-        """Return a block of the items that are left of this one, ended by an error."""
-        left = len(self.items)
-        return Block(self.position, self._after[self._count - left : self._count], self.items, error)
-
     def until(self, position: int, error: BaseException) -> Block[T]:
         """Return a block of the items that end at a position or before, ended by an error."""
         after = self._after[: bisect_right(self._after, position)]

@@ -90,7 +90,8 @@ os.register_at_fork(after_in_child=_threads.clear)
 
 
 @atexit.register
-def _end() -> None:
+def end_threads() -> None:
+    """End all threads, and wait for them. Register it once more for what they use, so that they end before that."""
     running = list(_threads.items())
     for _, close in running:
         close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacking
+from cachelayer.records.memory import aligning
 from cachelayer.streams.block_feed import joined
 from cachelayer.streams.block_plan import Reading, raise_unrepeated
 from cachelayer.streams.failures import Failure, too_many
@@ -40,6 +42,8 @@ class StepReader:
         rows: given the size of a global batch, returns the rows to read; None for those of the shard.
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         buckets: the records as batches of each bucket have them; None if there are no buckets.
+        sent: given an item and the number of rows of its global batch, returns what to hand out; None to hand it out.
+        aligned: whether large leaves are to be read into aligned memory.
     """
 
     records: RandomAccess[Any]
@@ -49,6 +53,8 @@ class StepReader:
     rows: Callable[[int], Indices] | None = None
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
     buckets: BucketedRecords | None = None
+    sent: Callable[[Any, int], Any] | None = None
+    aligned: bool = False
 
     @cached_property
     def _stacking(self) -> Stacking:
@@ -159,6 +165,10 @@ class StepReader:
 
     def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
+        with aligning() if self.aligned else nullcontext():
+            self._read_batches(steps, out, reading)
+
+    def _read_batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         # Functions get the elements of a bucket, so the steps of several buckets are read one by one.
         together = len(steps) > 1 and not (self.maps and self.buckets is not None)
         read, failure = reading.tried(lambda: self._read_at_once(steps, reading)) if together else (None, None)
@@ -376,6 +386,11 @@ class StepReader:
             if made is None and batch is not None:
                 raise returned_none("map_batches()", f"of the batch at global position {step.begin}", None)
             batch = made
-        if self.options.steps.remainder != "pad":
-            return batch
-        return batch, self._rows(step) < step.end - step.begin
+        padded = self.options.steps.remainder == "pad"
+        size = step.end - step.begin
+        item = (batch, self._rows(step) < size) if padded else batch
+        if self.sent is None:
+            return item
+        reading.tally.turn(COLLATING)
+        reading.check()
+        return self.sent(item, self.options.steps.global_batch if padded else size)

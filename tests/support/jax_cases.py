@@ -6,6 +6,9 @@ import asyncio
 import json
 import math
 import re
+import subprocess
+import sys
+import threading
 import warnings
 from collections import namedtuple
 from itertools import islice
@@ -26,6 +29,8 @@ from samples import examples
 
 import cachelayer
 from cachelayer import InvalidArgumentError, InvalidTypeError, StateError, Stream
+from cachelayer.adapters import _jax_arrays
+from cachelayer.adapters._jax_arrays import Sender
 from cachelayer.adapters.jax import GlobalBatchIterator, global_batches, shard_by_process
 from cachelayer.streams.stream import reader_of
 
@@ -328,6 +333,113 @@ def test_failures_are_those_of_the_batches_handed_out() -> None:
             next(iterator)
         assert iterator.get_state()["position"] == 16
         assert [failure.record for failure in iterator.failures] == [3, 9]
+
+
+def test_batches_are_sent_ahead_in_another_thread_and_no_more_than_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, threading.Thread]] = []
+    third = threading.Event()
+    send = Sender.__call__
+
+    def noted(self: Sender, batch: Any, size: int, *, wide: bool) -> Any:
+        found = send(self, batch, size, wide=wide)
+        sent.append((int(batch["id"][0]), threading.current_thread()))
+        if len(sent) == 3:
+            third.set()
+        return found
+
+    monkeypatch.setattr(Sender, "__call__", noted)
+    pixels = np.zeros(1 << 20, np.uint8)
+    # Batches of 8 MB are not read several at a time, and only the thread reads those with functions of the user.
+    stream = ref(80).stream(8, prefetch=5).map_batches(lambda batch: batch | {"pixels": np.stack([pixels] * 8)})
+    iterator = iter(global_batches(stream, devices(1), depth=2))
+    assert int(next(iterator)["id"][0]) == 0
+    assert iterator.get_state()["position"] == 8
+    assert third.wait(60)
+    iterator.set_state(iterator.get_state())
+    assert [number for number, _ in sent] == [0, 8, 16]
+    assert threading.main_thread() not in {thread for _, thread in sent}
+    assert [int(batch["id"][0]) for batch in iterator] == list(range(8, 80, 8))
+
+
+def test_without_reading_ahead_batches_are_sent_by_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, threads = Sender.__call__, set()
+
+    def noted(self: Sender, batch: Any, size: int, *, wide: bool) -> Any:
+        threads.add(threading.current_thread())
+        return send(self, batch, size, wide=wide)
+
+    monkeypatch.setattr(Sender, "__call__", noted)
+    stream = ref(32).stream(8, prefetch=0)
+    for found, expected in zip(global_batches(stream, devices(4)), stream, strict=True):
+        assert_same(found, expected)
+    assert threads == {threading.main_thread()}
+
+
+@pytest.mark.parametrize("public", [False, True], ids=["quickest call", "public calls"])
+@pytest.mark.parametrize(("rows", "nbytes"), [(64, 3072), (1024, 3072), (32, 1 << 15)])
+def test_records_of_all_sizes_become_global_arrays_on_one_device_and_several(
+    rows: int, nbytes: int, public: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if public:
+        monkeypatch.setattr(_jax_arrays, "_batched_device_put", None)
+    _jax_arrays._target.cache_clear()
+    values = np.random.default_rng(0).integers(0, 256, (2 * rows, nbytes), np.uint8)
+    stored = cachelayer.Storage(tmp_path).cache({"id": np.arange(2 * rows), "long": values}, "data", "v1")
+    stream = stored.stream(rows, shuffle=True, seed=3)
+    for sharding in (devices(1), devices(2)):
+        for found in list(global_batches(stream, sharding)):
+            np.testing.assert_array_equal(found["long"], values[found["id"]])
+    _jax_arrays._target.cache_clear()
+
+
+def test_the_consumer_decides_whether_jax_has_64_bits() -> None:
+    stream = cachelayer.wrap([np.int64(2**32 + 5)] * 16, identity="wide").stream(8)
+    for sharding in (devices(1), devices(4)):
+        with jax.enable_x64(True):
+            for batch in global_batches(stream, sharding):
+                assert batch.dtype == np.int64
+                assert batch.tolist() == [2**32 + 5] * 8
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_interrupt_while_a_batch_is_sent_loses_no_batch(prefetch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    send, left = Sender.__call__, [16, 40]
+
+    def interrupted(self: Sender, batch: Any, size: int, *, wide: bool) -> Any:
+        if left and int(batch["id"][0]) == left[0]:
+            left.pop(0)
+            raise KeyboardInterrupt
+        return send(self, batch, size, wide=wide)
+
+    monkeypatch.setattr(Sender, "__call__", interrupted)
+    iterator = iter(global_batches(ref(80).stream(8, prefetch=prefetch), devices(4)))
+    found: list[int] = []
+    interrupts = 0
+    while len(found) < 10:
+        try:
+            found += [int(batch["id"][0]) for batch in islice(iterator, 1)]
+        except KeyboardInterrupt:
+            interrupts += 1
+        assert iterator.get_state()["position"] == 8 * len(found)
+    assert found == list(range(0, 80, 8))
+    # What was read ahead of an interrupt is read again, so the second may come in what is dropped.
+    assert interrupts >= 1
+
+
+LEFT = """
+import jax, numpy as np, cachelayer
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from cachelayer.adapters.jax import global_batches
+rows = NamedSharding(Mesh(jax.devices()[:1], "a"), P("a"))
+stream = cachelayer.wrap([np.zeros(1000)] * 4096, identity="zeros").stream(16, num_epochs=None, prefetch=64)
+iterator = iter(global_batches(stream.map(lambda element: element), rows))
+next(iterator)
+"""
+
+
+def test_a_program_may_end_while_batches_are_sent() -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_batch_that_could_not_be_sent_is_not_passed_over() -> None:
