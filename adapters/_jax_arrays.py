@@ -25,6 +25,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs JAX: pip install 'cachelayer[jax]'") from error
 
+_batched_device_put: Any
 try:
     # A tenth of the time of jax.device_put, which may be longer than it takes to read a small batch.
     from jax._src.interpreters.pxla import batched_device_put
@@ -148,7 +149,7 @@ class _Target:
 
     @cached_property
     def takes_whole(self) -> bool:
-        return len(self.devices) == self.sharding.num_devices == 1
+        return len(self.devices) == 1 and bool(self.sharding.num_devices == 1)
 
     @cached_property
     def aligns(self) -> bool:
