@@ -20,7 +20,7 @@ from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
 from cachelayer.storage.storage import Storage
-from cachelayer.versions.log import Log
+from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.unpublished import UnpublishedBuild, unpublished
@@ -77,13 +77,14 @@ def storage(request: Request) -> Response:
 
 def _row(shelf: Shelf, name: str) -> DatasetRow | None:
     """Return the row of a folder; None if it is somebody else's."""
+    store = shelf.storage._store
     try:
-        published = _published(shelf.storage, name)
-        return DatasetRow(
-            name, len(published.versions), next(reversed(published.versions.values()), None), published.builds
-        )
-    except DatasetNotFoundError:
-        return None
+        # The error that a dataset does not exist would list all datasets.
+        versions = Log(store, name).head().versions if has_log(store, name) else {}
+        builds = unpublished(store, name)
+        if not versions and not builds:
+            return None
+        return DatasetRow(name, len(versions), next(reversed(versions.values()), None), builds)
     except StorageError as error:
         # A folder that this user may not read; any other error is a failure of the store itself.
         if isinstance(error.__cause__, PermissionError):

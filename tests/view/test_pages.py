@@ -14,6 +14,7 @@ import pytest
 from view_client import Client, serving
 
 import cachelayer
+from cachelayer.objects.local import LocalStore
 from cachelayer.view.record_pages import MOST
 from cachelayer.view.surveys import Survey
 
@@ -363,6 +364,20 @@ def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Pat
         assert "No version of it is published yet." in text
         assert "Nothing is published yet." in text
         assert "no dataset" in shown(client, "/d/others", 404)
+
+
+def test_folders_of_others_cost_a_page_a_few_requests_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, asked = cachelayer.Storage(tmp_path), []
+    storage.submit([1], "d@v1")
+    for number in range(50):
+        (tmp_path / f"others{number}").mkdir()
+    for name in ("names", "read", "exists"):
+        real = getattr(LocalStore, name)
+        monkeypatch.setattr(LocalStore, name, lambda *given, real=real: asked.append(given[1]) or real(*given))
+    with serving(storage) as client:
+        assert "others1" not in shown(client, "/")
+    assert len([name for name in asked if name.startswith("others0/")]) < 8
+    assert len(asked) < 8 * 52
 
 
 def test_a_clip_has_a_strip_of_frames_and_a_film_for_the_player(tmp_path: Path) -> None:
