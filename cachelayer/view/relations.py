@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate, product
 from typing import Any
 
 from cachelayer.errors import CorruptionError, FormatError, NotFoundError
@@ -13,7 +15,7 @@ from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 
-MOST = 30
+MOST, MOST_SHARDS = 30, 300_000
 _THREADS = 16
 
 
@@ -43,22 +45,40 @@ def relations(storage: Storage, dataset_id: str, infos: Sequence[VersionInfo]) -
     chosen = infos[:MOST]
     with ThreadPoolExecutor(_THREADS, "cachelayer-view") as threads:
         manifests = list(threads.map(lambda info: _manifest(storage, dataset_id, info), chosen))
-    keys = {
-        info.version: {(each.stats.sha256, each.stats.records) for each in manifest.shards}
-        for info, manifest in zip(chosen, manifests, strict=True)
-        if isinstance(manifest, Manifest)
-    }
+    sizes = accumulate(len(each.shards) if isinstance(each, Manifest) else 0 for each in manifests)
+    fit = sum(size <= MOST_SHARDS for size in sizes)
+    chosen, manifests = chosen[:fit], manifests[:fit]
+    counts = _shared([_keys(manifest) for manifest in manifests])
     found = {}
-    for info, manifest in zip(chosen, manifests, strict=True):
+    for place, (info, manifest) in enumerate(zip(chosen, manifests, strict=True)):
         if not isinstance(manifest, Manifest):
             found[info.version] = Relation(problem=manifest)
             continue
-        mine = keys[info.version]
-        shared = tuple(
-            (name, len(mine & theirs)) for name, theirs in keys.items() if name != info.version and mine & theirs
-        )
+        others = ((other.version, counts[place, at]) for at, other in enumerate(chosen) if at != place)
+        shared = tuple((name, number) for name, number in others if number)
         found[info.version] = Relation(_base(manifest.provenance), shared, len(manifest.shards))
     return found, len(chosen)
+
+
+def _keys(manifest: Manifest | str) -> set[tuple[str, int]]:
+    """Return what tells the shards of a version apart; nothing if it could not be read."""
+    if not isinstance(manifest, Manifest):
+        return set()
+    return set(zip(manifest.shards.sha256, manifest.shards.records.tolist(), strict=True))
+
+
+def _shared(keys: Sequence[set[tuple[str, int]]]) -> Counter[tuple[int, int]]:
+    """Return how many keys each two sets share. Most keys are in the same few groups of sets."""
+    groups: dict[tuple[str, int], int] = {}
+    for place, mine in enumerate(keys):
+        for key in mine:
+            groups[key] = groups.get(key, 0) | 1 << place
+    counts: Counter[tuple[int, int]] = Counter()
+    for group, number in Counter(groups.values()).items():
+        places = [place for place in range(len(keys)) if group >> place & 1]
+        for pair in product(places, places):
+            counts[pair] += number
+    return counts
 
 
 def _manifest(storage: Storage, dataset_id: str, info: VersionInfo) -> Manifest | str:

@@ -14,7 +14,6 @@ import pytest
 from view_client import Client, serving
 
 import cachelayer
-from cachelayer.objects.local import LocalStore
 from cachelayer.view.record_pages import MOST
 from cachelayer.view.surveys import Survey
 
@@ -333,51 +332,6 @@ def test_a_huge_text_is_cut(tmp_path: Path) -> None:
         text = shown(client, "/d/d/v1/records/0")
         assert len(text) < 50_000
         assert "of 3,000,000 characters" in text
-
-
-def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Path) -> None:
-    storage = cachelayer.Storage(tmp_path)
-    storage.submit([1], "d@v1")
-
-    def interrupted() -> Iterator[dict[str, object]]:
-        for number in range(900):
-            yield {"x": np.full(2000, number, np.float32)}
-        raise OSError("the disk of the source is gone")
-
-    for name in ("d@v2", "first@v1"):
-        with pytest.raises(cachelayer.SourceError):
-            storage.submit(interrupted, name, shard_bytes=1_000_000, resume=True)
-    (tmp_path / "somebody's").mkdir()
-    (tmp_path / "others").mkdir()
-    with serving(storage) as client:
-        text = shown(client, "/")
-        builds = storage.builds("d")
-        assert "others" not in text
-        assert re.findall(r'href="/d/(\w+)">1 (\w+) build<', text) == [
-            ("d", builds[0].state),
-            ("first", builds[0].state),
-        ]
-        text = shown(client, "/d/d")
-        assert "Builds that are not published" in text
-        assert f'<td class="right">{builds[0].shards}</td>' in text
-        text = shown(client, "/d/first")
-        assert "No version of it is published yet." in text
-        assert "Nothing is published yet." in text
-        assert "no dataset" in shown(client, "/d/others", 404)
-
-
-def test_folders_of_others_cost_a_page_a_few_requests_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage, asked = cachelayer.Storage(tmp_path), []
-    storage.submit([1], "d@v1")
-    for number in range(50):
-        (tmp_path / f"others{number}").mkdir()
-    for name in ("names", "read", "exists"):
-        real = getattr(LocalStore, name)
-        monkeypatch.setattr(LocalStore, name, lambda *given, real=real: asked.append(given[1]) or real(*given))
-    with serving(storage) as client:
-        assert "others1" not in shown(client, "/")
-    assert len([name for name in asked if name.startswith("others0/")]) < 8
-    assert len(asked) < 8 * 52
 
 
 def test_a_clip_has_a_strip_of_frames_and_a_film_for_the_player(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""The pages of a storage and a dataset: builds, folders of others, shared shards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from view_client import Client, serving
+
+import cachelayer
+from cachelayer.objects.local import LocalStore
+from cachelayer.view import relations
+from cachelayer.view.relations import _shared
+
+
+def shown(client: Client, path: str, status: int = 200) -> str:
+    answer = client.get(path)
+    assert answer.status == status, answer.text
+    return answer.text
+
+
+def test_builds_that_are_not_published_are_shown_with_their_shards(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+
+    def interrupted() -> Iterator[dict[str, object]]:
+        for number in range(900):
+            yield {"x": np.full(2000, number, np.float32)}
+        raise OSError("the disk of the source is gone")
+
+    for name in ("d@v2", "first@v1"):
+        with pytest.raises(cachelayer.SourceError):
+            storage.submit(interrupted, name, shard_bytes=1_000_000, resume=True)
+    (tmp_path / "somebody's").mkdir()
+    (tmp_path / "others").mkdir()
+    with serving(storage) as client:
+        text = shown(client, "/")
+        builds = storage.builds("d")
+        assert "others" not in text
+        assert re.findall(r'href="/d/(\w+)">1 (\w+) build<', text) == [
+            ("d", builds[0].state),
+            ("first", builds[0].state),
+        ]
+        text = shown(client, "/d/d")
+        assert "Builds that are not published" in text
+        assert f'<td class="right">{builds[0].shards}</td>' in text
+        text = shown(client, "/d/first")
+        assert "No version of it is published yet." in text
+        assert "Nothing is published yet." in text
+        assert "no dataset" in shown(client, "/d/others", 404)
+
+
+def test_folders_of_others_cost_a_page_a_few_requests_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, asked = cachelayer.Storage(tmp_path), []
+    storage.submit([1], "d@v1")
+    for number in range(50):
+        (tmp_path / f"others{number}").mkdir()
+    for name in ("names", "read", "exists"):
+        real = getattr(LocalStore, name)
+        monkeypatch.setattr(LocalStore, name, lambda *given, real=real: asked.append(given[1]) or real(*given))
+    with serving(storage) as client:
+        assert "others1" not in shown(client, "/")
+    assert len([name for name in asked if name.startswith("others0/")]) < 8
+    assert len(asked) < 8 * 52
+
+
+@given(st.lists(st.sets(st.tuples(st.sampled_from("abcdef"), st.integers(0, 1))), max_size=6))
+def test_shared_shards_are_those_in_both(keys: list[set[tuple[str, int]]]) -> None:
+    counts = _shared(keys)
+    pairs = [(one, other) for one in range(len(keys)) for other in range(len(keys))]
+    assert [counts[pair] for pair in pairs] == [len(keys[one] & keys[other]) for one, other in pairs]
+
+
+def test_versions_of_very_many_shards_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relations, "MOST_SHARDS", 2)
+    storage = cachelayer.Storage(tmp_path)
+    for number in range(3):
+        storage.submit([number], f"d@v{number}")
+    with serving(storage) as client:
+        text = shown(client, "/d/d")
+        assert text.count("not compared") == 1
+        assert "The shards of the newest 2 versions are compared." in text
