@@ -78,18 +78,19 @@ def storage(request: Request) -> Response:
 def _row(shelf: Shelf, name: str) -> DatasetRow | None:
     """Return the row of a folder; None if it is somebody else's."""
     store = shelf.storage._store
+    is_dataset = has_log(store, name)
     try:
         # The error that a dataset does not exist would list all datasets.
-        versions = Log(store, name).head().versions if has_log(store, name) else {}
+        versions = list(Log(store, name).head().versions.values()) if is_dataset else []
         builds = unpublished(store, name)
         if not versions and not builds:
             return None
-        return DatasetRow(name, len(versions), next(reversed(versions.values()), None), builds)
+        return DatasetRow(name, len(versions), versions[-1] if versions else None, builds)
     except StorageError as error:
-        # A folder that this user may not read; any other error is a failure of the store itself.
-        if isinstance(error.__cause__, PermissionError):
-            return None
-        raise
+        # A folder that this user may not read is somebody else's; any other error is a failure of the store itself.
+        if is_dataset or not isinstance(error.__cause__, PermissionError):
+            raise
+        return None
     except CacheLayerError as error:
         return DatasetRow(name, problem=str(error))
 

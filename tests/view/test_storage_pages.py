@@ -85,3 +85,21 @@ def test_versions_of_very_many_shards_are_not_compared(tmp_path: Path, monkeypat
         text = shown(client, "/d/d")
         assert text.count("not compared") == 1
         assert "The shards of the newest 2 versions are compared." in text
+
+
+@pytest.mark.parametrize("name", ["names", "read"])
+def test_a_refused_read_of_a_dataset_is_no_empty_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], "d@v1")
+    real = getattr(LocalStore, name)
+
+    def refused(store: LocalStore, path: str) -> object:
+        if not path.startswith("d/"):
+            return real(store, path)
+        raise cachelayer.StorageError(f"may not read {path}") from PermissionError(13, "refused")
+
+    with serving(storage) as client:
+        monkeypatch.setattr(LocalStore, name, refused)
+        assert "may not read d/" in shown(client, "/", 503)
