@@ -21,6 +21,7 @@ from cachelayer.records.codec import Codec
 from cachelayer.records.media import DecodingCodec, Undecoded, decoding
 from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
+from cachelayer.records.spec import ImageSize
 from cachelayer.records.threads import Reading
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
@@ -124,6 +125,10 @@ class RecordBase(ABC):
     @abstractmethod
     def stored(self) -> Self:
         """Return the same records undecoded: images and audio as the bytes of their files."""
+
+    @abstractmethod
+    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+        """Return the same records, with the images of these leaf numbers decoded to these sizes."""
 
     @property
     def home(self) -> StoredVersion | None:

@@ -89,6 +89,10 @@ class StaticLeaf:
     def filler(self) -> Any:
         return np.zeros(self._shape, self._dtype)
 
+    def empty(self, rows: int) -> NDArray[Any]:
+        """Return an array for the part of so many rows."""
+        return np.empty((rows, *self._shape), self._dtype)
+
     def is_stack(self, array: NDArray[Any]) -> bool:
         """Return whether an array holds rows as they are stored."""
         return array.dtype == self._dtype and array.shape[1:] == self._shape
@@ -96,7 +100,7 @@ class StaticLeaf:
     def from_rows(self, rows: Sequence[Any]) -> Column:
         stacked = stacked_rows(rows, self._dtype, self._shape)
         if stacked is None:
-            stacked = np.empty((len(rows), *self._shape), self._dtype)
+            stacked = self.empty(len(rows))
             for index, row in enumerate(rows):
                 stacked[index] = conform(self._spec, row, index)
         return Column((stacked,))
@@ -191,6 +195,8 @@ class DenseLeaf:
         return dims
 
     def to_rows(self, column: Column) -> list[Any]:
+        if column.listed is not None:
+            return column.listed
         flat = self._values.decode(column.variable)
         shapes = self._dims(column, len(flat.splits) - 1).tolist()
         return [row.reshape(shape) for row, shape in zip(flat.rows_apart(), shapes, strict=True)]

@@ -1,7 +1,8 @@
 """Share the work of a read among threads.
 
-Only work that releases the GIL gains by that: copies of many rows, and decompression. The thread that reads does jobs
-too, and waits only for those that others have begun. It learns from the clock whether sharing is quicker.
+Only work that releases the GIL gains by that: copies of many rows, decompression, decoding of images and sounds. The
+thread that reads does jobs too, and waits only for those that others have begun. It learns from the clock whether
+sharing is quicker.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 Job = Callable[[], None]
 
@@ -26,6 +27,10 @@ _JOBS_A_THREAD = 4
 # Threads share work if that takes at most this part of the time; after so many calls, the other way is tried again.
 _WORTH = 0.9
 _TRIED = 16
+# Calls of a function are shared if one takes at least so much of the processor: in shorter ones, Python takes most of
+# the time. So many seconds of calls show how long one takes, and less than that is not worth another thread.
+_LONG_SECONDS = 200e-6
+_SHOWN_SECONDS = 1e-3
 # The threads that read now.
 _READERS: set[int] = set()
 _OF_THREAD = threading.local()
@@ -121,8 +126,41 @@ def quickest(alone: Job, parts: Callable[[int], Sequence[Job]], nbytes: int, gai
     gain.learn((time.perf_counter() - begun) / nbytes, shared=shared)
 
 
-def _in_threads(jobs: Sequence[Job], helpers: int) -> None:
-    """Do jobs, in any order, and return when all are done.
+class Cost:
+    """What a call of a function took lately. Safe to use from threads."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+def each(count: int, do: Callable[[int], None], cost: Cost) -> None:
+    """Call a function of each number below a count: in this thread, or in threads if a call takes long.
+
+    Args:
+        count, do: the numbers and the function.
+        cost: of calls of this kind; learnt here.
+
+    Raises:
+        Exception: what the call of the least number that failed has raised; later calls may not have been made.
+    """
+    done, begun, helpers = 0, time.thread_time(), allowed() - 1
+    while done < count and (not helpers or cost.seconds < _LONG_SECONDS):
+        do(done)
+        done += 1
+        seconds = time.thread_time() - begun
+        if seconds >= _SHOWN_SECONDS:
+            cost.seconds = seconds / done
+    if done < count:
+        begun = time.thread_time()
+        mine = _in_threads([partial(do, number) for number in range(done, count)], helpers)
+        if mine:
+            cost.seconds = (time.thread_time() - begun) / mine
+
+
+def _in_threads(jobs: Sequence[Job], helpers: int) -> int:
+    """Do jobs, in any order; when all are done, return how many this thread did.
 
     Jobs must hold what they use: if this thread is interrupted, a job that another has begun goes on.
 
@@ -135,28 +173,33 @@ def _in_threads(jobs: Sequence[Job], helpers: int) -> None:
         # At its end, the program starts no more threads.
         with suppress(RuntimeError):
             begun += [_pool(os.getpid()).submit(_work, left, failed) for _ in range(min(helpers, len(jobs) - 1))]
-        _work(left, failed)
+        mine = _work(left, failed)
         for other in begun:
             if not other.cancel():
                 other.result()
         if failed:
             raise failed[min(failed)]
+        return mine
     finally:
         left.clear()
         # The tracebacks of errors hold this frame.
         failed = {}
 
 
-def _work(left: deque[tuple[int, Job]], failed: dict[int, Exception]) -> None:
+def _work(left: deque[tuple[int, Job]], failed: dict[int, Exception]) -> int:
+    """Do jobs until none is left or one has failed; return how many."""
+    done = 0
     while not failed:
         try:
             number, job = left.popleft()
         except IndexError:
-            return
+            break
         try:
             job()
         except Exception as error:  # noqa: BLE001 - raised by the thread that reads
             failed[number] = error
+        done += 1
+    return done
 
 
 @cache
