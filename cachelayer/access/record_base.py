@@ -30,7 +30,7 @@ from cachelayer.tally import DECODING, turn_to
 from cachelayer.versions.stored_version import StoredVersion
 
 _FEW = 8
-"""Up to so many local records are read faster one by one."""
+"""Up to so many local records are read faster one by one, if they hold no files to decode."""
 
 Read = Callable[[NDArray[np.int64]], Records]
 """Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
@@ -202,7 +202,8 @@ class RecordBase(ABC):
             self._raise_damage(error, [number])
 
     def elements(self, numbers: NDArray[np.int64], read: Read | None = None, failed: Failed | None = None) -> list[Any]:
-        if failed is not None and read is None and len(numbers) <= _FEW and not self.is_fetched:
+        few = _FEW if self.element_codec is self.codec else 1
+        if failed is not None and read is None and len(numbers) <= few and not self.is_fetched:
             return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:
