@@ -54,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def every_file_is_shared() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "_LONG_SECONDS", 0)
+        patch.setattr(threads.Gain, "shares", lambda _: True)
         yield
 
 
@@ -191,6 +192,7 @@ import os, threading, cachelayer
 from cachelayer.records import threads
 assert threading.active_count() == 1
 threads._LONG_SECONDS = 0
+threads.Gain.shares = lambda _: True
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 cachelayer.Storage({str(folder)!r}).fetch("d@v").read(range({COUNT}))
 alone = threading.active_count()

@@ -141,7 +141,8 @@ def test_work_is_shared_while_that_is_quicker_and_the_slower_way_is_tried_again(
 def long() -> Cost:
     """Calls that have taken long so far."""
     cost = Cost()
-    cost.seconds = 1.0
+    cost.processor = 1.0
+    cost.gain.learn(1.0, shared=False)
     return cost
 
 
@@ -188,9 +189,17 @@ def test_calls_are_shared_as_soon_as_they_are_known_to_take_long() -> None:
 
 def test_calls_that_turn_out_to_be_short_are_no_longer_shared() -> None:
     cost = long()
-    while cost.seconds > threads._LONG_SECONDS:
+    while cost.is_long:
         each(100, lambda _: None, cost)
     callers: set[threading.Thread] = set()
+    each(100, lambda _: callers.add(threading.current_thread()), cost)
+    assert callers == {threading.main_thread()}
+
+
+def test_long_calls_that_threads_make_no_quicker_are_no_longer_shared() -> None:
+    cost, callers = long(), set[threading.Thread]()
+    for _ in range(9):
+        cost.gain.learn(2.0, shared=True)
     each(100, lambda _: callers.add(threading.current_thread()), cost)
     assert callers == {threading.main_thread()}
 
