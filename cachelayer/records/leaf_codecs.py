@@ -213,8 +213,10 @@ class DenseLeaf:
         for axis in range(levels):
             lengths = dims[owner, axis]
             splits.append(splits_of(lengths))
-            owner = np.repeat(owner, lengths)
             counts = counts * dims[:, axis]
+            # Of the innermost level, there is an owner for each value, and nobody asks for it.
+            if axis + 1 < levels:
+                owner = np.repeat(owner, lengths)
         inner = tuple(dim or 0 for dim in self._spec.shape[levels:])
         ragged = Ragged.from_nested(flat.values.reshape(int(counts.sum()), *inner), tuple(splits))
         return ragged if levels == 1 else replace(ragged, row_shapes=dims[:, :levels])
