@@ -86,16 +86,16 @@ ATTRIBUTES = {
         "rewrite submit tag tags untag url verify versions"
     ),
     "DataRef": (
-        "dataset_id dataset_version diff digest element_spec exclude fields lengths metadata mirror nbytes packed "
-        "padded provenance raw read reference sample select split stored_nbytes stream total windows"
+        "dataset_id dataset_version decoded diff digest element_spec exclude fields lengths metadata mirror nbytes "
+        "packed padded provenance raw read reference sample select split stored_nbytes stream total windows"
     ),
     "FieldsRef": (
-        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total "
-        "windows"
+        "decoded digest element_spec exclude fields lengths metadata packed padded read sample select split stream "
+        "total windows"
     ),
     "JoinedRef": (
-        "digest element_spec exclude fields lengths metadata packed padded read sample select split stream total "
-        "windows"
+        "decoded digest element_spec exclude fields lengths metadata packed padded read sample select split stream "
+        "total windows"
     ),
     "Windows": "digest document element_spec exclude metadata read sample select split stream",
     "Packed": "digest document element_spec exclude fill metadata read sample select split stream",

@@ -30,6 +30,7 @@ from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.common_spec import common_spec
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
+from cachelayer.records.spec import ImageSize
 from cachelayer.streams.stream import Stream
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -92,6 +93,9 @@ class JoinedBase(RecordBase):
 
     def stored(self) -> Self:
         return type(self)([replace(member, base=member.base.stored()) for member in self.members])
+
+    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+        return type(self)([replace(member, base=member.base.sized(sizes)) for member in self.members])
 
     @property
     def name(self) -> str:
@@ -216,6 +220,9 @@ class JoinedViews(JoinedRef[T], Generic[T]):
 
     def _stored(self) -> None:  # type: ignore[override]
         return None
+
+    def decoded(self, *names: str, size: tuple[int, int], crop: bool = False) -> Self:  # noqa: ARG002
+        raise InvalidTypeError("these views are joined already: call decoded() on each dataset, before views of it")
 
     def fields(self, *names: str) -> JoinedViews[Any]:  # type: ignore[override]
         return JoinedViews(self._base.fields(names), self._selection)

@@ -21,6 +21,7 @@ from cachelayer.records.codec import Codec
 from cachelayer.records.media import DecodingCodec, Undecoded, decoding
 from cachelayer.records.memory import splits_of
 from cachelayer.records.record_buffers import Records
+from cachelayer.records.spec import ImageSize
 from cachelayer.records.threads import Reading
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
@@ -29,7 +30,7 @@ from cachelayer.tally import DECODING, turn_to
 from cachelayer.versions.stored_version import StoredVersion
 
 _FEW = 8
-"""Up to so many local records are read faster one by one."""
+"""Up to so many local records are read faster one by one, if they hold no files to decode."""
 
 Read = Callable[[NDArray[np.int64]], Records]
 """Reads the records of some numbers, if they are to be read from somewhere else than the base itself."""
@@ -125,6 +126,10 @@ class RecordBase(ABC):
     def stored(self) -> Self:
         """Return the same records undecoded: images and audio as the bytes of their files."""
 
+    @abstractmethod
+    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+        """Return the same records, with the images of these leaf numbers decoded to these sizes."""
+
     @property
     def home(self) -> StoredVersion | None:
         """The version beside which files about the records are stored; None if there is none."""
@@ -197,7 +202,8 @@ class RecordBase(ABC):
             self._raise_damage(error, [number])
 
     def elements(self, numbers: NDArray[np.int64], read: Read | None = None, failed: Failed | None = None) -> list[Any]:
-        if failed is not None and read is None and len(numbers) <= _FEW and not self.is_fetched:
+        few = _FEW if self.element_codec is self.codec else 1
+        if failed is not None and read is None and len(numbers) <= few and not self.is_fetched:
             return [self._tried(row, number, failed) for row, number in enumerate(numbers.tolist())]
         codec, rows = self.element_codec, None if failed is None else Undecoded()
         try:

@@ -25,7 +25,9 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.records.codec import Codec, codec_named
+from cachelayer.records.image_sizes import sized_spec
 from cachelayer.records.record_buffers import Records
+from cachelayer.records.spec import ImageSize
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -45,6 +47,7 @@ class VersionRecords(RecordBase):
         copies: the local cache of shards of a remote store; None to make no local copies.
         decodes: whether images and audio are decoded.
         threads: the most threads that work on one read; None for as many as there are cores, at most 8.
+        sizes: the sizes that images are decoded to, by the numbers of their leaves.
     """
 
     version: StoredVersion
@@ -52,6 +55,7 @@ class VersionRecords(RecordBase):
     copies: CacheFolder | None = None
     decodes: bool = True
     threads: int | None = None
+    sizes: tuple[tuple[int, ImageSize], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: self.__dict__[field.name] for field in fields(self)}
@@ -78,7 +82,8 @@ class VersionRecords(RecordBase):
 
     @cached_property
     def codec(self) -> Codec:
-        return codec_named(self.version.manifest.codec, self.version.manifest.element_spec)
+        manifest = self.version.manifest
+        return codec_named(manifest.codec, sized_spec(manifest.element_spec, dict(self.sizes)))
 
     @property
     def home(self) -> StoredVersion:
@@ -155,7 +160,10 @@ class VersionRecords(RecordBase):
         return self.shards.announce(numbers)
 
     def stored(self) -> Self:
-        return replace(self, decodes=False)
+        return replace(self, decodes=False, sizes=())
+
+    def sized(self, sizes: Mapping[int, ImageSize]) -> Self:
+        return replace(self, decodes=True, sizes=tuple({**dict(self.sizes), **sizes}.items()))
 
     def record(self, number: int) -> bytearray:
         return self.shards.record(number)

@@ -63,7 +63,7 @@ class Column:
         fixed: the parts of the leaf that have the same size in every record: arrays of shape ``[rows, ...]``.
         variable: the parts that vary in size.
         nulls: bool of shape ``[rows]``, True for rows whose leaf is None; None if there are no such rows.
-        listed: the list of rows of a leaf that has one fixed part, in place of that part. Set when elements are read.
+        listed: the list of rows of a leaf of arrays, in place of its parts. Set when elements are read.
         memory: the memory in which the fixed part may lie where its records have it. Set when elements are encoded.
     """
 

@@ -30,7 +30,7 @@ from cachelayer.records.column import Column, Flat
 from cachelayer.records.conform import conform, conform_batch, is_stored_as_it_is, stacked_rows
 from cachelayer.records.flat_values import Values, decode_strings, encode_strings
 from cachelayer.records.leaf_parts import U32, FixedPart, as_u32
-from cachelayer.records.memory import Ints, rows_apart, splits_of
+from cachelayer.records.memory import Ints, empty, rows_apart, splits_of
 from cachelayer.records.ragged_rows import flat_rows, wrong_row
 from cachelayer.records.ragged_sparse_codecs import RaggedLeaf, SparseLeaf
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
@@ -89,6 +89,10 @@ class StaticLeaf:
     def filler(self) -> Any:
         return np.zeros(self._shape, self._dtype)
 
+    def empty(self, rows: int) -> NDArray[Any]:
+        """Return an array for the part of so many rows."""
+        return empty((rows, *self._shape), self._dtype)
+
     def is_stack(self, array: NDArray[Any]) -> bool:
         """Return whether an array holds rows as they are stored."""
         return array.dtype == self._dtype and array.shape[1:] == self._shape
@@ -96,7 +100,7 @@ class StaticLeaf:
     def from_rows(self, rows: Sequence[Any]) -> Column:
         stacked = stacked_rows(rows, self._dtype, self._shape)
         if stacked is None:
-            stacked = np.empty((len(rows), *self._shape), self._dtype)
+            stacked = self.empty(len(rows))
             for index, row in enumerate(rows):
                 stacked[index] = conform(self._spec, row, index)
         return Column((stacked,))
@@ -191,6 +195,8 @@ class DenseLeaf:
         return dims
 
     def to_rows(self, column: Column) -> list[Any]:
+        if column.listed is not None:
+            return column.listed
         flat = self._values.decode(column.variable)
         shapes = self._dims(column, len(flat.splits) - 1).tolist()
         return [row.reshape(shape) for row, shape in zip(flat.rows_apart(), shapes, strict=True)]
@@ -207,8 +213,10 @@ class DenseLeaf:
         for axis in range(levels):
             lengths = dims[owner, axis]
             splits.append(splits_of(lengths))
-            owner = np.repeat(owner, lengths)
             counts = counts * dims[:, axis]
+            # Of the innermost level, there is an owner for each value, and nobody asks for it.
+            if axis + 1 < levels:
+                owner = np.repeat(owner, lengths)
         inner = tuple(dim or 0 for dim in self._spec.shape[levels:])
         ragged = Ragged.from_nested(flat.values.reshape(int(counts.sum()), *inner), tuple(splits))
         return ragged if levels == 1 else replace(ragged, row_shapes=dims[:, :levels])

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import CacheLayerError, ElementError, InvalidTypeError, MissingDependencyError
+from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.column import Column
-from cachelayer.records.leaf_codecs import LeafCodec, leaf_codec
+from cachelayer.records.conform import conform
+from cachelayer.records.decoders import decoder
+from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
 from cachelayer.records.record_buffers import RecordBuffer, Records
-from cachelayer.records.spec import AudioSpec, EncodedSpec, ImageSpec, LeafSpec
+from cachelayer.records.spec import EncodedSpec
+from cachelayer.records.threads import Cost, each
 from cachelayer.records.tree import Tree
 from cachelayer.tally import DECODING, turn_to
 
 Undecoded = dict[int, ElementError]
 """The error of each row with a file that does not decode."""
-
-_WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def decoded_spec(spec: Tree) -> Tree:
@@ -49,6 +48,7 @@ class DecodingCodec:
         self._codec = codec
         decoded = codec_for(decoded_spec(codec.spec))
         self._leaves = tree.leaves(codec.spec)
+        self._costs = [Cost() for _ in self._leaves]
         self.name = codec.name
         self.spec = decoded.spec
         self.columns = codec.columns
@@ -74,13 +74,15 @@ class DecodingCodec:
         columns = self._codec.decode(records, chosen, apart=apart)
         turn_to(DECODING)
         return [
-            _decoded(path, leaf, column, failed) if isinstance(leaf, EncodedSpec) and column is not None else column
-            for (path, leaf), column in zip(self._leaves, columns, strict=True)
+            _Files(path, leaf, column, failed).decode(cost, apart=apart)
+            if isinstance(leaf, EncodedSpec) and column is not None
+            else column
+            for (path, leaf), column, cost in zip(self._leaves, columns, self._costs, strict=True)
         ]
 
     def element(self, record: bytearray) -> Any:
         """Return the element of one record."""
-        return self.elements(self.decode(RecordBuffer.of([bytes(record)])), 1)[0]
+        return self.elements(self.decode(RecordBuffer.of([bytes(record)]), apart=True), 1)[0]
 
 
 def check_files(spec: Tree, columns: Sequence[Column]) -> None:
@@ -91,106 +93,95 @@ def check_files(spec: Tree, columns: Sequence[Column]) -> None:
     """
     for (path, leaf), column in zip(tree.leaves(spec), columns, strict=True):
         if isinstance(leaf, EncodedSpec):
-            _decoded(path, leaf, column)
+            files = _Files(path, leaf, column)
+            each(len(files), files.check, Cost())
 
 
-def _decoded(path: str, spec: EncodedSpec, column: Column, failed: Undecoded | None = None) -> Column:
-    """Return the column of decoded files of a column of files; of those that fail, fillers."""
-    decode = _decoder(spec)
-    leaf = leaf_codec(spec.decoded)
-    nulls = np.zeros(len(column.variable[0].splits) - 1, np.bool_) if column.nulls is None else column.nulls
-    rows = []
-    for row, is_null in enumerate(nulls.tolist()):
+class _Files:
+    """A column of files. Threads may decode them.
+
+    Args:
+        path, spec: the leaf.
+        column: the files.
+        failed: gets the error of each file that does not decode; None to raise it.
+    """
+
+    def __init__(self, path: str, spec: EncodedSpec, column: Column, failed: Undecoded | None = None) -> None:
+        self._path, self._spec, self._decoded = path, spec, spec.decoded
+        self._decode = decoder(spec)
+        self._flat, self._nulls, self._failed = column.variable[0], column.nulls, failed
+
+    def __len__(self) -> int:
+        return len(self._flat.splits) - 1
+
+    def decode(self, cost: Cost, *, apart: bool) -> Column:
+        """Return the column of decoded files; of those that fail, fillers.
+
+        Args:
+            cost: what decoding a file takes.
+            apart: see :meth:`DecodingCodec.decode`.
+        """
+        leaf, rows = leaf_codec(self._decoded), list[Any]([None]) * len(self)
+        if isinstance(leaf, StaticLeaf) and not apart:
+            stacked = leaf.empty(len(self))
+
+            def stack(row: int) -> None:
+                value = self._value(row)
+                stacked[row] = leaf.filler() if value is None else value
+
+            each(len(self), stack, cost)
+            return Column((stacked,), (), self._nulls)
+
+        def collect(row: int) -> None:
+            value = self._value(row)
+            value = leaf.filler() if value is None else value
+            # Those who get elements may change them.
+            rows[row] = value.copy() if apart and not value.flags.writeable else value
+
+        each(len(self), collect, cost)
+        if apart:
+            return Column(nulls=self._nulls, listed=rows)
+        decoded = leaf.from_rows(rows)
+        return Column(decoded.fixed, decoded.variable, self._nulls)
+
+    def check(self, row: int) -> None:
+        """Raise if a file does not decode.
+
+        Raises:
+            ElementError: if it does not; its record is the row.
+        """
+        self._value(row)
+
+    def _value(self, row: int) -> NDArray[Any] | None:
+        """Return what a file holds; None if there is no file, or it fails and its error is kept."""
+        if self._nulls is not None and self._nulls[row]:
+            return None
+        data = self._flat.row(row).tobytes()
         try:
-            rows.append(leaf.filler() if is_null else decode(column.variable[0].row(row).tobytes()))
+            value: NDArray[Any] = conform(self._decoded, self._decode(data), row)
+        except ElementError as error:
+            undecoded, cause = error.at(path=self._path), error.__cause__
         except (CacheLayerError, MemoryError):
             raise
-        except Exception as error:
-            undecoded = ElementError(
-                spec.describe(),
-                f"{column.variable[0].lengths[row]} bytes that do not decode: {type(error).__name__}: {error}",
-                path=path,
-                record=row,
-                hint="ref.raw() gives the bytes.",
-            )
-            if failed is None:
-                raise undecoded from error
-            undecoded.__cause__ = error
-            failed.setdefault(row, undecoded)
-            rows.append(leaf.filler())
-    while (decoded := _column_of(leaf, rows, path, failed)) is None:
-        pass
-    return Column(decoded.fixed, decoded.variable, column.nulls)
+        except Exception as error:  # noqa: BLE001 - raised below
+            undecoded, cause = self._undecoded(row, len(data), error), error
+        else:
+            return value
+        try:
+            if self._failed is None:
+                raise undecoded from cause
+            undecoded.__cause__ = cause
+            self._failed.setdefault(row, undecoded)
+            return None
+        finally:
+            # The tracebacks of errors hold this frame.
+            del undecoded, cause
 
-
-def _column_of(leaf: LeafCodec, rows: list[Any], path: str, failed: Undecoded | None) -> Column | None:
-    """Return the column of some rows; None if one does not fit: it becomes a filler then."""
-    try:
-        return leaf.from_rows(rows)
-    except ElementError as error:
-        misfit = error.at(path=path)
-        if failed is None or error.record is None:
-            raise misfit from error.__cause__
-        misfit.__cause__ = error.__cause__
-        failed.setdefault(error.record, misfit)
-        rows[error.record] = leaf.filler()
-        return None
-
-
-def _decoder(spec: LeafSpec) -> Callable[[bytes], NDArray[Any]]:
-    if isinstance(spec, ImageSpec):
-        return _image_decoder(spec)
-    if isinstance(spec, AudioSpec):
-        return _audio_decoder(spec)
-    raise InvalidTypeError(f"no decoder for {spec!r}: use ImageSpec or AudioSpec")
-
-
-def _image_decoder(spec: ImageSpec) -> Callable[[bytes], NDArray[Any]]:
-    try:
-        from PIL import ExifTags, Image, ImageOps
-    except ImportError as error:
-        raise MissingDependencyError("images need Pillow: pip install 'cachelayer[image]'") from error
-
-    def decode(data: bytes) -> NDArray[Any]:
-        image: Image.Image = Image.open(io.BytesIO(data))
-        image.load()
-        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-            # Cameras store an image as the sensor saw it, with the rotation that makes it upright.
-            image = ImageOps.exif_transpose(image)
-        if image.mode != spec.mode:
-            if image.mode in _WIDE_MODES and spec.mode not in _WIDE_MODES:
-                raise ValueError(
-                    f"its pixels are {image.mode}, which {spec.mode} would cut off: declare ImageSpec(mode='I') or 'F'"
-                )
-            image = image.convert(spec.mode)
-        return np.asarray(image)
-
-    return decode
-
-
-def _audio_decoder(spec: AudioSpec) -> Callable[[bytes], NDArray[Any]]:
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:
-        raise MissingDependencyError("sounds need soundfile: pip install 'cachelayer[audio]'") from error
-
-    def decode(data: bytes) -> NDArray[Any]:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
-        if spec.channels == 1:
-            samples = samples.mean(axis=1)
-        if spec.sampling_rate is not None and rate != spec.sampling_rate:
-            samples = _resampled(samples, rate, spec.sampling_rate)
-        return np.asarray(samples, np.float32)
-
-    return decode
-
-
-def _resampled(samples: NDArray[Any], rate: int, wanted: int) -> NDArray[Any]:
-    try:
-        import soxr
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"resampling a sound from {rate} to {wanted} Hz needs soxr: pip install 'cachelayer[audio]'"
-        ) from error
-    resampled: NDArray[Any] = soxr.resample(samples, rate, wanted)
-    return resampled
+    def _undecoded(self, row: int, nbytes: int, error: Exception) -> ElementError:
+        return ElementError(
+            self._spec.describe(),
+            f"{nbytes} bytes that do not decode: {type(error).__name__}: {error}",
+            path=self._path,
+            record=row,
+            hint="ref.raw() gives the bytes.",
+        )

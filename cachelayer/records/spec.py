@@ -196,6 +196,36 @@ class ImageSpec(EncodedSpec):
     def describe(self) -> str:
         return f"the bytes of an image file ({self.mode})"
 
+    def sized(self, size: ImageSize) -> SizedImageSpec:
+        """Return the spec of the same files, decoded to images of one size."""
+        return SizedImageSpec(self.mode, size, nullable=self.nullable)
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """The size to which a reader has images decoded.
+
+    Args:
+        height, width: the size in pixels.
+        crop: whether to cut off what makes the proportions differ, at both sides alike; else the image is stretched.
+    """
+
+    height: int
+    width: int
+    crop: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class SizedImageSpec(ImageSpec):
+    """The bytes of an image file, decoded to an image of a size that the reader chose. No manifest holds it."""
+
+    size: ImageSize = field(default=ImageSize(1, 1))
+
+    @property
+    def decoded(self) -> ArraySpec:
+        spec = super().decoded
+        return replace(spec, shape=(self.size.height, self.size.width, *spec.shape[2:]))
+
 
 @dataclass(frozen=True, repr=False)
 class AudioSpec(EncodedSpec):

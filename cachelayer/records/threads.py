@@ -1,7 +1,8 @@
 """Share the work of a read among threads.
 
-Only work that releases the GIL gains by that: copies of many rows, and decompression. The thread that reads does jobs
-too, and waits only for those that others have begun. It learns from the clock whether sharing is quicker.
+Only work that releases the GIL gains by that: copies of many rows, decompression, decoding of images and sounds. The
+thread that reads does jobs too, and waits only for those that others have begun. It learns from the clock whether
+sharing is quicker.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 Job = Callable[[], None]
 
@@ -26,6 +27,11 @@ _JOBS_A_THREAD = 4
 # Threads share work if that takes at most this part of the time; after so many calls, the other way is tried again.
 _WORTH = 0.9
 _TRIED = 16
+_TRIED_CALLS = 128
+# Calls of a function are shared if one takes at least so much of the processor: in shorter ones, Python takes most of
+# the time. So many seconds of calls show how long one takes, and less than that is not worth another thread.
+_LONG_SECONDS = 200e-6
+_SHOWN_SECONDS = 1e-3
 # The threads that read now.
 _READERS: set[int] = set()
 _OF_THREAD = threading.local()
@@ -76,13 +82,17 @@ class Gain:
 
     Both ways are timed, and the slower one is tried again from time to time. Safe to use from threads: at worst, a time
     is lost.
+
+    Args:
+        tried: after so many calls, the slower way is tried again.
     """
 
-    __slots__ = ("_calls", "_seconds")
+    __slots__ = ("_calls", "_seconds", "_tried")
 
-    def __init__(self) -> None:
+    def __init__(self, tried: int = _TRIED) -> None:
+        self._tried = tried
         self._calls = 0
-        # The seconds that a byte takes, by one thread and shared; 0 if that is not known yet.
+        # The seconds that a byte or a call takes, by one thread and shared; 0 if that is not known yet.
         self._seconds = [0.0, 0.0]
 
     def shares(self) -> bool:
@@ -91,10 +101,10 @@ class Gain:
         alone, shared = self._seconds
         if not alone or not shared:
             return bool(alone)
-        return (shared < _WORTH * alone) != (self._calls % _TRIED == 0)
+        return (shared < _WORTH * alone) != (self._calls % self._tried == 0)
 
     def learn(self, seconds: float, *, shared: bool) -> None:
-        """Remember how long a byte took. A single long time changes little: the thread may have had to wait."""
+        """Remember how long a byte or a call took. One long time changes little: the thread may have had to wait."""
         before = self._seconds[shared]
         self._seconds[shared] = before + (min(seconds, 2 * before) - before) / 4 if before else seconds
 
@@ -121,8 +131,59 @@ def quickest(alone: Job, parts: Callable[[int], Sequence[Job]], nbytes: int, gai
     gain.learn((time.perf_counter() - begun) / nbytes, shared=shared)
 
 
-def _in_threads(jobs: Sequence[Job], helpers: int) -> None:
-    """Do jobs, in any order, and return when all are done.
+class Cost:
+    """What calls of a function took lately. Safe to use from threads: at worst, a time is lost."""
+
+    __slots__ = ("gain", "processor")
+
+    def __init__(self) -> None:
+        self.gain = Gain(_TRIED_CALLS)
+        # The processor's seconds a call; 0 if they are not known yet.
+        self.processor = 0.0
+
+    @property
+    def is_long(self) -> bool:
+        """True if a call takes so long that another thread may help."""
+        return self.processor >= _LONG_SECONDS
+
+
+def each(count: int, do: Callable[[int], None], cost: Cost) -> None:
+    """Call a function of each number below a count: in this thread, or in threads if that is quicker.
+
+    Args:
+        count, do: the numbers and the function.
+        cost: of calls of this kind; learnt here.
+
+    Raises:
+        Exception: what the call of the least number that failed has raised; later calls may not have been made.
+    """
+    helpers = min(allowed(), count) - 1
+    done = 0 if helpers > 0 and cost.is_long and cost.gain.shares() else _alone(count, do, cost, helpers)
+    if done < count:
+        begun, processor = time.perf_counter(), time.thread_time()
+        mine = _in_threads([partial(do, number) for number in range(done, count)], helpers)
+        cost.gain.learn((time.perf_counter() - begun) / (count - done), shared=True)
+        if mine:
+            cost.processor = (time.thread_time() - processor) / mine
+
+
+def _alone(count: int, do: Callable[[int], None], cost: Cost, helpers: int) -> int:
+    """Call a function of each number in this thread, until the calls turn out to be long; return how many were made."""
+    begun, processor, was_long = time.perf_counter(), time.thread_time(), cost.is_long
+    done = 0
+    while done < count and (helpers < 1 or was_long or not cost.is_long):
+        do(done)
+        done += 1
+        used = time.thread_time() - processor
+        if used >= _SHOWN_SECONDS:
+            cost.processor = used / done
+    if done:
+        cost.gain.learn((time.perf_counter() - begun) / done, shared=False)
+    return done
+
+
+def _in_threads(jobs: Sequence[Job], helpers: int) -> int:
+    """Do jobs, in any order; when all are done, return how many this thread did.
 
     Jobs must hold what they use: if this thread is interrupted, a job that another has begun goes on.
 
@@ -135,28 +196,33 @@ def _in_threads(jobs: Sequence[Job], helpers: int) -> None:
         # At its end, the program starts no more threads.
         with suppress(RuntimeError):
             begun += [_pool(os.getpid()).submit(_work, left, failed) for _ in range(min(helpers, len(jobs) - 1))]
-        _work(left, failed)
+        mine = _work(left, failed)
         for other in begun:
             if not other.cancel():
                 other.result()
         if failed:
             raise failed[min(failed)]
+        return mine
     finally:
         left.clear()
         # The tracebacks of errors hold this frame.
         failed = {}
 
 
-def _work(left: deque[tuple[int, Job]], failed: dict[int, Exception]) -> None:
+def _work(left: deque[tuple[int, Job]], failed: dict[int, Exception]) -> int:
+    """Do jobs until none is left or one has failed; return how many."""
+    done = 0
     while not failed:
         try:
             number, job = left.popleft()
         except IndexError:
-            return
+            break
         try:
             job()
         except Exception as error:  # noqa: BLE001 - raised by the thread that reads
             failed[number] = error
+        done += 1
+    return done
 
 
 @cache

@@ -15,7 +15,10 @@ _ADVICE = {
     "mapping": "make the functions faster, pass threads= to map() if they release the GIL, cache what they return, or "
     "read in several processes",
     "collating": "return arrays of one shape from map(), or work on whole batches with map_batches()",
-    "decoding": "cache decoded arrays, leave leaves out with fields(), or read in several processes",
+    "decoding": (
+        "have images made smaller with decoded(), cache decoded arrays, leave leaves out with fields(), or read in "
+        "several processes"
+    ),
     "memory_map": "leave leaves out with fields(), or read in several processes",
     "disk": 'the records are not in memory: pass shuffle="blocks", use a faster disk, or more memory',
     "range": 'they come over the network: pass shuffle="blocks" or a larger prefetch, or copy the version to this '

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from cachelayer.records import threads
-from cachelayer.records.threads import Gain, Job, Reading, allowed, quickest
+from cachelayer.records.threads import Cost, Gain, Job, Reading, allowed, each, quickest
 
 
 class AlwaysShared(Gain):
@@ -135,3 +136,86 @@ def test_work_is_shared_while_that_is_quicker_and_the_slower_way_is_tried_again(
     # The other cores are busy now, and later they are free again.
     assert calls(320, alone=2.0, together=3.0) <= 60
     assert calls(320, alone=2.0, together=1.0) >= 160
+
+
+def long() -> Cost:
+    """Calls that have taken long so far."""
+    cost = Cost()
+    cost.processor = 1.0
+    cost.gain.learn(1.0, shared=False)
+    return cost
+
+
+def test_long_calls_are_made_once_each_and_another_thread_helps() -> None:
+    done: list[int] = []
+    helped = threading.Event()
+
+    def call(number: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            assert helped.wait(30)
+        helped.set()
+        done.append(number)
+
+    each(20, call, long())
+    assert sorted(done) == list(range(20))
+
+
+def test_short_calls_are_made_in_order_in_the_thread_that_reads() -> None:
+    done: list[int] = []
+
+    def call(number: int) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        done.append(number)
+
+    each(100, call, Cost())
+    assert done == list(range(100))
+
+
+def test_calls_are_shared_as_soon_as_they_are_known_to_take_long() -> None:
+    begun, other = time.thread_time(), threading.Event()
+
+    def call(number: int) -> None:
+        if number == 0:
+            while time.thread_time() < begun + 0.01:
+                pass
+        elif threading.current_thread() is threading.main_thread():
+            assert other.wait(30)
+        else:
+            other.set()
+
+    each(5, call, Cost())
+    assert other.is_set()
+
+
+def test_calls_that_turn_out_to_be_short_are_no_longer_shared() -> None:
+    cost = long()
+    while cost.is_long:
+        each(100, lambda _: None, cost)
+    callers: set[threading.Thread] = set()
+    each(100, lambda _: callers.add(threading.current_thread()), cost)
+    assert callers == {threading.main_thread()}
+
+
+def test_long_calls_that_threads_make_no_quicker_are_no_longer_shared() -> None:
+    cost, callers = long(), set[threading.Thread]()
+    for _ in range(9):
+        cost.gain.learn(2.0, shared=True)
+    each(100, lambda _: callers.add(threading.current_thread()), cost)
+    assert callers == {threading.main_thread()}
+
+
+def test_the_error_of_the_least_number_is_raised_however_many_threads_help() -> None:
+    def fail(number: int) -> None:
+        if number >= 3:
+            raise ValueError(number)
+
+    for cost in (Cost(), long()):
+        with pytest.raises(ValueError, match=r"^3$"):
+            each(20, fail, cost)
+
+
+def test_with_one_thread_long_calls_stay_in_it() -> None:
+    callers: set[threading.Thread] = set()
+    with Reading(1):
+        each(20, lambda _: callers.add(threading.current_thread()), long())
+    assert callers == {threading.main_thread()}

@@ -1,0 +1,276 @@
+"""Images that are decoded to one size."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pictures_and_sounds import png
+from PIL import Image
+
+import cachelayer
+from cachelayer import ArraySpec, DataRef, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, Nullable
+from cachelayer.records.memory import ALIGNMENT, aligning
+from cachelayer.records.spec import IMAGE_MODES
+
+SIZE = (24, 40)
+SPEC = {"image": ImageSpec(), "meta": {"mask": ImageSpec("L"), "label": np.int64}}
+
+
+def picture(width: int, height: int) -> Image.Image:
+    """A smooth picture without symmetries."""
+    x, y = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
+    planes = 255 * x, 255 * y**2, 120 + 100 * np.sin(5 * x + 3 * y)
+    return Image.fromarray(np.stack(planes, -1).astype(np.uint8))
+
+
+def jpeg(image: Image.Image, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=95, **options)
+    return file.getvalue()
+
+
+def resized(data: bytes, mode: str = "RGB", size: tuple[int, int] = SIZE) -> np.ndarray[Any, Any]:
+    image = Image.open(io.BytesIO(data)).convert(mode)
+    return np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
+
+
+FILES = [jpeg(picture(40 + 7 * i, 30 + 3 * i)) for i in range(6)]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> cachelayer.Storage:
+    return cachelayer.Storage(tmp_path)
+
+
+@pytest.fixture
+def ref(storage: cachelayer.Storage) -> DataRef[Any]:
+    rows = [{"image": file, "meta": {"mask": file, "label": i}} for i, file in enumerate(FILES)]
+    return storage.submit(rows, "d", "v", element_spec=SPEC)
+
+
+def one(storage: cachelayer.Storage, data: bytes, mode: str = "RGB") -> DataRef[Any]:
+    return storage.submit([data], "one", "v", element_spec=ImageSpec(mode))
+
+
+def test_a_batch_of_images_of_one_size_is_one_array(ref: DataRef[Any]) -> None:
+    sized = ref.decoded(size=SIZE)
+    assert sized.element_spec["image"] == ArraySpec(np.uint8, (24, 40, 3))
+    assert sized.element_spec["meta"]["mask"] == ArraySpec(np.uint8, (24, 40))
+    batch = sized.read([4, 0, 4])
+    assert batch["image"].shape == (3, 24, 40, 3)
+    for row, number in zip(batch["image"], [4, 0, 4], strict=True):
+        np.testing.assert_array_equal(row, resized(FILES[number]))
+    assert [step["image"].shape for step in sized.stream(4)] == [(4, 24, 40, 3), (2, 24, 40, 3)]
+    batch["image"][:] = 0
+
+
+def test_batches_are_aligned_if_the_reader_asks_for_it(ref: DataRef[Any]) -> None:
+    with aligning():
+        batches = [ref.decoded(size=(200, 200)).read(range(6))["image"] for _ in range(3)]
+    assert {batch.__array_interface__["data"][0] % ALIGNMENT for batch in batches} == {0}
+
+
+def test_records_their_digest_and_states_stay_as_they_are(ref: DataRef[Any]) -> None:
+    sized = ref.decoded(size=SIZE)
+    assert sized.digest == ref.digest
+    assert sized.raw()[3] == ref.raw()[3]
+    assert sized.raw().element_spec == ref.raw().element_spec
+    assert ref.decoded(size=SIZE).read([1])["image"].shape == (1, 24, 40, 3)
+    small = iter(sized.stream(2, shuffle=True, seed=1, num_epochs=1))
+    next(small)
+    state = small.get_state()
+    large = iter(ref.decoded(size=(48, 48)).stream(2, shuffle=True, seed=1, num_epochs=1))
+    large.set_state(state)
+    assert next(large)["meta"]["label"].tolist() == next(small)["meta"]["label"].tolist()
+
+
+def test_single_images_get_sizes_of_their_own(ref: DataRef[Any]) -> None:
+    sized = ref.decoded("image", size=SIZE)
+    assert sized.element_spec["meta"] == ref.element_spec["meta"]
+    both = sized.decoded("meta", size=(8, 9))
+    assert both[2]["image"].shape == (24, 40, 3)
+    assert both[2]["meta"]["mask"].shape == (8, 9)
+    assert both.decoded("image", size=(5, 5)).read([2])["image"].shape == (1, 5, 5, 3)
+
+
+def test_every_view_of_stored_records_can_be_decoded_to_a_size(ref: DataRef[Any]) -> None:
+    expected = resized(FILES[4], "L")
+    for view in (
+        ref.decoded(size=SIZE)[3:],
+        ref[3:].decoded(size=SIZE),
+        ref.raw()[3:].decoded(size=SIZE),
+        ref.fields("meta")[3:].decoded(size=SIZE),
+        ref.decoded(size=SIZE).fields("meta/mask")[3:],
+        cachelayer.concat([ref[:2], ref[3:]]).decoded(size=SIZE)[2:],
+        cachelayer.concat([ref.decoded(size=SIZE), ref.decoded(size=SIZE)])[9:],
+        pickle.loads(pickle.dumps(ref.decoded(size=SIZE)))[3:],
+    ):
+        np.testing.assert_array_equal(view[1]["meta"]["mask"], expected)
+        np.testing.assert_array_equal(view.read([1])["meta"]["mask"][0], expected)
+    with pytest.raises(InvalidArgumentError, match=r"leaf \['image'\]"):
+        cachelayer.concat([ref.decoded(size=SIZE), ref.decoded(size=(8, 8))])
+
+
+def test_images_that_are_none_stay_none(storage: cachelayer.Storage) -> None:
+    ref = storage.submit([FILES[0], None], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
+    assert ref[1] is None
+    batch = ref.read([1, 0])
+    assert isinstance(batch, Nullable)
+    assert batch.valid.tolist() == [False, True]
+    np.testing.assert_array_equal(batch.values[1], resized(FILES[0]))
+
+
+def test_a_copy_of_a_view_stores_files_unless_pixels_are_declared(
+    storage: cachelayer.Storage, ref: DataRef[Any]
+) -> None:
+    sized = ref.decoded(size=SIZE)
+    assert storage.submit(sized, "files", "v").digest == storage.submit(ref, "files", "w").digest
+    pixels = storage.submit(sized, "pixels", "v", element_spec=sized.element_spec)
+    assert pixels.raw().element_spec == sized.element_spec
+    np.testing.assert_array_equal(pixels[2]["image"], sized[2]["image"])
+
+
+@pytest.mark.parametrize("mode", IMAGE_MODES)
+def test_every_mode_can_be_resized(storage: cachelayer.Storage, mode: str) -> None:
+    file = io.BytesIO()
+    gray = picture(90, 70).convert("L")
+    depth = {"I": lambda: gray.convert("I"), "F": lambda: gray.convert("F")}
+    if mode == "I;16":
+        Image.fromarray(np.asarray(gray).astype(np.uint16) * 256).save(file, "PNG")
+    elif mode in depth:
+        depth[mode]().save(file, "TIFF")
+    else:
+        picture(90, 70).save(file, "PNG")
+    found = one(storage, file.getvalue(), mode).decoded(size=SIZE)
+    dtype, channels = IMAGE_MODES[mode]
+    assert found.element_spec == ArraySpec(dtype, (*SIZE, *channels))
+    assert found[0].shape == (*SIZE, *channels)
+    # The mean of a picture hardly changes with its size, even if its pixels are only black and white.
+    whole = storage.submit([file.getvalue()], "whole", "v", element_spec=ImageSpec(mode))[0]
+    np.testing.assert_allclose(found[0].mean(), whole.mean(), rtol=0.1 if mode == "1" else 0.03)
+
+
+def test_hues_do_not_mix_to_the_hue_opposite(storage: cachelayer.Storage) -> None:
+    # The hues at both ends of the scale are red.
+    stripes = np.zeros((8, 8, 3), np.uint8)
+    stripes[:, ::2], stripes[:, 1::2] = (255, 0, 20), (255, 20, 0)
+    (hue, *_), *_ = one(storage, png(stripes), "HSV").decoded(size=(1, 1))[0].reshape(-1, 3)
+    assert min(hue, 255 - hue) < 8
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_as_the_camera_was_held(storage: cachelayer.Storage, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[274] = orientation
+    size = (50, 20) if orientation >= 5 else (20, 50)
+    # So large that the decoder makes it smaller, by another factor if width and height were taken for each other.
+    found = one(storage, jpeg(picture(210, 90), exif=exif)).decoded(size=size)[0].astype(int)
+    expected = resized(jpeg(picture(210, 90)), size=(20, 50))
+    turns: dict[int, Any] = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: np.rot90(a, -1),
+        7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
+        8: lambda a: np.rot90(a),
+    }
+    assert np.abs(found - turns[orientation](expected.astype(int))).max() <= 12
+
+
+def test_crop_keeps_proportions_and_the_middle(storage: cachelayer.Storage) -> None:
+    pixels = np.zeros((60, 100, 3), np.uint8)
+    pixels[:, 20:80] = np.asarray(picture(60, 60))
+    found = one(storage, png(pixels)).decoded(size=(30, 30), crop=True)[0]
+    expected = resized(png(np.asarray(picture(60, 60))), size=(30, 30))
+    # The filter takes pixels beyond the edge of what is kept into account.
+    np.testing.assert_array_equal(found[:, 1:-1], expected[:, 1:-1])
+    tall = storage.submit([png(np.swapaxes(pixels, 0, 1).copy())], "tall", "v", element_spec=ImageSpec())
+    turned = np.swapaxes(tall.decoded(size=(30, 30), crop=True)[0], 0, 1)
+    np.testing.assert_allclose(turned.astype(int), found, atol=1)
+
+
+@pytest.mark.parametrize("crop", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 900), (900, 1), (3, 2000), (24, 40)])
+def test_images_of_any_proportions_fill_the_size(storage: cachelayer.Storage, shape: Any, crop: bool) -> None:
+    for data in (png(np.full((*shape, 3), 77, np.uint8)), jpeg(Image.fromarray(np.full((*shape, 3), 77, np.uint8)))):
+        ref = storage.submit([data], "d", str(len(data)), element_spec=ImageSpec())
+        assert {*ref.decoded(size=SIZE, crop=crop)[0].ravel().tolist()} == {77}
+
+
+def test_a_large_jpeg_differs_little_if_its_decoder_makes_it_smaller(storage: cachelayer.Storage) -> None:
+    data = jpeg(picture(400, 240))
+    found = one(storage, data).decoded(size=SIZE)[0].astype(int)
+    difference = np.abs(found - resized(data).astype(int))
+    assert 0 < difference.max() <= 8
+    assert difference.mean() < 1
+
+
+@pytest.mark.parametrize(
+    "name", ["CMYK", "gray", "palette", "transparent palette", "animated GIF", "animated PNG", "MPO"]
+)
+def test_files_of_all_kinds_are_resized_as_they_are_decoded(storage: cachelayer.Storage, name: str) -> None:
+    file, image = io.BytesIO(), picture(90, 54)
+    others = [Image.new("RGB", image.size, "red")]
+    if name == "CMYK":
+        image.convert("CMYK").save(file, "JPEG", quality=95)
+    elif name == "gray":
+        image.convert("L").save(file, "JPEG", quality=95)
+    elif name == "palette":
+        image.quantize(64).save(file, "PNG")
+    elif name == "transparent palette":
+        image.quantize(64).save(file, "PNG", transparency=3)
+    else:
+        kind = {"animated GIF": "GIF", "animated PNG": "PNG", "MPO": "MPO"}[name]
+        image.save(file, kind, save_all=True, append_images=others)
+    ref = one(storage, file.getvalue())
+    whole = Image.fromarray(ref[0])
+    expected = np.asarray(whole.resize(SIZE[::-1], Image.Resampling.BILINEAR)).astype(int)
+    # JPEG decoders make files smaller before colours are converted.
+    assert np.abs(ref.decoded(size=SIZE)[0].astype(int) - expected).max() <= 12
+
+
+def test_files_that_are_cut_short_are_named_by_their_record(storage: cachelayer.Storage) -> None:
+    data = jpeg(picture(400, 240))
+    ref = storage.submit([data, data[: len(data) // 2]], "d", "v", element_spec=ImageSpec()).decoded(size=SIZE)
+    with pytest.raises(ElementError, match=r"record 1: expected the bytes of an image file .*truncated"):
+        ref.read([0, 1])
+
+
+def test_deep_pixels_are_refused_never_cut_off(storage: cachelayer.Storage) -> None:
+    ref = one(storage, png(np.full((30, 30), 5000, np.uint16))).decoded(size=SIZE)
+    with pytest.raises(ElementError, match="its pixels are I;16, which RGB would cut off"):
+        ref[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "crop", "error", "text"),
+    [
+        ((), 224, False, InvalidTypeError, r"size 224 of type int: pass \(height, width\)"),
+        ((), (224,), False, InvalidArgumentError, "has 1 numbers"),
+        ((), (224, 0), False, InvalidArgumentError, "at least 1"),
+        ((), (224, 1.5), False, InvalidTypeError, "pass an integer"),
+        ((), (224, True), False, InvalidTypeError, "pass an integer"),
+        ((), SIZE, 1, InvalidTypeError, "crop 1 of type int"),
+        (("meta/label",), SIZE, False, InvalidArgumentError, "'meta/label' is no image"),
+        (("imag",), SIZE, False, InvalidArgumentError, "no field 'imag'"),
+        ((3,), SIZE, False, InvalidTypeError, "field 3"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    ref: DataRef[Any], names: Any, size: Any, crop: Any, error: Any, text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        ref.decoded(*names, size=size, crop=crop)
+
+
+def test_elements_without_images_are_refused(storage: cachelayer.Storage) -> None:
+    ref = storage.submit([{"n": 1}], "d", "v")
+    with pytest.raises(InvalidArgumentError, match="there are no images to decode"):
+        ref.decoded(size=SIZE)

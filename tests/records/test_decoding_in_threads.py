@@ -1,0 +1,224 @@
+"""Images and sounds decode to the same values and raise the same errors however many threads share them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures_and_sounds import PIXELS, SOUNDS, png, wav
+from PIL import Image
+
+from cachelayer import AudioSpec, CacheLayerWarning, DataRef, ElementError, ImageSpec, Nullable, Ragged, Storage
+from cachelayer.records import threads
+
+COUNT = 40
+SPEC = {"image": ImageSpec(), "sound": AudioSpec(), "n": np.int64}
+
+
+def element(number: int) -> dict[str, Any]:
+    image = None if number % 7 == 3 else png(PIXELS[number % len(PIXELS)])
+    return {"image": image, "sound": wav(SOUNDS[number % len(SOUNDS)]), "n": number}
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """The beginning of a PNG file, which says how large the image is."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("media")
+    Storage(folder).submit(map(element, range(COUNT)), "d", "v", element_spec=SPEC)
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def every_file_is_shared() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "_LONG_SECONDS", 0)
+        patch.setattr(threads.Gain, "shares", lambda _: True)
+        yield
+
+
+@cache
+def refs(folder: Path) -> tuple[DataRef[Any], DataRef[Any]]:
+    """The records, read by one thread, and by up to three."""
+    return Storage(folder, threads=1).fetch("d@v"), Storage(folder, threads=3).fetch("d@v")
+
+
+def plain(value: Any) -> Any:
+    """What numpy can compare."""
+    if isinstance(value, Nullable):
+        return value.valid, plain(value.values)
+    if isinstance(value, Ragged):
+        return [value.row_splits.tolist(), *(row.tolist() for row in value)]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [*map(plain, value)] if isinstance(value, list) else value
+
+
+def assert_equal(left: Any, right: Any) -> None:
+    np.testing.assert_equal(plain(left), plain(right))
+
+
+WAYS: dict[str, Callable[[Any, list[int]], Any]] = {
+    "read": lambda ref, numbers: ref.read(numbers),
+    "elements": lambda ref, numbers: ref.__getitems__(numbers),
+    "batches": lambda ref, numbers: list(ref.select(numbers).stream(7)),
+    "mapped": lambda ref, numbers: list(ref.select(numbers).stream(7).map(lambda one: one)),
+    "one by one": lambda ref, numbers: list(ref.select(numbers)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=8)
+@given(numbers=st.lists(st.integers(0, COUNT - 1), max_size=30), is_sized=st.booleans())
+def test_any_number_of_threads_decodes_the_same_in_the_same_order(
+    folder: Path, way: str, numbers: list[int], is_sized: bool
+) -> None:
+    one, three = (ref.decoded(size=(3, 5)) if is_sized else ref for ref in refs(folder))
+    assert_equal(WAYS[way](one, numbers), WAYS[way](three, numbers))
+
+
+def test_elements_of_any_number_of_threads_may_be_changed_and_do_not_share_memory(folder: Path) -> None:
+    for ref in refs(folder):
+        for view in (ref, ref.decoded(size=(3, 5))):
+            left, right = view.__getitems__([1, 1])
+            left["image"][:] = 0
+            left["sound"][:] = 0
+            np.testing.assert_equal(right, view[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [None, (3, 5)])
+@pytest.mark.parametrize(
+    "damaged",
+    [png(PIXELS[0])[:60], png_of_size(20_000, 10_000), b"GIF89a"],
+    ids=["cut short", "a bomb", "no pixels"],
+)
+def test_the_error_names_the_first_record_that_does_not_decode(
+    tmp_path: Path, way: str, size: Any, damaged: bytes
+) -> None:
+    rows = [{"image": damaged if number in (5, 6, 11) else png(PIXELS[number])} for number in range(14)]
+    Storage(tmp_path).submit(rows, "d", "v", element_spec={"image": ImageSpec()})
+    for ref in refs(tmp_path):
+        view = ref if size is None else ref.decoded(size=size)
+        with pytest.raises(ElementError, match=r"record 5, leaf \['image'\]: expected the bytes of an image file"):
+            WAYS[way](view, [*range(1, 14)])
+
+
+def test_a_picture_bomb_is_refused_before_its_pixels_are_made(tmp_path: Path) -> None:
+    ref = Storage(tmp_path).submit([png_of_size(60_000, 60_000)], "d", "v", element_spec=ImageSpec())
+    with pytest.raises(ElementError, match="DecompressionBombError"):
+        ref.decoded(size=(8, 8)).read([0])
+
+
+def test_any_number_of_threads_replaces_the_same_records(tmp_path: Path) -> None:
+    rows = [{"image": b"no image" if number % 4 == 2 else png(PIXELS[number])} for number in range(20)]
+    Storage(tmp_path).submit(rows, "d", "v", element_spec={"image": ImageSpec()})
+    found = []
+    for ref in refs(tmp_path):
+        stream = ref.decoded(size=(4, 4)).stream(10, shuffle=True, seed=1, num_epochs=1)
+        batches = iter(stream.map(lambda one: one, on_error="replace", max_failures=99))
+        with pytest.warns(CacheLayerWarning, match="another record of the epoch stands in for it"):
+            read = [*batches]
+        found.append((read, [(failure.record, failure.position) for failure in batches.failures]))
+    assert_equal(*found)
+    assert found[0][1]
+
+
+def test_an_interrupt_while_images_are_decoded_ends_the_read_and_the_next_one_works(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, three = refs(folder)
+    opened, interrupted = Image.open, threading.Event()
+
+    def interrupting(*args: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            interrupted.set()
+            signal.raise_signal(signal.SIGINT)
+        assert interrupted.wait(30)
+        return opened(*args)
+
+    monkeypatch.setattr(Image, "open", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        three.read(range(COUNT))
+    monkeypatch.setattr(Image, "open", opened)
+    assert_equal(three.read(range(COUNT)), one.read(range(COUNT)))
+
+
+def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
+    _, ref = refs(folder)
+    before = ref.read(range(COUNT))
+    child = os.fork()
+    if child == 0:
+        # The exit code says whether all went well: pytest must not go on in the child.
+        try:
+            assert_equal(ref.read(range(COUNT)), before)
+        except BaseException:  # noqa: BLE001
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def run(code: str) -> str:
+    """Run Python code in a process of its own that must print nothing but its result."""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr == ""
+    return found.stdout.strip()
+
+
+def test_on_one_core_no_thread_is_started_and_elsewhere_they_end_with_the_program(folder: Path) -> None:
+    code = f"""
+import os, threading, cachelayer
+from cachelayer.records import threads
+assert threading.active_count() == 1
+threads._LONG_SECONDS = 0
+threads.Gain.shares = lambda _: True
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+cachelayer.Storage({str(folder)!r}).fetch("d@v").read(range({COUNT}))
+alone = threading.active_count()
+cachelayer.Storage({str(folder)!r}, threads=3).fetch("d@v").read(range({COUNT}))
+print(alone, threading.active_count())
+"""
+    assert run(code) == "1 2"
+
+
+@pytest.mark.parametrize(
+    ("view", "most"), [("ref.decoded(size=(8, 8))", 60), ("ref", 290)], ids=["of one size", "of any size"]
+)
+def test_a_batch_takes_its_own_memory_or_twice_that_and_an_image_for_each_thread(
+    tmp_path: Path, view: str, most: int
+) -> None:
+    image = png(np.zeros((1_500, 1_000, 3), np.uint8))
+    Storage(tmp_path).submit([image] * 24, "d", "v", element_spec=ImageSpec())
+    code = f"""
+import resource, cachelayer
+ref = cachelayer.Storage({str(tmp_path)!r}, threads=2).fetch("d@v")
+view = {view}
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+view.read([0])
+before = peak()
+view.read(range(24))
+print(peak() - before)
+"""
+    # 24 images have 103 MB of pixels.
+    assert int(run(code)) < most
