@@ -14,6 +14,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.encode import Encoder, LeftOut, marked
 from cachelayer.builds.encode_workers import Workers
 from cachelayer.builds.shard_pipeline import ShardPipeline, Shards
+from cachelayer.builds.slow_records import Draw, Kept, KeptNotes, SlowRecords
 from cachelayer.builds.source import Seekable, Skippable, Source, from_record
 from cachelayer.builds.staging import Stage
 from cachelayer.builds.uploads import ShardNotes, Uploads
@@ -27,6 +28,7 @@ from cachelayer.records.memory import keep_freed_memory
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.user_warnings import warn
+from cachelayer.versions.kept_records import KeptRecords
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import Finished
 
@@ -65,23 +67,31 @@ class EarlierShards:
         shards: its shards, by their numbers in the build.
         element_spec: the spec of their elements, if it is known.
         nullable: the numbers of the leaves that were None in some element.
+        kept: the records that it kept beside its shards.
     """
 
     shards: Mapping[int, ShardFile] = field(default_factory=dict)
     element_spec: Tree | None = None
     nullable: frozenset[int] = frozenset()
+    kept: Kept = field(default_factory=Kept)
 
     @classmethod
-    def of(cls, finished: Finished) -> Self:
-        """Return the finished shards of a build in one piece."""
+    def of(cls, finished: Finished, records: KeptRecords) -> Self:
+        """Return what a build in one piece has finished; ``records`` reads what it kept beside its shards."""
         shards = {number: part.shards[0] for number, part in finished.parts.items()}
-        return cls(shards, spec_json.from_json(finished.element_spec), finished.nullable)
+        kept = Kept(records, finished.kept)
+        return cls(shards, spec_json.from_json(finished.element_spec), finished.nullable, kept)
+
+    @property
+    def records(self) -> int:
+        """Number of records in the shards that are finished without a gap."""
+        return sum(self.shards[number].stats.records for number in range(whole_shards(self.shards)))
 
 
 NOTHING = EarlierShards()
 
 
-class Notes(ShardNotes, Protocol):
+class Notes(ShardNotes, KeptNotes, Protocol):
     """Notes what a build finishes, so that another build can resume it."""
 
     def expect_shards(self, spec: Tree) -> None:
@@ -121,16 +131,20 @@ def build(
         StorageError: if the disk is full or fails.
     """
     keep_freed_memory()
-    first_shard, start = _start(source, options, earlier.shards)
-    begun = from_record(source, start) if start and isinstance(source, (Seekable, Skippable)) else source
-    limit = None if options.max_records is None else options.max_records - start
-    batches = progress.waiting_for(
-        "the source", counted(begun.batches(limit), begun.length, first_record + start, limit)
-    )
+    first_shard, start = _start(source, options, earlier)
+
+    def batches(first: int, stop: int | None) -> Iterator[Batch]:
+        begun = from_record(source, first) if first and isinstance(source, (Seekable, Skippable)) else source
+        limit = None if stop is None else stop - first
+        return progress.waiting_for(
+            "the source", counted(begun.batches(limit), begun.length, first_record + first, limit)
+        )
+
     known = (options.element_spec, source.element_spec, earlier.element_spec)
     spec = next((each for each in known if each is not None), None)
+    looked_at: Iterator[Batch] | None = None
     if spec is None:
-        spec, batches = infer_spec(batches)
+        spec, looked_at = infer_spec(batches(start, options.max_records))
     codec = codec_for(spec)
     encoder = Encoder(codec, options.on_error, first_record + start, earlier.nullable)
     if notes is not None:
@@ -139,9 +153,13 @@ def build(
     cut = options.compression, options.shard_bytes, earlier.shards, first_shard, files
     shards = Shards(stage.folder, attempt, spec, *cut, stores_lengths)
     uploads = Uploads(stage.uploader, notes, options.shard_bytes)
+
+    def drawn_here(first: int, stop: int | None) -> Iterator[Frames]:
+        return map(encoder.encode, batches(first, stop) if looked_at is None else looked_at)
+
     with ExitStack() as stack:
         pipeline: ShardPipeline | WritingProcess
-        encoded: Iterator[Frames] = map(encoder.encode, batches)
+        draw: Draw = drawn_here
         if options.workers == 1 or isinstance(source, ArraySource):
             pipeline = stack.enter_context(ShardPipeline(shards, progress, uploads))
         elif isinstance(source, Seekable) and (length := options.expected(source.length)) is not None:
@@ -149,15 +167,32 @@ def build(
             # The workers draw the first elements again, from which the spec was inferred.
             progress.drawn = 0
             workers = stack.enter_context(Workers(source, spec, options.on_error, options.workers))
-            blocks = progress.waiting_for("the worker processes", workers.blocks(start, length))
-            encoded = (frames for block in blocks for frames in encoder.take(block))
+            draw = _drawn_by(workers, encoder, length, progress)
         else:
             _warn_of_one_process(source, options)
             pipeline = stack.enter_context(WritingProcess(shards, progress, uploads))
-        for frames in encoded:
+        if notes is not None and can_take_up(source, options):
+            draw = SlowRecords(notes, lambda: encoder.nullable).watching(draw)
+        for frames in earlier.kept.with_drawn(draw, encoder.take, start, options.max_records):
             pipeline.write(frames, encoder.nullable)
         written = pipeline.finish(encoder.nullable)
     return Built(codec.name, spec, encoder.nullable, written, encoder.left_out)
+
+
+def _drawn_by(workers: Workers, encoder: Encoder, length: int, progress: Progress) -> Draw:
+    """Return a function that has worker processes make records of a source of this length."""
+
+    def draw(first: int, stop: int | None) -> Iterator[Frames]:
+        blocks = workers.blocks(first, length if stop is None else min(stop, length))
+        waited = progress.waiting_for("the worker processes", blocks)
+        return (frames for block in waited for frames in encoder.take(block))
+
+    return draw
+
+
+def can_take_up(source: Source, options: BuildOptions) -> bool:
+    """Return whether a resumed build can go on in the middle of a shard: records are known by their numbers."""
+    return isinstance(source, Seekable) and options.on_error == "raise"
 
 
 def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
@@ -168,12 +203,16 @@ def _warn_of_one_process(source: Source, options: BuildOptions) -> None:
     )
 
 
-def _start(source: Source, options: BuildOptions, done: Mapping[int, ShardFile]) -> tuple[int, int]:
+def _start(source: Source, options: BuildOptions, earlier: EarlierShards) -> tuple[int, int]:
     """Return the shard and record to begin with: the last shard that is done without a gap, if the source can seek.
 
-    That shard is compared with the source, which shows whether the source repeats itself.
+    That shard is compared with the source, which shows whether the source repeats itself. If records were kept beside
+    it, the source is slow: then this begins after it, and some of its records were compared before.
     """
+    done = earlier.shards
     whole = whole_shards(done)
+    if earlier.kept.pieces:
+        return whole, earlier.records
     # The numbers in the source of elements that were left out are unknown.
     if whole < 2 or options.on_error == "skip" or not isinstance(source, (Seekable, Skippable)):
         return 0, 0

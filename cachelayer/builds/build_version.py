@@ -25,7 +25,7 @@ from typing import Any
 from cachelayer.builds.build_job import BuildJob
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_parts import build_parts, build_together, join_parts, remove_unnamed_shards
-from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build
+from cachelayer.builds.build_shards import NOTHING, Built, EarlierShards, build, can_take_up
 from cachelayer.builds.compare_source import check_earlier
 from cachelayer.builds.hosts import Hosts, SharedParts, refuse_other_build
 from cachelayer.builds.notes import BuildNotes
@@ -263,7 +263,7 @@ class Publisher:
             earlier = resumption.take_over(spec, waiting)
         if earlier is not None:
             notice(
-                f"{self._name}: resuming after {earlier.records:,} records of an interrupted build",
+                f"{self._name}: resuming after {earlier.records_and_kept:,} records of an interrupted build",
                 job.options.progress,
             )
         return earlier
@@ -274,7 +274,9 @@ class Publisher:
         """Build the source in one piece, resuming from an interrupted attempt."""
         options, earlier = job.options, NOTHING
         if finished is not None:
-            earlier = EarlierShards.of(finished)
+            if not can_take_up(job.source, options):
+                finished = replace(finished, kept=())
+            earlier = EarlierShards.of(finished, self._unfinished.kept(notes.attempt, finished))
             check_earlier(self._store, self._dataset_id, job.source, earlier, options)
         kept = notes if options.resume else None
         return build(job.source, stage, notes.attempt, options, progress, earlier=earlier, notes=kept)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import google_crc32c
+import numpy as np
 
 from cachelayer.arrayrecord.index import record_checksum, row_range
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_shards import EarlierShards, whole_shards
 from cachelayer.builds.encode import Encoder
+from cachelayer.builds.slow_records import Kept
 from cachelayer.builds.source import Seekable, Source
 from cachelayer.errors import SourceError
 from cachelayer.objects import paths
@@ -39,16 +41,31 @@ def check_earlier(
 ) -> None:
     """Raise if a source that is built in one piece does not repeat the records that an interrupted attempt stored.
 
-    This skips the last shard, because the build compares all of it, and sources that cannot begin at any record, which
-    the build compares as they are read.
+    Sources that cannot begin at any record are compared by the build as they are read. So is the last shard, unless
+    records were kept after it: then some of both are compared here.
 
     Raises:
         SourceError: with the number of the first record that differs.
         ElementError: if an element does not fit any more.
     """
     if isinstance(source, Seekable) and options.on_error == "raise":
-        done = [earlier.shards[number] for number in range(whole_shards(earlier.shards) - 1)]
+        kept, whole = earlier.kept, whole_shards(earlier.shards)
+        done = [earlier.shards[number] for number in range(whole if kept.pieces else whole - 1)]
         check_shards(store, dataset_id, source, earlier.element_spec, by_first_record(done))
+        _check_kept(source, earlier.element_spec, kept, earlier.records)
+
+
+def _check_kept(source: Seekable, spec: Tree, kept: Kept, start: int) -> None:
+    """Raise if a source does not repeat the first, the last and some other records that are kept from ``start`` on."""
+    checksums = SourceChecksums(source, spec, 0)
+    pieces = kept.after(start)
+    ends = np.cumsum([piece.stop - piece.first for piece in pieces])
+    for place in spread(int(ends[-1]) if len(ends) else 0):
+        at = int(np.searchsorted(ends, place, side="right"))
+        record = pieces[at].stop - int(ends[at]) + place
+        [frames] = kept.block(pieces[at], record, record + 1).frames
+        if checksums.checksum(record) != google_crc32c.value(frames.to_list()[0]):
+            raise _not_repeated(record)
 
 
 def check_shards(
@@ -73,10 +90,14 @@ def check_shards(
     for (begin, _, row), stored in zip(asked, stored_checksums(store, dataset_id, places), strict=True):
         record = begin + row
         if checksums.checksum(record) != stored:
-            raise SourceError(
-                f"record {first + record} of the source is not the one that an interrupted build stored, so that build "
-                f"cannot be resumed. The source changed, or does not repeat itself: {IN_DOUBT}"
-            )
+            raise _not_repeated(first + record)
+
+
+def _not_repeated(record: int) -> SourceError:
+    return SourceError(
+        f"record {record} of the source is not the one that an interrupted build stored, so that build cannot be "
+        f"resumed. The source changed, or does not repeat itself: {IN_DOUBT}"
+    )
 
 
 def by_first_record(shards: Iterable[ShardFile]) -> dict[int, ShardFile]:

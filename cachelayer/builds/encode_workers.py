@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from time import monotonic
 from typing import Self, cast
 
-from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, counted
+from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, MAX_BATCH_RECORDS, counted
 from cachelayer.builds.encode import Block, Encoder, OnError
 from cachelayer.builds.source import Seekable
 from cachelayer.engines.child import Child, DiedError
@@ -75,14 +76,16 @@ class Workers:
             yield pending.popleft().result()
 
     def _block_records(self, start: int, stop: int) -> int:
-        """Return the number of records in a block, from the sizes of the first: no worker should idle for long."""
+        """Return the number of records in a block, from the first: no worker should idle, or work on one, for long."""
+        began = monotonic()
         # An element that does not fit is encoded again later; then it raises or is left out.
         with Progress("", None, enabled=False):
             sample = encode(self._source, self._spec, "skip", start, min(_SAMPLE, stop - start))
+        in_time = int(BATCH_SECONDS * _SAMPLE // max(1e-9, monotonic() - began))
         sizes = [nbytes for frames in sample.frames for nbytes in frames.lengths]
         share = -(-(stop - start) // (self._count * _BLOCKS_PER_WORKER))
         fitting = int(BATCH_NBYTES // max(1, sum(sizes) / max(1, len(sizes))))
-        return max(1, min(MAX_BATCH_RECORDS, fitting, share))
+        return max(1, min(MAX_BATCH_RECORDS, fitting, share, in_time))
 
     def _block(self, first: int, count: int) -> Block:
         child = self._idle.get()

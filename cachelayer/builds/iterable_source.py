@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, Batch, Elements
+from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, MAX_BATCH_RECORDS, Batch, Elements
 from cachelayer.builds.element_copies import approximate_nbytes, snapshot
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.progress.meter import current
 from cachelayer.records.alike import Plan
+from cachelayer.records.time_limit import TimeLimit
 from cachelayer.records.tree import Tree
 
 FAILURES = (Exception, GeneratorExit)
@@ -63,7 +64,7 @@ class IterableSource:
             rest = chain((first,), elements)
             plan = Plan.of(first)
             if plan is not None:
-                kept, other = plan.keep(rest, MAX_BATCH_RECORDS, BATCH_NBYTES)
+                kept, other = plan.keep(rest, MAX_BATCH_RECORDS, BATCH_NBYTES, BATCH_SECONDS)
                 record += len(kept)
                 # Copied at once: nobody knows how long the source leaves it as it is.
                 rest = chain([_copy(each, record) for each in other], elements)
@@ -255,11 +256,11 @@ def _copied(elements: Iterator[Any], first: int) -> list[Any]:
         first: the number of the first of them.
     """
     items: list[Any] = []
-    nbytes = 0
-    for item in map(_copy, elements, count(first)):
+    nbytes, limit, look = 0, TimeLimit(BATCH_SECONDS), 0
+    for taken, item in enumerate(islice(map(_copy, elements, count(first)), MAX_BATCH_RECORDS)):
         items.append(item)
         nbytes += approximate_nbytes(item)
-        if nbytes >= BATCH_NBYTES or len(items) == MAX_BATCH_RECORDS:
+        if nbytes >= BATCH_NBYTES or (taken >= look and (look := limit.next_look(taken)) == taken):
             break
     return items
 

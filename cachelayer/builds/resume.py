@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cachelayer.builds.notes import BuildNotes
 from cachelayer.errors import CorruptionError, FormatError, SourceError, StorageError
@@ -105,11 +105,11 @@ class Resumption:
             for number, part in finished.parts.items()
             if all(shard.attempt in ours for shard in part.shards)
         }
-        there = self._there(parts)
-        if not there:
+        left = replace(finished, parts=self._there(parts))
+        if not left.parts and not left.kept:
             return None
         taken = sorted(ours - {self._attempt})
-        kept = self._notes.begin_with(there, finished.element_spec, taken)
+        kept = self._notes.begin_with(attempt, left, taken)
         self._unfinished.forget(attempt)
         for each in self._not_named(taken, head):
             self._remove_others(each, kept)
@@ -149,7 +149,11 @@ class Resumption:
         head = self._log.head()
         others = self._not_running(head, [name for name in noted if head.can_be_adopted(name)], waiting)
         found = [(name, finished) for name in others if (finished := self._unfinished.read(name)) is not None]
-        begun = [_Interrupted(name, head.owner_of(name), finished) for name, finished in found if finished.parts]
+        begun = [
+            _Interrupted(name, head.owner_of(name), finished)
+            for name, finished in found
+            if finished.parts or finished.kept
+        ]
         return self._most_of_the_same(begun, spec)
 
     def _most_of_the_same(self, begun: list[_Interrupted], spec: bytes | None) -> _Interrupted | None:
@@ -160,12 +164,12 @@ class Resumption:
                 found.append("the element spec changed")
         same = [each for each, found in zip(begun, changes, strict=True) if not found]
         if begun and not same:
-            most, found = max(zip(begun, changes, strict=True), key=lambda pair: pair[0].finished.records)
+            most, found = max(zip(begun, changes, strict=True), key=lambda pair: pair[0].finished.records_and_kept)
             warn(
                 f"{self._dataset_id}@{self._version} is built from its beginning: an interrupted build had finished "
-                f"{most.finished.records:,} records, but cannot be resumed: {'; '.join(found)}"
+                f"{most.finished.records_and_kept:,} records, but cannot be resumed: {'; '.join(found)}"
             )
-        return max(same, key=lambda each: len(each.finished.parts), default=None)
+        return max(same, key=lambda each: (len(each.finished.parts), each.finished.records_and_kept), default=None)
 
     def _not_running(self, head: Snapshot, names: list[str], waiting: Waiting) -> list[str]:
         """Return the attempts that are not running, and do not belong to one that is."""

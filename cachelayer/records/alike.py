@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cachelayer.errors import ElementError
 from cachelayer.records import tree
 from cachelayer.records.row_memory import RowMemory
+from cachelayer.records.time_limit import TimeLimit
 from cachelayer.records.tree import Tree
 
 NUMBERS: frozenset[type] = frozenset({bool, int, float, complex, type(None)})
@@ -109,13 +110,16 @@ class Plan:
         found = _structure(first, leaves)
         return None if found is None else cls(*found, leaves)
 
-    def keep(self, elements: Iterable[Any], records: int, nbytes: int) -> tuple[AlikeElements, list[Any]]:
+    def keep(
+        self, elements: Iterable[Any], records: int, nbytes: int, seconds: float
+    ) -> tuple[AlikeElements, list[Any]]:
         """Copy elements until one is not like the first.
 
         Args:
             elements: the elements; no more are taken than are needed.
             records: take at most so many.
             nbytes: take no more once they have about so many bytes.
+            seconds: take no more once they took so long.
 
         Returns:
             The elements, and a list of the one that was taken but is not like the first, if there is one.
@@ -123,7 +127,7 @@ class Plan:
         rows = min(records, -(-nbytes // max(1, self._fixed_nbytes)))
         memory = RowMemory.of(self._leaves, rows)
         columns = [self._column(number, rows, memory) for number in range(len(self._leaves))]
-        count, other = self._fill(columns, elements, rows, nbytes)
+        count, other = self._fill(columns, elements, rows, nbytes, TimeLimit(seconds))
         # A leaf before the one that differs may have been added already.
         kept = [column[:count] for column in columns]
         return AlikeElements(self._numbered, kept, count, None if memory is None else memory.first(count)), other
@@ -134,7 +138,9 @@ class Plan:
             return there
         return np.empty((rows, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else []
 
-    def _fill(self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int) -> tuple[int, list[Any]]:
+    def _fill(
+        self, columns: list[Any], elements: Iterable[Any], rows: int, nbytes: int, limit: TimeLimit
+    ) -> tuple[int, list[Any]]:
         """Copy elements into columns; return how many, and a list of the one that differs, if there is one.
 
         The loop runs for each leaf of each element, so whatever can be worked out before it is.
@@ -143,7 +149,7 @@ class Plan:
         arrays = [(n, rows_of, leaf.dtype, leaf.shape) for n, (leaf, rows_of) in leaves_of if type(leaf) is np.ndarray]
         values = [(n, kept.append, _kinds(leaf)) for n, (leaf, kept) in leaves_of if type(leaf) is not np.ndarray]
         texts = [n for n, (leaf, _) in leaves_of if _varies(leaf)]
-        held = 0
+        held = look = 0
         count = -1
         for count, element in enumerate(islice(elements, rows)):
             leaves = take(element)
@@ -165,6 +171,8 @@ class Plan:
                 held += self._fixed_nbytes + sum([_nbytes_of(leaves[number]) for number in texts])
                 if held >= nbytes:
                     break
+            if count >= look and (look := limit.next_look(count)) == count:
+                break
         return count + 1, []
 
 

@@ -29,7 +29,7 @@ from cachelayer.versions.snapshot import Deletion, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.temporary_folder import remove_left_over
 from cachelayer.versions.unfinished import Unfinished
-from cachelayer.versions.unpublished import newest
+from cachelayer.versions.unpublished import newest, newest_notes
 
 GRACE_SECONDS = 24 * 3600.0
 """The default age, in seconds, at which garbage is collected."""
@@ -86,7 +86,8 @@ def _is_ours(store: ObjectStore, dataset_id: str) -> bool:
     """
     if has_log(store, dataset_id):
         return Log(store, dataset_id).head().sequence > 0
-    left = [name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)]
+    left = {name for name in store.names(paths.builds(dataset_id)) if paths.is_attempt(name)}
+    left.update(_noted(store, dataset_id))
     return len(left) > 0 and all(map(paths.is_made_up, left))
 
 
@@ -103,8 +104,14 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float, dry_run: bool 
     of_deleted = collect_deleted(store, dataset_id, clock, dry_run=dry_run)
     if not dry_run:
         _sweep(store, dataset_id, attempts, clock, max(grace, _WHILE))
-    found = _attempts_in(store, paths.builds(dataset_id), of_folders=True)
-    old = [name for name in found if clock.age(*newest(store, paths.build(dataset_id, name))) >= grace]
+    noted = _noted(store, dataset_id)
+    # A slow build in an object store has records among its notes before it has a folder.
+    found = sorted({*_attempts_in(store, paths.builds(dataset_id), of_folders=True), *noted})
+    old = [
+        name
+        for name in found
+        if clock.age(*newest(store, paths.build(dataset_id, name)), *noted.get(name, ())) >= grace
+    ]
     head = Log(store, dataset_id).head()
     adopted = head.adopted
     if not dry_run:
@@ -121,6 +128,15 @@ def collect(store: ObjectStore, dataset_id: str, *, grace: float, dry_run: bool 
     _delete_unnamed_files(store, dataset_id, kept, clock, grace)
     _delete_plans(store, dataset_id, kept)
     return sorted({*of_deleted, *deleted})
+
+
+def _noted(store: ObjectStore, dataset_id: str) -> dict[str, list[str]]:
+    """Return the attempts that have notes, each with its newest."""
+    noted: dict[str, list[str]] = {}
+    for version in store.names(paths.unfinished(dataset_id)):
+        for attempt in filter(paths.is_made_up, Unfinished(store, dataset_id, version).attempts()):
+            noted[attempt] = newest_notes(store, f"{paths.unfinished(dataset_id, version)}/{attempt}")
+    return noted
 
 
 def _forget_published(store: ObjectStore, dataset_id: str, attempts: Attempts, versions: Collection[str]) -> None:

@@ -6,6 +6,7 @@
     <id>/_unfinished/<version>/<attempt>/00005.json     a finished part: its shards are whole in the store
     <id>/_unfinished/<version>/<attempt>/00005-00.run   put if absent by each process that begins a part
     <id>/_unfinished/<version>/<attempt>/00005-00.host  put if absent by each host that claims a part
+    <id>/_unfinished/<version>/<attempt>/....kept       records of a slow build; see :mod:`.kept_records`
 
 Notes are written during a build, and deleted when it is published or its attempt is collected. In a build that is not
 divided, each shard is a part.
@@ -19,7 +20,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count, takewhile
 from typing import Any
 
 from cachelayer import json_values
@@ -28,10 +30,11 @@ from cachelayer.errors import BuildRevokedError, CorruptionError, FormatError, S
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records import spec_json
+from cachelayer.versions.kept_records import KeptRecords, Piece, pieces_in
 from cachelayer.versions.shard_table import ShardFile, check_stats
 
 _AT_ONCE = 16
-_PLAN = "plan.json"
+PLAN = "plan.json"
 _CLAIM = re.compile(r"([0-9]{5,})-([0-9]{2,})[.]host", re.ASCII)
 _NOTE = re.compile(r"([0-9]{5,})[.]json", re.ASCII)
 
@@ -75,6 +78,7 @@ class Finished:
         source_length: the number of elements of the source, if it was known.
         element_spec: the spec of the elements, as JSON.
         is_divided: whether it is built in parts, so that others can help.
+        kept: the pieces of records that were kept beside the shards, in order; some may be in shards by now.
     """
 
     plan: Mapping[str, Any]
@@ -82,6 +86,7 @@ class Finished:
     source_length: int | None = None
     parts: Mapping[int, FinishedPart] = field(default_factory=dict)
     is_divided: bool = False
+    kept: tuple[Piece, ...] = ()
 
     @property
     def shards(self) -> Iterator[ShardFile]:
@@ -97,6 +102,20 @@ class Finished:
     def records(self) -> int:
         """Number of records in all parts."""
         return sum(part.records for part in self.parts.values())
+
+    @property
+    def records_and_kept(self) -> int:
+        """Number of records in all parts, and kept beside them."""
+        records = in_shards = self.in_whole_shards
+        for piece in self.kept:
+            records += max(0, piece.stop - max(piece.first, records))
+        return self.records + records - in_shards
+
+    @property
+    def in_whole_shards(self) -> int:
+        """Number of records in the shards that are finished without a gap, in a build that is not divided."""
+        numbers = takewhile(self.parts.__contains__, count())
+        return 0 if self.is_divided else sum(self.parts[number].records for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -122,6 +141,7 @@ class Unfinished:
 
     def __init__(self, store: ObjectStore, dataset_id: str, version: str) -> None:
         self._store = store
+        self._of = dataset_id, version
         self._folder = paths.unfinished(dataset_id, version)
 
     def attempts(self) -> list[str]:
@@ -137,7 +157,7 @@ class Unfinished:
             "is_divided": finished.is_divided,
             "parts": [_row(number, part) for number, part in finished.parts.items()],
         }
-        self._store.put(f"{self._folder}/{attempt}/{_PLAN}", json.dumps(document).encode())
+        self._store.put(f"{self._folder}/{attempt}/{PLAN}", json.dumps(document).encode())
 
     def add(self, attempt: str, number: int, part: FinishedPart) -> bool:
         """Note a finished part unless it has a note already; return whether this call wrote the note."""
@@ -149,7 +169,7 @@ class Unfinished:
         Raises:
             CorruptionError, FormatError: if the note was damaged.
         """
-        name = f"{self._folder}/{attempt}/{_PLAN}"
+        name = f"{self._folder}/{attempt}/{PLAN}"
         raw = self._store.read(name)
         if raw is None:
             return None
@@ -158,7 +178,7 @@ class Unfinished:
 
     def is_begun(self, attempt: str) -> bool:
         """Return whether an attempt has begun, and has been neither published nor abandoned."""
-        return self._store.exists(f"{self._folder}/{attempt}/{_PLAN}")
+        return self._store.exists(f"{self._folder}/{attempt}/{PLAN}")
 
     def part(self, attempt: str, number: int) -> FinishedPart | None:
         """Return a part that has a note of its own; None if it has none.
@@ -243,22 +263,28 @@ class Unfinished:
     def read(self, attempt: str) -> Finished | None:
         """Return all that an attempt has finished; None if its notes are incomplete."""
         # A process that was killed while writing a note has left a piece of it, under another name.
-        names = [name for name in self._store.names(f"{self._folder}/{attempt}") if name.endswith(".json")]
+        there = self._store.names(f"{self._folder}/{attempt}")
+        names = [name for name in there if name.endswith(".json")]
         with ThreadPoolExecutor(_AT_ONCE, "cachelayer-unfinished") as threads:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))
         documents = dict(zip(names, found, strict=True))
         try:
             with json_values.decoding(f"{self._store.url}/{self._folder}/{attempt}", "set of notes"):
-                plan = json_values.parsed(documents.pop(_PLAN) or b"")
-                return _finished(plan, [json_values.parsed(raw) for raw in documents.values() if raw is not None])
+                plan = json_values.parsed(documents.pop(PLAN) or b"")
+                finished = _finished(plan, [json_values.parsed(raw) for raw in documents.values() if raw is not None])
+                return replace(finished, kept=pieces_in(there))
         except (CorruptionError, FormatError):
             # Another release wrote it, or it is damaged: then the build starts over.
             return None
 
+    def kept(self, attempt: str, finished: Finished) -> KeptRecords:
+        """Return the records that an attempt keeps beside its shards."""
+        return KeptRecords(self._store, *self._of, attempt, finished.plan, finished.element_spec)
+
     def forget(self, attempt: str) -> None:
         """Delete the notes of an attempt: the plan first, since without it nobody begins another part."""
         with suppress(StorageError):
-            self._store.delete(f"{self._folder}/{attempt}/{_PLAN}")
+            self._store.delete(f"{self._folder}/{attempt}/{PLAN}")
             self._store.delete_folder(f"{self._folder}/{attempt}")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.versions.attempts import Attempts, State, attempts_of, began_at
 from cachelayer.versions.log import Log
-from cachelayer.versions.unfinished import Unfinished
+from cachelayer.versions.unfinished import PLAN, Unfinished
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class UnpublishedBuild:
             still run, or its lock cannot be read.
         can_be_resumed: whether its finished shards are noted, so that a build of the version continues after them.
         shards: number of finished shards.
-        records: number of records in these; None if they are not noted.
+        records: number of records in these, and kept beside them if the source is slow; None if they are not noted.
         nbytes: bytes of the finished shards, without indices.
         age: seconds since it began, by the clock of this host; None if its name does not tell.
         idle: seconds since it finished something, or showed that it runs, by the clock of this host.
@@ -69,7 +70,7 @@ def _noted(store: ObjectStore, dataset_id: str, attempts: Attempts, version: str
     sizes = sum(shard.stats.nbytes for shard in shards)
     notes = f"{paths.unfinished(dataset_id, version)}/{attempt}"
     times = _age(attempt), _idle(store, dataset_id, attempt, notes)
-    records = None if finished is None else finished.records
+    records = None if finished is None else finished.records_and_kept
     state, status = attempts.glance(attempt, times[1])
     return UnpublishedBuild(version, attempt, state, finished is not None, len(shards), records, sizes, *times, status)
 
@@ -99,12 +100,23 @@ def _age(attempt: str) -> float | None:
 def _idle(store: ObjectStore, dataset_id: str, attempt: str, notes: str = "") -> float:
     """Return the seconds since the lease, the newest shard or the newest note of an attempt was written."""
     folder = paths.build(dataset_id, attempt)
-    names = [paths.build_lease(dataset_id, attempt), *newest(store, folder), *(newest(store, notes) if notes else [])]
+    names = [
+        paths.build_lease(dataset_id, attempt),
+        *newest(store, folder),
+        *(newest_notes(store, notes) if notes else []),
+    ]
     written = [when for name in names if (when := store.modified(name)) is not None]
     return max(0.0, time.time() - max(written)) if written else 0.0
 
 
 def newest(store: ObjectStore, folder: str) -> list[str]:
-    """Return objects of a folder of shards or notes that include the newest: they are written in order."""
+    """Return objects of a folder of shards that include the newest: they are written in order."""
     names = store.names(folder)
     return [folder, *(f"{folder}/{name}" for name in (names[:1] + names[-1:]))]
+
+
+def newest_notes(store: ObjectStore, folder: str) -> list[str]:
+    """Return objects of a folder of notes that include the newest: those of each kind are written in order."""
+    names = store.names(folder)
+    last = {Path(name).suffix: name for name in names if name != PLAN}
+    return [folder, f"{folder}/{PLAN}", *(f"{folder}/{name}" for name in last.values())]
