@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer import DataRef, JoinedRef, Stream
+from cachelayer import ArraySpec, DataRef, JoinedRef, RaggedSpec, SparseSpec, Stream
 
 Row = dict[str, NDArray[np.float32]]
 storage = cachelayer.Storage("somewhere")
@@ -34,6 +34,10 @@ def sized(count: int) -> list[str]:
 
 
 assert_type(sized(3), DataRef[str])
+spec = {"x": ArraySpec("float32", (4,)), "t": ArraySpec(np.int32, [None]), "s": ArraySpec(str), "b": ArraySpec(bytes)}
+RaggedSpec("int64", (None, None), splits_dtype="int32"), SparseSpec(np.dtype("int8"), (3,), nullable=True)
+assert_type(ArraySpec(float).shape, tuple[int | None, ...])
+storage.submit([], "empty", "v1", element_spec=spec)
 ref = rows(3, scale=2.0)
 assert_type(ref, DataRef[Row])
 assert_type(ref[0], Row)
@@ -148,6 +152,7 @@ storage.append("a@v", new_version="w")
 storage.append("a", "v", "w")
 cachelayer.Storge
 cachelayer.Storage(2).fetch("a@v").nothing
+cachelayer.ArraySpec("float32", "large")
 """
 
 
@@ -180,4 +185,4 @@ def test_refs_streams_and_decorated_functions_keep_their_types(tmp_path: Path, c
 def test_wrong_uses_are_errors(tmp_path: Path, cache: Path) -> None:
     found = errors_of(tmp_path, cache, BAD)
     lines = {int(line.split(":")[1]) for line in found}
-    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 38)}
+    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 39)}

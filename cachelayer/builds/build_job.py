@@ -12,11 +12,14 @@ from cachelayer.builds.iterable_source import IterableSource, SequenceSource
 from cachelayer.builds.sharded_source import Division, Staged, divide
 from cachelayer.builds.source import Source, as_source, expected_length
 from cachelayer.builds.source_identity import FileFacts, files_of, identity_of, identity_of_files
+from cachelayer.builds.unbatched_source import UnbatchedSource
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.provenance.origin import Origin
 from cachelayer.records.infer import completed, may_lack_keys
 from cachelayer.versions.build_plan import Plan
 from cachelayer.versions.stored_version import StoredVersion
+
+_PEEKABLE = (IterableSource, SequenceSource, UnbatchedSource)
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,13 @@ def _with_complete_spec(source: Source, options: BuildOptions) -> BuildOptions:
         SourceError: if the source fails.
         ElementError: if the first element does not show the spec of a key.
     """
-    if not isinstance(source, IterableSource) or type(source) not in (IterableSource, SequenceSource):
+    if not isinstance(source, IterableSource) or type(source) not in _PEEKABLE:
         return options
     # If elements may be left out, the first one may be such an element.
     if options.on_error == "skip" or not may_lack_keys(options.element_spec):
         return options
     try:
-        specs = [completed(options.element_spec, first) for first in source.peek()]
+        specs = [completed(options.element_spec, first) for first in source.peek(options.element_spec)]
     except ElementError as error:
         raise error.at(record=0) from error.__cause__
     return replace(options, element_spec=specs[0]) if specs else options

@@ -47,8 +47,16 @@ class IterableSource:
     def elements(self) -> Iterator[Any]:
         return self._iterator
 
-    def peek(self) -> list[Any]:
+    @property
+    def taken(self) -> Sequence[Any]:
+        """The elements that were taken from the iterator to look at them."""
+        return self._peeked
+
+    def peek(self, spec: Tree) -> list[Any]:  # noqa: ARG002
         """Return a list of the first element, which the build still gets; an empty list if there is none.
+
+        Args:
+            spec: the spec that a user declares; a source may return nothing if it is complete.
 
         Raises:
             SourceError: if the source fails.
@@ -113,7 +121,7 @@ class SequenceSource(IterableSource):
                 f"the length of the {self.kind} was {self._count} when the build began, and is {len(self._items)} now"
             )
 
-    def peek(self) -> list[Any]:
+    def peek(self, spec: Tree) -> list[Any]:  # noqa: ARG002
         return list(islice(watched(self.elements(), self._first), 1))
 
     def skipped(self, records: int) -> SequenceSource:

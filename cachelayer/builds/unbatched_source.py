@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, Batch, Elements, Rows, row_of, wrong_length
-from cachelayer.builds.element_copies import approximate_nbytes
+from cachelayer.builds.element_copies import approximate_nbytes, snapshot
 from cachelayer.builds.iterable_source import FAILURES, IterableSource, failed, guarded, refuse_if_raised_within
 from cachelayer.builds.unbatch import are_arrays, row_count, rows_of, with_string_columns
 from cachelayer.errors import CacheLayerError, ElementError
 from cachelayer.progress.meter import current
+from cachelayer.records.infer import lacks_keys
 from cachelayer.records.tree import Tree
 
 # It takes as long to encode a batch of arrays as so many elements one by one.
@@ -29,24 +31,32 @@ class UnbatchedSource(IterableSource):
         super().__init__(iter(()), source.kind, None)
         self._source = source
 
+    def peek(self, spec: Tree) -> list[Any]:
+        """Return a list of the first row of the first batch; empty if it has no row, or no key that spec lacks."""
+        batches = [with_string_columns(batch) for batch in self._source.peek(spec) if lacks_keys(spec, batch)]
+        return [snapshot(row_of(batch, 0)) for batch in batches if row_count(batch)]
+
     def batches(self, limit: int | None) -> Iterator[Batch]:
-        return unbatched(self._source.elements(), self._source.length, limit)
+        return unbatched(self._source.elements(), self._source.length, limit, self._source.taken)
 
 
-def unbatched(batches: Iterator[Any], length: int | None, limit: int | None) -> Iterator[Batch]:
+def unbatched(
+    batches: Iterator[Any], length: int | None, limit: int | None, peeked: Sequence[Any] = ()
+) -> Iterator[Batch]:
     """Yield the rows of batches whose leaves are anything with rows.
 
     Args:
         batches: structures of leaves with as many rows each.
         length: how many batches there are; None if nobody promises it.
         limit: how many rows to yield; None for all.
+        peeked: batches that were taken from the iterator before; they come first.
 
     Raises:
         ElementError: if a leaf has no rows, or not as many as the others, with the record.
         SourceError: if there are more or fewer batches, or the source fails, with the record.
     """
     gathered = _Gathered()
-    for first, batch, rows in _columns(batches, length, limit):
+    for first, batch, rows in _columns(batches, length, limit, peeked):
         if rows < _FEW or not are_arrays(batch):
             for element in guarded((row_of(batch, row) for row in range(rows)), first):
                 yield from gathered.add(element)
@@ -81,12 +91,15 @@ class _Gathered:
             self._items, self._nbytes = [], 0
 
 
-def _columns(batches: Iterator[Any], length: int | None, limit: int | None) -> Iterator[tuple[int, Tree, int]]:
+def _columns(
+    batches: Iterator[Any], length: int | None, limit: int | None, peeked: Sequence[Any]
+) -> Iterator[tuple[int, Tree, int]]:
     """Yield each batch with the number of its first record, and of the rows to take from it."""
+    waiting = deque(peeked)
     number = first = 0
     while limit is None or first < limit:
         try:
-            batch = next(batches)
+            batch = waiting.popleft() if waiting else next(batches)
             number += 1
             if length is not None and number > length:
                 raise wrong_length(length, f"goes on after {length}")

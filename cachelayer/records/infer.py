@@ -93,6 +93,17 @@ def may_lack_keys(spec: Tree) -> bool:
     return isinstance(spec, dict) or (isinstance(spec, (tuple, list)) and any(map(may_lack_keys, spec)))
 
 
+def lacks_keys(spec: Tree, element: Any) -> bool:
+    """Return whether an element, or a batch of them, has keys that a declared spec lacks."""
+    if isinstance(spec, dict):
+        if not isinstance(element, Mapping):
+            return False
+        return len(element) > len(spec) or any(lacks_keys(child, element.get(key)) for key, child in spec.items())
+    if isinstance(spec, (tuple, list)):
+        return isinstance(element, (tuple, list)) and any(map(lacks_keys, spec, element))
+    return False
+
+
 def declares_part(spec: Tree, whole: Tree) -> bool:
     """Return whether a declared spec says nothing else than a whole spec, in which nulls may have been found since."""
     if not _declares(spec, whole):

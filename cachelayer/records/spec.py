@@ -6,7 +6,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -73,6 +73,10 @@ class LeafSpec:
     shape: Shape = ()
     nullable: bool = False
 
+    if TYPE_CHECKING:
+        # What it takes is wider than what it holds. The subclasses say so again, since each has an __init__ of its own.
+        def __init__(self, dtype: DTypeLike, shape: Iterable[int | None] = (), nullable: bool = False) -> None: ...
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _dtype(self.dtype))
         object.__setattr__(self, "shape", _shape(self.shape))
@@ -102,6 +106,10 @@ class LeafSpec:
 class ArraySpec(LeafSpec):
     """The spec of a dense array, a scalar or a string; a scalar or a string has the shape ``()``."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, dtype: DTypeLike, shape: Iterable[int | None] = (), nullable: bool = False) -> None: ...
+
     @property
     def is_static(self) -> bool:
         return not dtypes.is_string(self.dtype) and None not in self.shape
@@ -119,6 +127,17 @@ class RaggedSpec(LeafSpec):
 
     ragged_rank: int = 1
     splits_dtype: np.dtype[Any] = _INT64
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            dtype: DTypeLike,
+            shape: Iterable[int | None] = (),
+            nullable: bool = False,
+            ragged_rank: int = 1,
+            splits_dtype: DTypeLike = _INT64,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,6 +157,10 @@ class RaggedSpec(LeafSpec):
 @dataclass(frozen=True, repr=False)
 class SparseSpec(LeafSpec):
     """The spec of a sparse array, which readers get as :class:`cachelayer.Sparse`."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, dtype: DTypeLike, shape: Iterable[int | None] = (), nullable: bool = False) -> None: ...
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,6 +54,19 @@ def test_a_partial_spec_gives_the_version_of_the_complete_one(storage: Storage, 
     assert ref[599]["meta"] == {"score": 299.5, "url": "u599"}
 
 
+@pytest.mark.parametrize("taken", ["list", "iterator"])
+def test_a_partial_spec_of_rows_is_completed_from_the_first_batch(storage: Storage, taken: str) -> None:
+    batches = [
+        {"id": np.arange(2), "tokens": cachelayer.Ragged(np.arange(5), np.array([0, 1, 5])), "url": ["a", "b"]},
+        {"id": np.arange(2, 4), "tokens": cachelayer.Ragged(np.arange(2), np.array([0, 0, 2])), "url": ["c", "d"]},
+    ]
+    source = batches if taken == "list" else iter(batches)
+    ref = storage.cache(source, "rows", "v1", unbatch=True, element_spec={"tokens": ArraySpec("int64", (None,))})
+    assert ref.element_spec == {"id": ArraySpec("int64"), "tokens": ArraySpec("int64", (None,)), "url": ArraySpec(str)}
+    assert ref.read([0, 3])["id"].tolist() == [0, 3]
+    assert [row["url"] for row in ref] == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("options", [{"workers": 2}, {"hosts": (0, 1)}, {"engine": "processes"}], ids=repr)
 @pytest.mark.slow
 def test_parts_and_hosts_see_the_complete_spec(storage: Storage, options: Any) -> None:

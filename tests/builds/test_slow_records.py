@@ -92,7 +92,7 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     assert storage._store.names("rows/_unfinished/v1") == []
 
 
-@pytest.mark.parametrize("kills", [KILLS, pytest.param(110, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(40, marks=pytest.mark.soak)])
 def test_killed_before_any_write_a_build_goes_on_with_all_that_was_kept(
     tmp_path: Path, expected: cachelayer.DataRef[Any], kills: int
 ) -> None:

@@ -227,6 +227,11 @@ def test_a_keyword_that_there_is_not_is_named_with_the_nearest(tmp_path: Path) -
         ("epochs", "num_epochs"),
         ("shard_options", "shard"),
         ("prefetch_factor", "prefetch"),
+        ("rank", "shard"),
+        ("num_replicas", "shard"),
+        ("buffer_size", "shuffle=True"),
+        ("random_state", "seed"),
+        ("skip", "start"),
     ],
 )
 def test_the_words_of_other_libraries_are_answered_with_ours(name: str, meant: str) -> None:
