@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +17,7 @@ from cachelayer.drawing.quantities import ago, size
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.unpublished import UnpublishedBuild, begun_datasets
 
 _NUMBERS = ("versions", "shards", "records", "size")
 
@@ -55,7 +58,16 @@ def _datasets(storage: Storage) -> Answer:
         {"dataset_id": dataset_id, "versions": len(versions), "newest": _newest(versions)}
         for dataset_id, versions in datasets.items()
     ]
-    return Answer(document, [shown if datasets else f"no dataset in {storage.url}"])
+    begun = begun_datasets(storage._store, datasets)
+    lines = [_begun(f"{storage.url}/{dataset_id}", builds) for dataset_id, builds in begun.items()]
+    return Answer(document, [shown if datasets else f"no dataset in {storage.url}", *lines])
+
+
+def _begun(url: str, builds: Sequence[UnpublishedBuild]) -> str:
+    """Return a line about a dataset that has builds, but no version."""
+    states = Counter(build.state for build in builds)
+    counted = ", ".join(f"{number} {state}" for state, number in states.items())
+    return f"{url}: no version is published; builds: {counted}"
 
 
 def _newest(versions: dict[str, VersionInfo]) -> dict[str, Any] | None:

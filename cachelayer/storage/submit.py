@@ -64,8 +64,9 @@ class BuildingCatalog(Catalog):
             resume: continue with the shards that an interrupted build of the same version finished, and keep the
                 shards of this build if it is interrupted. If the source can begin at any record, the build makes some
                 records of each finished shard and all records of the last one again, compares them, and continues
-                after them. Otherwise it makes and compares all records of the finished shards. If the code, the files
-                or the options have changed, it starts from the beginning, with a warning.
+                after them. If such a source is slow, its records are kept about every minute, and the build continues
+                after the last of these. Otherwise it makes and compares all records of the finished shards. If the
+                code, the files or the options have changed, it starts from the beginning, with a warning.
             progress: None shows a bar in a terminal or a notebook, elsewhere a line every half minute; True shows it
                 from the start; False shows nothing.
             description: a text that is stored with the version.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,12 @@ class UnpublishedBuild:
     age: float | None
     idle: float
     status: str = ""
+
+
+def begun_datasets(store: ObjectStore, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
+    """Return the builds of the datasets that have no version yet, by dataset; ``published`` are the others."""
+    others = [name for name in store.names("") if paths.is_dataset_id(name) and name not in published]
+    return {name: builds for name in others if (builds := unpublished(store, name))}
 
 
 def unpublished(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from servers import Server, new_bucket
 from slow_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, TOGETHER, Answers, cache, run
@@ -18,8 +19,9 @@ from cachelayer import Storage
 from cachelayer.builds import iterable_source, slow_records
 from cachelayer.builds.compare_source import spread
 from cachelayer.errors import SourceError
+from cachelayer.records.record_buffers import Frames
 from cachelayer.records.time_limit import TimeLimit
-from cachelayer.versions.kept_records import pieces_in
+from cachelayer.versions.kept_records import Piece, pieces_in
 
 KILLS = 10
 
@@ -328,3 +330,59 @@ def test_the_clock_is_read_after_each_slow_step_and_seldom_after_quick_ones() ->
     limit = TimeLimit(60.0)
     limit._looked -= 1.0
     assert limit.next_look(5) == 6
+
+
+class Notes:
+    """Remembers which records are kept, while some are in finished shards."""
+
+    def __init__(self) -> None:
+        self.in_shards = 0
+        self.kept: list[tuple[int, int]] = []
+
+    def records_in_shards(self) -> int:
+        return self.in_shards
+
+    def keep(self, piece: Piece, frames: list[Frames], nullable: frozenset[int]) -> None:
+        assert sum(map(len, frames)) == piece.stop - piece.first
+        self.kept.append((piece.first, piece.stop))
+
+
+def draw(notes: Notes, seconds: list[float], nbytes: int = 1000, in_shards: int = 0) -> list[tuple[int, int]]:
+    """Draw ten records after each of these times; return what is kept. Shards hold all but the last ``in_shards``."""
+    slow = slow_records.SlowRecords(notes, frozenset)
+    for batch, took in enumerate(seconds):
+        notes.in_shards = max(0, 10 * batch - in_shards) if in_shards else 0
+        slow._add(slow_records._Drawn(10 * batch, Frames.allocate(np.full(10, nbytes)), took))
+    return notes.kept
+
+
+def test_records_are_kept_when_the_source_took_a_minute_for_them() -> None:
+    assert draw(Notes(), [20.0] * 8) == [(0, 30), (30, 60)]
+    assert draw(Notes(), [100.0, 1.0, 1.0]) == [(0, 10)]
+    assert draw(Notes(), [1.0] * 59) == []
+
+
+def test_nothing_is_kept_if_shards_take_less_than_a_minute() -> None:
+    assert draw(Notes(), [20.0] * 30, in_shards=10) == []
+
+
+def test_nothing_is_kept_of_a_source_that_gives_much() -> None:
+    assert draw(Notes(), [1.0] * 90, nbytes=1 << 18) == []
+    assert draw(Notes(), [1.0] * 90, nbytes=1 << 16) == [(0, 600)]
+    # A quick beginning is left out; it is quick to make again.
+    assert draw(Notes(), [0.01] * 9 + [20.0] * 3, nbytes=1 << 18) == [(90, 120)]
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_was_not_kept_between_is_made_again(
+    storage: Storage, log: Path, in_one_shard: cachelayer.DataRef[Any]
+) -> None:
+    fail(storage, Answers(log, failing(60)), shard_bytes=10**6)
+    for path in kept(storage)[1::2]:
+        path.unlink()
+    log.unlink()
+    cache(storage, Answers(log), shard_bytes=10**6)
+    made = list(map(int, log.read_text().split()))
+    assert set(made) >= {*range(7, 14), *range(21, 28), *range(35, 42), *range(56, RECORDS)}
+    assert len(made) <= 21 + 7 + RECORDS - 56 + 18
+    check(storage, in_one_shard)

@@ -118,6 +118,7 @@ def test_a_build_that_was_killed_is_interrupted(tmp_path: Path) -> None:
     found = only(storage)
     assert (found.version, found.state) == ("v1", "interrupted")
     assert found.shards
+    assert f"{tmp_path}/d: no version is published; builds: 1 interrupted" in invoke("ls", tmp_path).stdout
     for command in ("ls", "log"):
         assert "interrupted" in invoke(command, f"{tmp_path}/d").stdout
     assert document("ls", f"{tmp_path}/d") == []
