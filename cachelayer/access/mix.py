@@ -117,6 +117,13 @@ class Mixture(Generic[T]):
             self._turns, sizes, checked.shuffle, checked.seed, checked.reshuffle, grids, length=self._length
         )
 
+    def _repr_html_(self) -> str:
+        """Return a table with the datasets, their weights and the element spec, which notebooks show."""
+        from cachelayer.drawing.ref_html import spec_html
+
+        facts = [(repr(ref).partition(", digest=")[0] + ")", str(weight)) for ref, weight in self._parts]
+        return spec_html("Mixture", [*facts, ("digest", f"sha256:{self.digest}")], self.element_spec)
+
     def __repr__(self) -> str:
         parts = ", ".join(f"({ref!r}, {weight!r})" for ref, weight in self._parts)
         stages = f", stages={len(self._turns.starts)}" if isinstance(self._turns, Schedule) else ""

@@ -128,6 +128,13 @@ class View(ABC, Generic[T]):
     def __records__(self) -> ViewRecords:
         return ViewRecords(self)
 
+    def _repr_html_(self) -> str:
+        """Return a table with the element spec, which notebooks show. It reads no record."""
+        from cachelayer.drawing.ref_html import spec_html
+
+        facts = [("records", f"{len(self):,}"), ("digest", f"sha256:{self.digest}")]
+        return spec_html(repr(self).partition(", records=")[0].removesuffix(")") + ")", facts, self.element_spec)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 that identifies the records and their order, in hexadecimal."""

@@ -49,6 +49,18 @@ def ref_html(
     return f"<div><strong>{escape(title)}</strong><br>{shown}<table>{header}<tbody>{rows}</tbody></table>{more}</div>"
 
 
+def spec_html(title: str, facts: Sequence[tuple[str, str]], spec: tree.Tree) -> str:
+    """Return a table with facts and the element spec: for what reads much for one row, or is read in many ways."""
+    leaves = tree.leaves(spec)
+    rows = [
+        f"<tr><th>{escape(_cut(shown_path(path)))}</th><td>{escape(leaf.describe())}</td></tr>"
+        for path, leaf in leaves[:_LEAVES]
+    ]
+    more = "" if len(leaves) <= _LEAVES else f"<p>and {len(leaves) - _LEAVES:,} more leaves</p>"
+    shown = " · ".join(f"{escape(name)} {escape(value)}" for name, value in facts)
+    return f"<div><strong>{escape(title)}</strong><br>{shown}<table><tbody>{''.join(rows)}</tbody></table>{more}</div>"
+
+
 def _row(record: DrawnRecord, columns: int) -> str:
     if record.problem:
         return f'<tr><th>{record.number:,}</th><td colspan="{columns}">{escape(_cut(record.problem))}</td></tr>'
