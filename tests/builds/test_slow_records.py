@@ -94,6 +94,7 @@ def check(storage: Storage, expected: cachelayer.DataRef[Any]) -> None:
     assert storage._store.names("rows/_unfinished/v1") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(40, marks=pytest.mark.soak)])
 def test_killed_before_any_write_a_build_goes_on_with_all_that_was_kept(
     tmp_path: Path, expected: cachelayer.DataRef[Any], kills: int
@@ -117,6 +118,7 @@ def check_made(made: list[int], there: int) -> None:
         assert there - 18 <= made[0] <= there
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_a_build_draws_each_record_about_once(
     storage: Storage, log: Path, expected: cachelayer.DataRef[Any]
 ) -> None:
@@ -131,6 +133,7 @@ def test_killed_again_and_again_a_build_draws_each_record_about_once(
     check(storage, expected)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_in_an_object_store(
     s3: Server, log: Path, expected: cachelayer.DataRef[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,7 @@ def test_what_a_failed_build_drew_is_not_drawn_again(
     check(storage, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow")
 def test_worker_processes_go_on_in_the_middle_of_a_shard(
     storage: Storage, log: Path, expected: cachelayer.DataRef[Any]
