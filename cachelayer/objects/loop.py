@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from cachelayer.errors import StorageError
 from cachelayer.locks import ProcessLock
 
 T = TypeVar("T")
@@ -31,8 +32,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         RuntimeError: if the program ends, so that the loop has stopped.
+        StorageError: if the system gives no thread for it.
     """
-    loop = running_loop()
+    try:
+        loop = running_loop()
+    except BaseException:
+        work.close()
+        raise
     if has_stopped():
         work.close()
         raise RuntimeError("the program ends: there are no more requests")
@@ -56,14 +62,27 @@ def before_stop(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of this process, started if need be."""
+    """Return the loop of this process, started if need be.
+
+    Raises:
+        StorageError: if the system gives no thread for it.
+    """
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            loop = asyncio.new_event_loop()
             thread = threading.Thread(target=loop.run_forever, name="cachelayer-requests", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except BaseException as error:
+                if thread.ident is None:
+                    loop.close()
+                if not isinstance(error, RuntimeError):
+                    raise
+                raise StorageError(f"there is no thread for requests: {error}: raise the limit of threads") from error
             atexit.register(_stop, os.getpid(), loop, thread)
+            # Only now: requests to a loop that does not run would wait for ever.
+            _loops[os.getpid()] = loop
         return loop
 
 
