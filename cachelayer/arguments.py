@@ -58,6 +58,11 @@ def check_options(options: Iterable[str], known: Sequence[str]) -> None:
             raise UnknownOptionError(f"there is no option {name!r}: {hint}")
 
 
+def is_choice(value: Any, choices: Iterable[str]) -> bool:
+    """Return whether an argument is one of some names; arrays are none, though they compare with names."""
+    return isinstance(value, str) and value in choices
+
+
 def boolean(name: str, value: Any) -> bool:
     """Return the argument as a bool.
 
