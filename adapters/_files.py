@@ -16,6 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.provenance.secrecy import without_userinfo
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -99,7 +100,7 @@ class Folder:
         """
         text = os.fspath(path)
         with reading(text):
-            fs, inner = url_to_fs(os.path.expanduser(text), **dict(storage_options or {}))  # noqa: PTH111
+            fs, inner = _opened(text, dict(storage_options or {}))
             if not fs.isdir(inner):
                 if isinstance(fs, LocalFileSystem):
                     # fsspec treats a folder without permission as missing: raise the real error.
@@ -245,18 +246,27 @@ def find(paths: Paths, storage_options: Mapping[str, Any] | None = None) -> list
     return [file for path in each for file in _matching(path, dict(storage_options or {}))]
 
 
+def _opened(text: str, options: dict[str, Any]) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the file system of a path or URL, and its name in there."""
+    if names_no_bucket(text):
+        raise InvalidArgumentError("it names no bucket")
+    fs, inner = url_to_fs(os.path.expanduser(text), **options)  # noqa: PTH111
+    return fs, inner
+
+
 def _matching(path: str | os.PathLike[str], options: dict[str, Any]) -> list[File]:
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidTypeError(f"a path is a str or an os.PathLike, not {path!r}")
     text = os.fspath(path)
     with reading(text):
-        fs, inner = url_to_fs(os.path.expanduser(text), **options)  # noqa: PTH111
+        fs, inner = _opened(text, options)
         if not any(sign in text for sign in _PATTERN) or fs.isfile(inner):
             names = [inner] if fs.isfile(inner) else []
         else:
             names = _of_pattern(fs, inner)
+        is_folder = not names and fs.isdir(inner)
     if not names:
-        folder = f": it is a folder: pass a pattern such as {text.rstrip('/') + '/*'!r}" if fs.isdir(inner) else ""
+        folder = f": it is a folder: pass a pattern such as {text.rstrip('/') + '/*'!r}" if is_folder else ""
         raise InvalidArgumentError(f"there is no file {text!r}{folder}")
     return [File(fs, name) for name in names]
 

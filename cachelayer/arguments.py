@@ -99,6 +99,11 @@ def _meant(name: str, known: Sequence[str]) -> str:
     return f"there are {', '.join(known)}"
 
 
+def is_choice(value: Any, choices: Iterable[str]) -> bool:
+    """Return whether an argument is one of some names; arrays are none, though they compare with names."""
+    return isinstance(value, str) and value in choices
+
+
 def boolean(name: str, value: Any) -> bool:
     """Return the argument as a bool.
 

@@ -22,7 +22,7 @@ from cachelayer.arrayrecord.reader import VERIFY, Verify
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.credentials import StorageOptions
-from cachelayer.objects.open_store import open_store
+from cachelayer.objects.open_store import names_no_bucket, open_store
 from cachelayer.records.memory import distinct
 from cachelayer.records.selection import Selection
 
@@ -215,6 +215,8 @@ def _matching_urls(url: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _ranged_file(url: str, options: Mapping[str, Any]) -> RangedFile:
+    if names_no_bucket(url):
+        raise InvalidArgumentError(f"{url!r}: it names no bucket")
     folder, _, name = url.rpartition("/")
     store = open_store(folder, options)
     nbytes = store.size(name)

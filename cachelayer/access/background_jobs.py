@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Generic, TypeVar
 
-from cachelayer.errors import CacheLayerError, CorruptionError
+from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.local_cache import CopyOutcome
 
@@ -87,7 +87,14 @@ class BackgroundJobs(Generic[Job]):
             for _ in range(min(len(self._wanted), self._most_threads - len(self._threads))):
                 thread = threading.Thread(target=_run, args=(weakref.ref(self),), name="cachelayer-copy", daemon=True)
                 self._threads.add(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    self._threads.discard(thread)
+                    # One is enough; without any, the next call tries again.
+                    if not self._threads:
+                        self.failure = StorageError(f"no thread to copy in: {error}: raise the limit of threads")
+                    return
 
     def _enqueue(self, jobs: Iterable[Job]) -> None:
         for job in jobs:

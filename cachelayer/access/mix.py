@@ -16,7 +16,7 @@ from cachelayer.access.sampling.sampled import Sampled
 from cachelayer.access.view import View
 from cachelayer.access.view_records import ViewRecords
 from cachelayer.access.wrap import WrappedRef, with_declared_spec
-from cachelayer.arguments import integer
+from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T, records_of
 from cachelayer.records.tree import Tree
@@ -210,7 +210,7 @@ def mix(
         raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
     refs = [ref for ref, _ in pairs]
     turns: Turns
-    if schedule is None and by == "records" and all(is_integer(weight) for _, weight in pairs):
+    if schedule is None and is_choice(by, ["records"]) and all(is_integer(weight) for _, weight in pairs):
         turns = _pattern([weight for _, weight in pairs])
         digest = _digest(b"mix", refs, [np.int64(weight).astype("<i8").tobytes() for weight in turns.weights])
     else:

@@ -16,7 +16,7 @@ from cachelayer.access.joined_fields import JoinedFieldsBase
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.stored_view import StoredView
 from cachelayer.access.view import View
-from cachelayer.arguments import integer
+from cachelayer.arguments import integer, is_choice
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.records import dtypes, tree
 from cachelayer.records.leaf_names import leaf_number, names_of_leaves
@@ -124,7 +124,7 @@ def mean_length(part: View[Any], by: str) -> Fraction:
     Raises:
         InvalidArgumentError: if there is no such leaf, lengths are not known, or all are 0.
     """
-    if by == "records":
+    if is_choice(by, ["records"]):
         return Fraction(1)
     if not isinstance(by, str):
         raise InvalidTypeError(f"by {by!r}: pass 'records', 'bytes', or the name of a leaf, such as 'tokens'")

@@ -127,6 +127,24 @@ def decode_header(raw: bytes, index_nbytes: int, name: str) -> IndexHeader:
     )
 
 
+def decode_published(raw: bytes, index_nbytes: int, checksum: int, records: int, name: str) -> IndexHeader:
+    """Return the header of an index whose checksum and number of records were published.
+
+    Raises:
+        FormatError: if it was published in another format.
+        CorruptionError: if it is not what was published.
+    """
+    # A damaged version or magic must not look like another format.
+    if google_crc32c.value(raw[: _HEADER.size]) != checksum:
+        if len(raw) < HEADER_NBYTES or header_checksum(raw) == checksum:
+            raise CorruptionError(f"{name}: the header of the index does not match its checksum")
+        raise CorruptionError(f"{name}: not the index that was published: it was replaced")
+    header = decode_header(raw, index_nbytes, name)
+    if header.records != records:
+        raise CorruptionError(f"{name}: an index of {header.records} records, {records} were published")
+    return header
+
+
 def header_checksum(raw: bytes) -> int:
     """Return the CRC32C at the end of a header, which covers all that is before it, with the checksum of the rows."""
     checksum: int = struct.unpack("<I", raw[_HEADER.size : HEADER_NBYTES])[0]

@@ -48,9 +48,9 @@ class ShardReader:
         self._mapped = MappedFile.open(path, nbytes=stats.nbytes, since=since)
         self._index = MappedFile.unmapped(index_path, nbytes=stats.index_nbytes)
         raw_header = self._index.rows(np.zeros(1, np.int64), min(index.HEADER_NBYTES, self._index.nbytes)).tobytes()
-        self.header = index.decode_header(raw_header, self._index.nbytes, str(index_path))
-        if index.header_checksum(raw_header) != stats.index_crc32c or self.header.records != stats.records:
-            raise CorruptionError(f"{index_path}: not the index that was published: it was replaced")
+        self.header = index.decode_published(
+            raw_header, self._index.nbytes, stats.index_crc32c, stats.records, str(index_path)
+        )
         self._length = self.header.record_nbytes or 0
         self._stride: int | None = None
         self._first = 0

@@ -55,10 +55,16 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
                 yield chunk
 
     async def range(self, path: str, start: int, stop: int) -> list[bytes]:
-        """Return a range of an object, in the pieces in which it arrived."""
+        """Return a range of an object, in the pieces in which it arrived; a reply that is too long is cut short."""
+        found, missing = [], stop - start
         async with self._range(path, start, stop) as reply:
             # Nothing is joined here: the thread of the requests has no time for copies.
-            return [piece async for piece, _ in reply.content.iter_chunks()]
+            async for piece, _ in reply.content.iter_chunks():
+                found.append(piece)
+                missing -= len(piece)
+                if missing < 0:
+                    break
+        return found
 
     @asynccontextmanager
     async def _range(self, path: str, start: int, stop: int) -> AsyncGenerator[aiohttp.ClientResponse, None]:

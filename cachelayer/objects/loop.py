@@ -6,19 +6,25 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from cachelayer.errors import StorageError
 from cachelayer.locks import ProcessLock
 
 T = TypeVar("T")
+
+_STOP_SECONDS = 5
 
 _lock = ProcessLock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """The loop of each process. A forked child neither uses nor closes that of its parent: they share their sockets."""
 _stopped: set[int] = set()
 """The processes whose loop has stopped."""
+_before_stop: list[Callable[[], Coroutine[Any, Any, None]]] = []
+"""What the loop waits for after all requests are cancelled."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -26,9 +32,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         RuntimeError: if the program ends, so that the loop has stopped.
+        StorageError: if the system gives no thread for it.
     """
-    loop = running_loop()
-    if os.getpid() in _stopped:
+    try:
+        loop = running_loop()
+    except BaseException:
+        work.close()
+        raise
+    if has_stopped():
         work.close()
         raise RuntimeError("the program ends: there are no more requests")
     future = asyncio.run_coroutine_threadsafe(work, loop)
@@ -40,15 +51,38 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         future.cancel()
 
 
+def has_stopped() -> bool:
+    """Return whether this process ends and makes no more requests."""
+    return os.getpid() in _stopped
+
+
+def before_stop(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Have the end of the program wait for a coroutine, for a few seconds, after all requests are cancelled."""
+    _before_stop.append(wait)
+
+
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of this process, started if need be."""
+    """Return the loop of this process, started if need be.
+
+    Raises:
+        StorageError: if the system gives no thread for it.
+    """
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            loop = asyncio.new_event_loop()
             thread = threading.Thread(target=loop.run_forever, name="cachelayer-requests", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except BaseException as error:
+                if thread.ident is None:
+                    loop.close()
+                if not isinstance(error, RuntimeError):
+                    raise
+                raise StorageError(f"there is no thread for requests: {error}: raise the limit of threads") from error
             atexit.register(_stop, os.getpid(), loop, thread)
+            # Only now: requests to a loop that does not run would wait for ever.
+            _loops[os.getpid()] = loop
         return loop
 
 
@@ -57,7 +91,7 @@ def _stop(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -
         # Threads that wait for requests must not wait for a loop that has stopped: they would never end.
         _stopped.add(pid)
         asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
-        thread.join(1)
+        thread.join(1 + _STOP_SECONDS)
 
 
 async def _cancel_all() -> None:
@@ -68,6 +102,10 @@ async def _cancel_all() -> None:
         for task in others:
             task.cancel()
         await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0)), *others], timeout=0.4)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_STOP_SECONDS):
+            for wait in _before_stop:
+                await wait()
     asyncio.get_running_loop().stop()
 
 

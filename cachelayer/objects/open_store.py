@@ -51,11 +51,17 @@ def open_store(
             raise InvalidArgumentError(f"storage {text!r}: a file of another host: pass a path of this one")
         return _local(text, unquote(parts.path), options)
     root = f"{parts.netloc}{parts.path}".rstrip("/")
-    if not root or (parts.scheme in _BUCKETS and not parts.netloc):
+    if not root or names_no_bucket(text):
         raise InvalidArgumentError(f"storage {text!r}: it names no bucket")
     from cachelayer.objects.bucket_store import BucketStore
 
     return BucketStore(parts.scheme, root, options, timeout, unsafe_commit)
+
+
+def names_no_bucket(url: str) -> bool:
+    """Return whether a URL is of a store with buckets and names none. Its clients would ask the store for long."""
+    scheme, _, rest = url.partition("://")
+    return scheme in _BUCKETS and not rest.partition("/")[0].strip()
 
 
 def _seconds(timeout: Any) -> float:

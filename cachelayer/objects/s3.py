@@ -34,6 +34,7 @@ from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, check_place, kind_of_status, retried, told
 from cachelayer.user_warnings import warn
 
+_READ = 1024 * 1024
 _PART = 16 * 1024 * 1024
 _PARTS = 10_000
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
@@ -142,10 +143,15 @@ class S3Client:
         reply = await self._call("get_object", path, **conditions)
         with _translated():
             async with told(reply, "Body") as body:
-                if start is not None:
-                    check_place(reply.get("ContentRange"), start)
-                data: bytes = await body.read()
-        return data
+                if start is None:
+                    whole: bytes = await body.read()
+                    return whole
+                check_place(reply.get("ContentRange"), start)
+                found = bytearray()
+                # A reply may be far too long.
+                while len(found) <= stop - start and (data := await body.read(_READ)):
+                    found += data
+        return bytes(found)
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         if self._ranges is not None:

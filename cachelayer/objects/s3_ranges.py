@@ -6,11 +6,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cachelayer.objects.client import CONNECTIONS
+from cachelayer.objects.obstore_threads import started
 from cachelayer.objects.retry import Kind, RequestError
 
 _UNDERSTOOD = {"endpoint_url", "key", "secret", "token", "anon", "profile", "client_kwargs", "use_listings_cache"}
@@ -57,7 +58,8 @@ class RangeReader:
         import obstore
 
         with _translated():
-            return bytes(await obstore.get_range_async(self._store(bucket), key, start=start, end=stop))
+            store = self._store(bucket)
+            return bytes(await started(lambda: obstore.get_range_async(store, key, start=start, end=stop)))
 
     async def chunks(self, bucket: str, key: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """Yield a range, piece by piece as it arrives.
@@ -68,9 +70,12 @@ class RangeReader:
         import obstore
 
         with _translated():
-            found = await obstore.get_async(self._store(bucket), key, options={"range": (start, stop)})
-            async for chunk in found.stream(_CHUNK):
-                yield chunk
+            store = self._store(bucket)
+            found = await started(lambda: obstore.get_async(store, key, options={"range": (start, stop)}))
+            stream = found.stream(_CHUNK)
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield await started(stream.__anext__)
 
     def _store(self, bucket: str) -> Any:
         from obstore.store import S3Store

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from cachelayer.errors import StorageError
 from cachelayer.streams.block_plan import Dropped
 from cachelayer.streams.interruptible_future import Flag, Outcome
 
@@ -33,17 +34,32 @@ class Worker:
         self._threads: tuple[threading.Thread, ...] = ()
 
     def submit(self, task: Callable[[Flag], R]) -> Outcome[R]:
-        """Run a task after those before it; the task gets a flag that tells it to end early."""
-        outcome: Outcome[R] = Outcome()
-        self._tasks.put((outcome, task))
+        """Run a task after those before it; the task gets a flag that tells it to end early.
+
+        Raises:
+            StorageError: if the system gives no thread at all; a few are as good as many.
+        """
         alive = tuple(thread for thread in self._threads if thread in _threads)
         if len(alive) < self._most:
-            # An interrupted call may have left a thread behind, which then shares the tasks.
-            thread = threading.Thread(target=_work, args=(self._tasks, self._stop), name=self._name, daemon=True)
-            _threads[thread] = self.close
-            thread.start()
-            self._threads = (*alive, thread)
+            alive = self._with_one_more(alive)
+        outcome: Outcome[R] = Outcome()
+        self._tasks.put((outcome, task))
         return outcome
+
+    def _with_one_more(self, alive: tuple[threading.Thread, ...]) -> tuple[threading.Thread, ...]:
+        """Start a thread; return all that run."""
+        # An interrupted call may have left a thread behind, which then shares the tasks.
+        thread = threading.Thread(target=_work, args=(self._tasks, self._stop), name=self._name, daemon=True)
+        _threads[thread] = self.close
+        try:
+            thread.start()
+        except RuntimeError as error:
+            del _threads[thread]
+            if not alive:
+                raise StorageError(f"there is no thread to read in: {error}: raise the limit of threads") from error
+            return alive
+        self._threads = (*alive, thread)
+        return self._threads
 
     def close(self) -> None:
         """Let the threads end; return at once."""

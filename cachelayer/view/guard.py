@@ -94,7 +94,8 @@ class Guard:
         for pair in text.split(";"):
             name, _, value = pair.strip().partition("=")
             if name == self._cookie:
-                return SimpleCookie(f"{name}={value}")[name].value if value.startswith('"') else value
+                quoted = SimpleCookie(f"{name}={value}").get(name) if value.startswith('"') else None
+                return value if quoted is None else quoted.value
         return ""
 
     def _is_token(self, text: str) -> bool:

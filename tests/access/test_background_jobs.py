@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 from forks import beside_threads
+from threads_denied import no_threads
 
 from cachelayer import CacheLayerError, CorruptionError, StorageError
 from cachelayer.access.background_jobs import BackgroundJobs
@@ -224,3 +225,25 @@ begun.wait()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
+
+
+def test_jobs_for_which_there_was_no_thread_are_done_by_the_next_call(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    with no_threads():
+        jobs.want([1, 2])
+    jobs.wait()
+    assert doing.done == []
+    assert "no thread to copy in" in str(jobs.failure)
+    jobs.want([3])
+    jobs.wait()
+    assert sorted(doing.done) == [1, 2, 3]
+
+
+def test_one_thread_does_all_jobs_if_there_are_no_more(doing: Doing, jobs: BackgroundJobs[int]) -> None:
+    doing.gate.clear()
+    jobs.want([1])
+    with no_threads():
+        jobs.want([2, 3])
+    doing.gate.set()
+    jobs.wait()
+    assert sorted(doing.done) == [1, 2, 3]
+    assert jobs.failure is None

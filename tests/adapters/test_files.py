@@ -133,3 +133,23 @@ def test_a_folder_that_may_not_be_read_is_named(name: str, read: Callable[..., A
             if is_root:
                 os.seteuid(0)
             (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("url", ["gs://", "gs:///a.csv", "s3://", "s3:// /a.csv", "gcs:// ", "s3a:///*.csv"])
+def test_a_url_without_a_bucket_is_refused_at_once(tmp_path: Path, url: str) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    for use in (
+        lambda: find(url),
+        lambda: storage.submit(from_files(url), "d", "v1"),
+        lambda: storage.submit(url, "d", "v1"),
+        lambda: cachelayer.Storage(url),
+        lambda: cachelayer.ArrayRecordDataSource(url),
+    ):
+        with pytest.raises(InvalidArgumentError, match="names no bucket"):
+            use()
+
+
+def test_what_a_store_says_of_a_file_that_is_not_found_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(SourceError, match=r"s3://no!/a\.csv cannot be read: ParamValidationError"):
+        find("s3://no!/a.csv", {"anon": True})

@@ -19,6 +19,7 @@ from cachelayer import CacheLayerError, CorruptionError, Storage
 from cachelayer.access.version_records import VersionRecords
 from cachelayer.arrayrecord.ranged import RangedShards
 from cachelayer.arrayrecord.ranged_rows import Range, ShardObject
+from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.objects import paths
 from cachelayer.records.record_buffers import RecordBuffer
 
@@ -287,6 +288,35 @@ def test_a_lost_row_of_an_index_is_no_empty_record(tmp_path: Path) -> None:
     remote.reads.changed[name] = raw[: 64 + 16 * 42] + bytes(16) + raw[64 + 16 * 43 :]
     with pytest.raises(CorruptionError, match=r"shard-00000\.array_record: record 42 of the shard"):
         remote.records([42])
+
+
+@pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])
+def test_whatever_bit_of_the_header_of_an_index_is_flipped_it_is_damaged_and_not_of_another_release(
+    tmp_path: Path, kept_nbytes: int
+) -> None:
+    ref = numbered(tmp_path, 100, 1 << 20)
+    where = Remote(ref).objects[0]
+    raw = Remote(ref).reads.whole(where.index_name)
+    for bit in range(64 * 8):
+        damaged = bytearray(raw)
+        damaged[bit // 8] ^= 1 << bit % 8
+        remote = Remote(ref, kept_nbytes=kept_nbytes)
+        remote.reads.changed[where.index_name] = bytes(damaged)
+        with pytest.raises(CorruptionError, match=r"shard-00000\.index: "):
+            remote.records([0])
+
+
+def test_whatever_bit_of_the_header_of_a_local_index_is_flipped_it_is_damaged(tmp_path: Path) -> None:
+    where = Remote(numbered(tmp_path, 100, 1 << 20)).objects[0]
+    path = tmp_path / where.index_name
+    raw = path.read_bytes()
+    path.chmod(0o644)
+    for bit in range(64 * 8):
+        damaged = bytearray(raw)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptionError, match=r"shard-00000\.index: "):
+            ShardReader(tmp_path / where.name, path, where.stats, "open")
 
 
 @pytest.mark.parametrize("kept_nbytes", [0, 1 << 20], ids=["rows", "whole indices"])

@@ -95,6 +95,43 @@ def test_processes_that_have_read_and_forked_end_in_silence(place: tuple[str, di
     assert (found.returncode, found.stdout, found.stderr) == (0, "read\n", "")
 
 
+LATE = """
+import asyncio, contextlib, json, socket, sys, threading, time
+from cachelayer.objects import loop
+from cachelayer.objects.open_store import open_store
+
+class Late(asyncio.Future):
+    def cancelled(self):
+        # obstore's threads ask this last; on a busy machine they may be stopped there.
+        if threading.current_thread().name != "cachelayer-requests":
+            time.sleep(0.2)
+        return super().cancelled()
+
+def wait_for_nothing():
+    with contextlib.suppress(RuntimeError):
+        hanging.read_ranges([("a", 0, 1)])
+
+own = loop.running_loop()
+own.create_future = lambda: Late(loop=own)
+url, options = json.loads(sys.argv[1])
+silent = socket.create_server(("127.0.0.1", 0))
+hanging = open_store(url, {**options, "endpoint_url": f"http://127.0.0.1:{silent.getsockname()[1]}"})
+threading.Thread(target=wait_for_nothing, daemon=True).start()
+silent.accept()
+print(open_store(url, options).read_ranges([("a", 0, 10)])[0].hex(), flush=True)
+"""
+
+
+def test_no_program_ends_while_threads_of_obstore_still_need_python(s3: Server) -> None:
+    place = s3.url(new_bucket(s3)), s3.storage_options()
+    open_store(*place).put("a", TEXT)
+    command = [sys.executable, "-c", LATE, json.dumps(place)]
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "LIBC_FATAL_STDERR_": "1"}
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, f"{TEXT[:10].hex()}\n", "")
+
+
 WITHOUT = """
 import sys
 from cachelayer.objects.open_store import open_store

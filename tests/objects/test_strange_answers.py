@@ -8,11 +8,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from cryptography import x509
@@ -98,6 +98,44 @@ def test_a_range_of_another_place_is_asked_for_again(url: str, options: dict[str
         found = open_one(url, options, endpoint).read_ranges([("a", 2000, 5000)])
     assert found == [DATA[2000:5000]]
     assert not wrong
+
+
+class TooLong(BaseHTTPRequestHandler):
+    """Answers requests for ranges with far more bytes than were asked for, and refuses all others."""
+
+    protocol_version = "HTTP/1.1"
+    sent: ClassVar[list[int]] = []
+
+    def do_GET(self) -> None:
+        place = self.headers["Range"]
+        self.send_response(206 if place else 403)
+        if place:
+            self.send_header("Content-Range", f"bytes {place.removeprefix('bytes=')}/{len(DATA)}")
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.send_header("Content-Length", f"{100 << 20}" if place else "0")
+        self.end_headers()
+        with suppress(OSError):
+            for _ in range(100 if place else 0):
+                self.sent.append(self.wfile.write(bytes(1 << 20)))
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+# obstore itself collects what comes.
+@pytest.mark.parametrize(("url", "options"), [CLIENTS[0], CLIENTS[2]])
+def test_a_reply_that_is_too_long_is_not_read_to_its_end(url: str, options: dict[str, Any]) -> None:
+    TooLong.sent.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), TooLong) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        store = open_one(url, options, f"http://127.0.0.1:{server.server_port}", timeout=1)
+        with pytest.raises(StorageError):
+            store.read_ranges([("a", 2000, 5000)])
+        server.shutdown()
+    assert sum(TooLong.sent) < 50 << 20
 
 
 @pytest.mark.parametrize(("url", "options"), CLIENTS)

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from forks import in_a_fork
+from threads_denied import no_threads
 
 import cachelayer
-from cachelayer import SourceError
+from cachelayer import SourceError, StorageError
 from cachelayer.streams.block_plan import Plan, Reading
 from cachelayer.streams.pace import Pace
 from cachelayer.streams.prefetch import Prefetcher
+from cachelayer.streams.prefetch_worker import Worker
 
 DEPTHS = pytest.mark.parametrize("prefetch", [0, 1, 3])
 
@@ -417,3 +419,20 @@ def test_a_function_of_batches_that_fails_is_called_again_and_nothing_is_lost(pr
         except StopIteration:
             break
     assert (seen, raised) == (list(range(100)), 3)
+
+
+def test_with_one_thread_tasks_go_on_though_the_system_gives_no_more() -> None:
+    worker = Worker("cachelayer-prefetch", 3)
+    first = worker.submit(lambda _: 0)
+    with no_threads():
+        others = [worker.submit(lambda _, number=number: number) for number in (1, 2)]
+    assert [first.result(), *(each.result() for each in others)] == [0, 1, 2]
+    worker.close()
+
+
+def test_without_any_thread_reading_ahead_is_an_error_and_goes_on_when_there_are_threads(tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit([bytes([number]) for number in range(20)], "d", "v1")
+    iterator, found = iter(ref.stream(prefetch=2)), []
+    with no_threads(), pytest.raises(StorageError, match="no thread to read in: can't start new thread"):
+        found.extend(iterator)
+    assert [*found, *iterator] == [bytes([number]) for number in range(20)]

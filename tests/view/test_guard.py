@@ -30,6 +30,12 @@ def test_nothing_answers_without_the_token(client: Client, path: str) -> None:
     assert stranger(client).ask(path, Cookie=client.cookie + "x").status == 403
 
 
+@pytest.mark.parametrize("value", ['"', '"\\', '"x', "", "\xe9", '"\\777"'])
+def test_a_cookie_that_is_damaged_is_no_token(client: Client, value: str) -> None:
+    name = client.cookie.partition("=")[0]
+    assert stranger(client).ask("/", Cookie=f"{name}={value}").status == 403
+
+
 def test_the_token_moves_into_a_cookie_and_out_of_the_url(client: Client) -> None:
     other = stranger(client)
     token = client.server.url().rpartition("=")[2]

@@ -16,7 +16,7 @@ from cachelayer.access.sequences.padded import Padded, padded_of
 from cachelayer.access.sequences.window_cuts import Windowing
 from cachelayer.access.sequences.windows import Windows, windows_of
 from cachelayer.access.view import View
-from cachelayer.arguments import check_options, integer
+from cachelayer.arguments import check_options, integer, is_choice
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import T
@@ -88,7 +88,7 @@ class SequenceViews(View[T], Generic[T]):
             raise InvalidTypeError(f"leaf {leaf!r}: pass the name of a leaf, such as 'tokens'")
         size = checked_length(length)
         step = size if stride is None else _at_most("stride", integer("stride", stride, 1))
-        if remainder not in ("drop", "pad"):
+        if not is_choice(remainder, ("drop", "pad")):
             raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
         documents = Documents(self, [leaf])
         value = None if separator is None else checked_fill("separator", separator, documents.dtypes[0])
@@ -127,7 +127,7 @@ class SequenceViews(View[T], Generic[T]):
             InvalidTypeError: if an argument has the wrong type.
         """
         size = checked_length(length)
-        if long not in LONG:
+        if not is_choice(long, LONG):
             raise InvalidArgumentError(f"long {long!r}: pass 'split', 'truncate' or 'drop'")
         return packed_of(
             Documents(self, leaf_names(leaves)), Packing(size, long, None if seed is None else check_seed(seed))
@@ -155,7 +155,7 @@ class SequenceViews(View[T], Generic[T]):
         """
         if not isinstance(lengths, Mapping) or not all(isinstance(name, str) for name in lengths):
             raise InvalidTypeError(f'lengths {lengths!r}: pass a dict of names and lengths, such as {{"tokens": 2048}}')
-        if long not in ("truncate", "refuse"):
+        if not is_choice(long, ("truncate", "refuse")):
             raise InvalidArgumentError(f"long {long!r}: pass 'truncate' or 'refuse'")
         return padded_of(self, {name: checked_length(length) for name, length in lengths.items()}, value, long)
 

@@ -437,6 +437,10 @@ def test_digests_are_as_specified(refs: Any) -> None:
         (lambda r: r.padded({"tokens": 8}, value="a"), InvalidTypeError, "value 'a'"),
         (lambda r: r.padded({"tokens": 8}, value={"maybe": 1}), InvalidArgumentError, "none for 'tokens'"),
         (lambda r: r.padded({"tokens": 8}, long="drop"), InvalidArgumentError, "'truncate' or 'refuse'"),
+        (lambda r: r.windows("tokens", 8, remainder=np.ones(2)), InvalidArgumentError, "all windows have one length"),
+        (lambda r: r.packed("tokens", 8, long=np.ones(2)), InvalidArgumentError, "'split', 'truncate' or 'drop'"),
+        (lambda r: r.padded({"tokens": 8}, long=np.ones(2)), InvalidArgumentError, "'truncate' or 'refuse'"),
+        (lambda r: cachelayer.mix([(r, 0.5)], by=np.ones(2)), InvalidTypeError, "pass 'records', 'bytes', or"),
     ],
 )
 def test_what_cannot_be_made_is_refused_at_once(refs: Any, call: Any, error: Any, says: str) -> None:
