@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from yarl import URL
 
 from cachelayer.objects.bucket_store import BucketStore
@@ -31,12 +40,14 @@ class Peer:
         connections: how many connections were made.
     """
 
-    def __init__(self, answers: list[list[bytes | None]]) -> None:
+    def __init__(self, answers: list[list[bytes | None]], tls: ssl.SSLContext | None = None) -> None:
         self._answers = iter(answers)
+        self._tls = tls
         self.requests: list[bytes] = []
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = URL(f"http://127.0.0.1:{self._listener.getsockname()[1]}/download/a%2Fb?alt=media")
+        scheme = "http" if tls is None else "https"
+        self.url = URL(f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}/download/a%2Fb?alt=media")
 
     def serve(self) -> None:
         while True:
@@ -47,8 +58,12 @@ class Peer:
             self.connections += 1
             self._last = connection
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with connection, suppress(ConnectionError):
-                self._answer(connection)
+            with connection, suppress(OSError):
+                if self._tls is None:
+                    self._answer(connection)
+                else:
+                    with self._tls.wrap_socket(connection, server_side=True) as secret:
+                        self._answer(secret)
 
     def _answer(self, connection: socket.socket) -> None:
         request = b""
@@ -71,8 +86,8 @@ class Peer:
 
 
 @contextmanager
-def peer(*answers: list[bytes | None]) -> Iterator[Peer]:
-    server = Peer(list(answers))
+def peer(*answers: list[bytes | None], tls: ssl.SSLContext | None = None) -> Iterator[Peer]:
+    server = Peer(list(answers), tls)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:
@@ -203,6 +218,37 @@ def test_who_gives_up_leaves_no_connection_to_the_next() -> None:
     with peer([HEAD, BODY[:1000]], [HEAD + BODY]) as server:
         assert bodies([asyncio.run(work(server))]) == [BODY]
         assert server.connections == 2
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
+    """A host's side of TLS, and its certificate, which it has made itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "host")])
+    begin = datetime(2020, 1, 1, tzinfo=UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin.replace(year=2120))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+    kept = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "key").write_bytes(kept)
+    (tmp_path / "certificate").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    return context, tmp_path / "certificate"
+
+
+def test_ranges_come_over_tls(certified: tuple[ssl.SSLContext, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    context, certificate = certified
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with peer([HEAD + BODY], [HEAD[:30], HEAD[30:] + BODY[:9], BODY[9:]], tls=context) as server:
+        assert bodies(read(server, 2)) == [BODY] * 2
+        assert server.connections == 1
+
+
+def test_a_host_that_nobody_certifies_gets_no_request(certified: tuple[ssl.SSLContext, Path]) -> None:
+    context, _ = certified
+    with peer([HEAD + BODY], tls=context) as server, pytest.raises(ssl.SSLCertVerificationError):
+        read(server, headers={"Authorization": "Bearer x"})
+    assert server.requests == []
 
 
 def store_at(server: Peer, **options: Any) -> BucketStore:
