@@ -86,7 +86,7 @@ class HeldBlock(Protocol):
 
     @property
     def damaged(self) -> bool:
-        """True if reading has found a damaged record, so that the block has to be fetched again."""
+        """True if reading has found a damaged record, so that later steps have to fetch the block again."""
 
 
 class BlockHolder(Protocol[T_co]):

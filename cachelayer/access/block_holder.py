@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +34,10 @@ class ViewBlocks:
 
     def fetch(self, numbers: Ints) -> Held:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
-        return self.base.hold(self.selection.take(numbers), self.share)
+        fetch = partial(self.base.hold, self.selection.take(numbers), self.share)
+        held = fetch()
+        held.fetch = fetch
+        return held
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""
@@ -86,14 +90,25 @@ class HeldReads:
 
 
 def held_records(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
-    """Return some records of blocks, as :func:`records_of` does; mark the blocks that have a damaged one among them."""
+    """Return some records of blocks, as :func:`records_of` does.
+
+    Blocks with a damaged one among these records are marked, and fetched once more: the bytes may have been damaged on
+    their way, or the object mended since.
+    """
     try:
         return records_of(blocks, owner, rows)
     except CorruptionError:
+        newest, again = list(blocks), list[int]()
         for number in np.unique(owner).tolist():
             mine = rows[owner == number]
             try:
                 records_of(blocks[number : number + 1], np.zeros_like(mine), mine)
             except CorruptionError:
                 blocks[number].damaged = True
-        raise
+                newest[number] = blocks[number].again()
+                again.append(number)
+        found = records_of(newest, owner, rows)
+        for number in again:
+            # Its other records are read from what came last, too.
+            blocks[number].damaged = newest[number].damaged
+        return found

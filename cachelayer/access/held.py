@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -34,21 +35,33 @@ class Held:
         parts: where the records are.
         part_of: for each record the part that it is in.
         row_of: for each record its row in there.
-        damaged: True if a record of it came damaged, or reading has found one.
+        damaged: True if reading has found a damaged record, and fetching the block once more has not helped.
+        fetch: fetches the block once more; None if that is not known.
     """
 
     parts: Sequence[HeldRecords | InPlace]
     part_of: Ints
     row_of: Ints
     damaged: bool = False
+    fetch: Callable[[], Held] | None = None
+    _fetched_again: Held | None = None
+    whole: HeldRecords | None = field(init=False)
+    """The records if all of them were fetched at once, else None."""
 
     def __post_init__(self) -> None:
-        self.damaged |= any(part.damaged for part in self.parts if isinstance(part, HeldRecords))
+        first = self.parts[0] if len(self.parts) == 1 else None
+        self.whole = first if isinstance(first, HeldRecords) else None
 
     @classmethod
     def of(cls, part: HeldRecords | InPlace, count: int) -> Held:
         """Return a block of one part."""
         return cls([part], np.zeros(count, np.int64), np.arange(count))
+
+    def again(self) -> Held:
+        """Return the block as it comes when it is fetched once more, at the first call."""
+        if self._fetched_again is None and self.fetch is not None:
+            self._fetched_again = self.fetch()
+        return self._fetched_again or self
 
     @property
     def nbytes(self) -> int:
@@ -84,11 +97,8 @@ def records_of(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:
     Raises:
         CorruptionError: if a record is not what was written.
     """
-    fetched = [block.parts[0] for block in blocks if len(block.parts) == 1]
-    in_memory = [part for part in fetched if isinstance(part, HeldRecords)]
-    if len(in_memory) == len(blocks):
-        return taken(in_memory, owner, rows)
-    return _by_parts(blocks, owner, rows)
+    wholes = [block.whole for block in blocks]
+    return _by_parts(blocks, owner, rows) if None in wholes else taken(cast(list[HeldRecords], wholes), owner, rows)
 
 
 def _by_parts(blocks: Sequence[Held], owner: Ints, rows: Ints) -> Records:

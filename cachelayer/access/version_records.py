@@ -26,6 +26,7 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.image_sizes import sized_spec
+from cachelayer.records.memory import Piece
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.spec import ImageSize
 from cachelayer.versions.shard_table import ShardFile
@@ -125,7 +126,7 @@ class VersionRecords(RecordBase):
             return None
         return CachedShards(self.copies, version.store, version.dataset_id, version.manifest.shards, self.verify)
 
-    def _read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
+    def _read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
         with self.version.reporting_deletion():
             return self.version.store.read_pieces(ranges)
 

@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints, Piece, splits_of
 
 BLOCK = 1 << 16
 HEADER = 24
@@ -37,17 +37,21 @@ def to_position(logical: Any) -> Any:
     return logical + HEADER * (logical // PAYLOAD + 1)
 
 
-def without_headers(pieces: Sequence[bytes], begin: int) -> Bytes:
+def without_headers(pieces: Sequence[Piece], begin: int) -> Bytes:
     """Return a range of a file without the block headers in it.
 
     Args:
-        pieces: the bytes of the range, in order.
+        pieces: the bytes of the range, in order. If it is one that may be written to, the result lies in its memory.
         begin: the position of the first, which is in no block header.
     """
     nbytes = sum(map(len, pieces))
-    if len(pieces) == 1 and nbytes <= BLOCK - begin % BLOCK:
-        return np.frombuffer(pieces[0], np.uint8)
-    out = np.empty(int(to_logical(begin + nbytes) - to_logical(begin)), np.uint8)
+    whole = np.frombuffer(pieces[0], np.uint8) if len(pieces) == 1 else None
+    if whole is not None and nbytes <= BLOCK - begin % BLOCK:
+        return whole
+    logical_nbytes = int(to_logical(begin + nbytes) - to_logical(begin))
+    if whole is not None and whole.flags.writeable:
+        return _moved_up(whole, begin % BLOCK)[:logical_nbytes]
+    out = np.empty(logical_nbytes, np.uint8)
     position, place = begin, 0
     for piece in pieces:
         raw = np.frombuffer(piece, np.uint8)
@@ -56,6 +60,16 @@ def without_headers(pieces: Sequence[bytes], begin: int) -> Bytes:
             place += part.size
         position += len(raw)
     return out
+
+
+def _moved_up(raw: Bytes, within: int) -> Bytes:
+    """Move bytes of a file over the block headers among them, given the place of the first in its block."""
+    place = BLOCK - within
+    for header in range(place, len(raw), BLOCK):
+        part = raw[header + HEADER : header + BLOCK]
+        raw[place : place + len(part)] = part
+        place += len(part)
+    return raw
 
 
 def _payloads(raw: Bytes, within: int) -> Iterator[Bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import google_crc32c
 import numpy as np
@@ -63,8 +64,11 @@ class HeldRecords:
 
     address: int = field(init=False)
     """Where the first record begins in the memory of this process."""
-    even: tuple[int, int] | None = field(init=False)
-    """The bytes from one record to the next and those of each record, if they are the same for all, else None."""
+    even: bytes | None = field(init=False)
+    """As int64: the address, the bytes from one record to the next, and those of each record.
+
+    None unless these are the same for all records, and each may be read where it lies.
+    """
     is_plain: bool = field(init=False)
     """True if no record is compressed or damaged."""
 
@@ -74,8 +78,9 @@ class HeldRecords:
             raise CorruptionError(f"{self.name(0)}, or one after it, does not lie in what was fetched")
         first = self.starts.item(0) if len(self) else 0
         object.__setattr__(self, "address", self.buffer.__array_interface__["data"][0] + first)
-        object.__setattr__(self, "even", _even(self.starts, self.lengths))
         object.__setattr__(self, "is_plain", not self.damaged and not self.compressed.any())
+        even = _even(self.starts, self.lengths) if self.is_plain else None
+        object.__setattr__(self, "even", None if even is None else np.array([self.address, *even], np.int64).tobytes())
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -164,9 +169,13 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
     """
     if len(rows) == 0:
         return RecordBuffer.of([])
-    if not all(source.is_plain for source in held):
+    even = [source.even for source in held]
+    if None not in even:
+        addresses, lengths = _even_places(cast(list[bytes], even), owner, rows)
+    elif all(source.is_plain for source in held):
+        addresses, lengths = _places(held, owner, rows)
+    else:
         return _checked([(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)])
-    addresses, lengths = _places(held, owner, rows)
     # One array over all of the buffers, of which nothing is read but the records.
     begin, end = int(addresses.min()), int((addresses + lengths).max())
     memory = np.asarray(_Memory(begin, end, [source.buffer for source in held]))
@@ -174,12 +183,14 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
     return ScatteredRecords(RecordBuffer(memory, addresses - begin, lengths, uniform))
 
 
+def _even_places(even: Sequence[bytes], owner: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Return where records begin in the memory of this process, and their lengths, given :attr:`HeldRecords.even`."""
+    addresses, strides, lengths = np.frombuffer(b"".join(even), np.int64).reshape(-1, 3)[owner].T
+    return addresses + strides * rows, lengths
+
+
 def _places(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return where records begin in the memory of this process, and their lengths."""
-    even = [source.even for source in held]
-    if None not in even:
-        strides, lengths = np.array(even, np.int64).T
-        return np.array([source.address for source in held], np.int64)[owner] + strides[owner] * rows, lengths[owner]
+    """Return the same for records of any lengths."""
     places = [
         (source.address + source.starts.item(row) - source.starts.item(0), source.lengths.item(row))
         for source, row in zip(map(held.__getitem__, owner.tolist()), rows.tolist(), strict=True)

@@ -26,12 +26,12 @@ from cachelayer.arrayrecord.ranged_rows import (
 )
 from cachelayer.errors import CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
-from cachelayer.records.memory import Bytes, Ints, distinct, splits_of
+from cachelayer.records.memory import Bytes, Ints, Piece, distinct, splits_of
 from cachelayer.records.record_buffers import RecordBuffer
 
 ReadRanges = Callable[[Sequence[Range]], Sequence[bytes]]
 """Reads ranges of objects at once, each given as the object's name, begin and end; returns exactly these bytes."""
-ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[bytes]]]
+ReadPieces = Callable[[Sequence[Range]], Sequence[Sequence[Piece]]]
 """Reads ranges of objects as a :data:`ReadRanges` does; returns each range in the pieces in which it arrived."""
 
 # Bytes that one request for a row of an index is likely to transfer, since its neighbours are fetched with it.
@@ -165,7 +165,7 @@ class RangedShards:
         rows: Any,
         run_of: Ints,
         ranges: Sequence[Range],
-        bodies: Sequence[Sequence[bytes]],
+        bodies: Sequence[Sequence[Piece]],
         name: Callable[[int], str],
     ) -> HeldRecords:
         """Return records that were fetched by ranges.
@@ -204,7 +204,7 @@ class RangedShards:
         check_same(rows, places, name)
         return self._held(shard_of, rows, run_of, ranges, bodies, name)
 
-    def _read_beside_index(self, shard: int, ranges: Sequence[Range]) -> Sequence[Sequence[bytes]]:
+    def _read_beside_index(self, shard: int, ranges: Sequence[Range]) -> Sequence[Sequence[Piece]]:
         """Read ranges, and the index of a shard at the same time; return when the index is here too."""
         lock, stored = self._fetching.setdefault(shard, ProcessLock()).of_process(), self.shards[shard]
         if lock.acquire(blocking=False):
@@ -368,5 +368,5 @@ class RangedShards:
         return check_index(raw, self.shards[shard].stats, self.shards[shard].index_name)
 
 
-def _joined(bodies: Sequence[Sequence[bytes]]) -> list[bytes]:
+def _joined(bodies: Sequence[Sequence[Piece]]) -> list[bytes]:
     return [b"".join(pieces) for pieces in bodies]

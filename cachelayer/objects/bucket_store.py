@@ -19,6 +19,7 @@ from cachelayer.objects.loop import run
 from cachelayer.objects.open_client import CONDITIONAL, open_client
 from cachelayer.objects.ranges import coalesce, cut
 from cachelayer.objects.retry import Kind, RequestError, retried
+from cachelayer.records.memory import Piece
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ class BucketStore:
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         return [b"".join(pieces) for pieces in self.read_pieces(ranges)]
 
-    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
+    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
         names = ", ".join(sorted({name for name, _, _ in ranges})[:3])
         spans = coalesce(ranges, gap=GAP, limit=transfer.PIECE)
         bodies = self._run("read ranges of", names, lambda client: transfer.read_spans(client, self.root, spans))

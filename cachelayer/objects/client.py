@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from cachelayer.locks import ProcessLock
 from cachelayer.objects import loop
+from cachelayer.records.memory import Piece
 
 CONNECTIONS = 256
 """Requests that one client makes at once."""
@@ -61,7 +62,7 @@ class Client(Protocol):
     async def get(self, path: str) -> bytes:
         """Return the bytes of the object."""
 
-    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+    async def range(self, path: str, start: int, stop: int) -> list[Piece]:
         """Return a range of the object, in the pieces in which it arrived."""
 
     def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:

@@ -15,6 +15,7 @@ import fsspec
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat
 from cachelayer.objects.paths import parent_of
 from cachelayer.objects.retry import Kind, RequestError, kind_of_status, retried
+from cachelayer.records.memory import Piece
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class FsspecClient:
     async def get(self, path: str) -> bytes:
         return bytes(await self._call(lambda: self._fs.cat_file(self._inner(path))))
 
-    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+    async def range(self, path: str, start: int, stop: int) -> list[Piece]:
         return [bytes(await self._call(lambda: self._fs.cat_file(self._inner(path), start=start, end=stop)))]
 
     def _inner(self, path: str) -> str:
@@ -58,7 +59,7 @@ class FsspecClient:
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         for chunk in await self.range(path, start, stop):
-            yield chunk
+            yield bytes(chunk)
 
     async def stat(self, path: str) -> Stat:
         found = await self._call(self._fs.info, self._inner(path))

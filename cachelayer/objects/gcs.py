@@ -20,13 +20,15 @@ from aiohttp.abc import AbstractStreamWriter
 from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.gcs_requests import open_requests, translated
 from cachelayer.objects.mapped_upload import mapped
+from cachelayer.objects.range_connections import RangeConnections
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, retried, told
-from cachelayer.records.memory import Bytes
+from cachelayer.records.memory import Bytes, Piece
 
 _PART = 32 * 1024 * 1024
 _STEP = 256 * 1024
 _READ_BUFFER = 1024 * 1024
+_OF_SESSIONS = {"session_kwargs", "requests_timeout"}
 _CONTENT = "application/octet-stream"
 
 
@@ -65,6 +67,9 @@ class GcsClient:
         self._fs = open_requests({**defaults, **options, **fixed}, timeout)
         # A dict of its own, because this client's connections go into it.
         self._fs.session_kwargs = dict(self._fs.session_kwargs)
+        # A session of the user's own kind, with proxies or certificates of its own, makes all requests.
+        if not self._fs._use_client_cert and not _OF_SESSIONS & options.keys():
+            self._fs.connections = RangeConnections(timeout / 4)
         self._session: Any = None
         self._opening = asyncio.Lock()
         self.host = urlsplit(self._fs.base).netloc
@@ -91,7 +96,7 @@ class GcsClient:
         _, data = await self._call("GET", self._fs.url(path))
         return bytes(data)
 
-    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+    async def range(self, path: str, start: int, stop: int) -> list[Piece]:
         with translated():
             return await self._fs.range(path, start, stop)
 
@@ -198,6 +203,8 @@ class GcsClient:
             return await self._fs._call(*request, **options)
 
     async def close(self) -> None:
+        if self._fs.connections is not None:
+            self._fs.connections.close()
         if self._session is not None:
             await self._session.close()
 

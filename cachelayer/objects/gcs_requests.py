@@ -16,8 +16,11 @@ import requests
 from gcsfs.core import GCSFileSystem
 from gcsfs.credentials import LOCAL_REFRESH_BUFFER
 from gcsfs.retry import HttpError, NonRetryableError
+from yarl import URL
 
+from cachelayer.objects.range_connections import RangeConnections
 from cachelayer.objects.retry import Kind, RequestError, check_place, kind_of_status
+from cachelayer.records.memory import Piece
 
 T = TypeVar("T")
 
@@ -39,6 +42,8 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
     Its own ``_request`` retries, interprets the texts of errors, and blocks the loop while it asks for tokens.
     """
 
+    connections: RangeConnections | None = None
+    """Reads ranges without gcsfs's own session, if that is allowed."""
     _refreshing: asyncio.Future[None] | None = None
 
     async def _request(
@@ -54,25 +59,33 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
             async for chunk in reply.content.iter_any():
                 yield chunk
 
-    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+    async def range(self, path: str, start: int, stop: int) -> list[Piece]:
         """Return a range of an object, in the pieces in which it arrived; a reply that is too long is cut short."""
-        found, missing = [], stop - start
-        async with self._range(path, start, stop) as reply:
-            # Nothing is joined here: the thread of the requests has no time for copies.
-            async for piece, _ in reply.content.iter_chunks():
-                found.append(piece)
+        if self.connections is not None:
+            url = URL(self.url(path)).update_query(self._get_params({}))
+            await self._have_token()
+            reply = await self.connections.read(url, self._get_headers({}), start, stop)
+            if reply is not None:
+                if reply.head.status >= 400:
+                    raise _failure(reply.head.status, bytes(reply.body))
+                _check_range(reply.head.status, reply.head.place, start)
+                return [reply.body]
+        pieces: list[Piece] = []
+        missing = stop - start
+        async with self._range(path, start, stop) as found:
+            # The thread of the requests has no time for copies.
+            async for piece, _ in found.content.iter_chunks():
+                pieces.append(piece)
                 missing -= len(piece)
                 if missing < 0:
                     break
-        return found
+        return pieces
 
     @asynccontextmanager
     async def _range(self, path: str, start: int, stop: int) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         async with self._exchange("GET", self.url(path), headers, {}) as reply:
-            if reply.status >= 300:
-                raise RequestError(Kind.TRANSIENT, f"status {reply.status} came for a range")
-            check_place(reply.headers.get("Content-Range"), start)
+            _check_range(reply.status, reply.headers.get("Content-Range"), start)
             yield reply
 
     @asynccontextmanager
@@ -99,6 +112,13 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
             await asyncio.shield(self._refreshing)
         except TypeError as error:
             raise RequestError(Kind.TRANSIENT, f"the reply to a request for a token holds no token: {error}") from error
+
+
+def _check_range(status: int, place: str | None, start: int) -> None:
+    """Raise unless a reply that is no error is of the range that was asked for."""
+    if status >= 300:
+        raise RequestError(Kind.TRANSIENT, f"status {status} came for a range")
+    check_place(place, start)
 
 
 def open_requests(options: Mapping[str, Any], timeout: float) -> Requests:

@@ -21,6 +21,7 @@ import google_crc32c
 
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects.paths import parent_of
+from cachelayer.records.memory import Piece
 
 _CHUNK = 8 * 1024 * 1024
 _UNFINISHED = ".tmp"
@@ -222,7 +223,7 @@ class LocalStore:
                 raise storage_error("write", path, error) from error
         return checksum
 
-    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
+    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
         return [[found] for found in self.read_ranges(ranges)]
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:

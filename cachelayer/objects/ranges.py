@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cachelayer.records.memory import Piece
+
 Range = tuple[str, int, int]
 """(name, start, stop): bytes [start, stop) of an object."""
 
@@ -54,7 +56,7 @@ def coalesce(ranges: Sequence[Range], *, gap: int, limit: int) -> list[Span]:
     return spans
 
 
-def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[list[bytes]]) -> list[list[bytes]]:
+def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[list[Piece]]) -> list[list[Piece]]:
     """Return the bytes of each range, in pieces.
 
     Args:
@@ -62,7 +64,7 @@ def cut(ranges: Sequence[Range], spans: Sequence[Span], bodies: Sequence[list[by
         spans: what ``coalesce`` made of them.
         bodies: the bytes of each span, in pieces.
     """
-    found: list[list[bytes]] = [[] for _ in ranges]
+    found: list[list[Piece]] = [[] for _ in ranges]
     for span, body in zip(spans, bodies, strict=True):
         if len(span.members) == 1:
             found[span.members[0]] = body

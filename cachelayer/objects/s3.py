@@ -32,6 +32,7 @@ from cachelayer.objects.client import CONNECTIONS, OnBytes, Stat, close_at_exit
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, check_place, kind_of_status, retried, told
+from cachelayer.records.memory import Piece
 from cachelayer.user_warnings import warn
 
 _READ = 1024 * 1024
@@ -122,7 +123,7 @@ class S3Client:
     async def get(self, path: str) -> bytes:
         return await self._get(path)
 
-    async def range(self, path: str, start: int, stop: int) -> list[bytes]:
+    async def range(self, path: str, start: int, stop: int) -> list[Piece]:
         if self._ranges is None:
             return [await self._get(path, start, stop)]
         try:
@@ -164,8 +165,8 @@ class S3Client:
                     raise
             else:
                 return
-        for chunk in await self.range(path, start, stop):
-            yield chunk
+        for piece in await self.range(path, start, stop):
+            yield bytes(piece)
 
     async def stat(self, path: str) -> Stat:
         found = await self._call("head_object", path)

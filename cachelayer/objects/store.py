@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from cachelayer.records.memory import Piece
+
 
 class ObjectStore(Protocol):
     """A flat space of named objects. Names use ``/``; many threads may use a store at once, and it can be pickled.
@@ -81,7 +83,7 @@ class ObjectStore(Protocol):
             CorruptionError: if the object is missing or of another size.
         """
 
-    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
+    def read_pieces(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
         """Return what :meth:`read_ranges` returns, each range in the pieces in which it arrived, without copying it."""
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:

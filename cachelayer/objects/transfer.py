@@ -19,6 +19,7 @@ from cachelayer.objects.local import in_place, storage_error
 from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import Span, pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retried
+from cachelayer.records.memory import Piece
 from cachelayer.tally import add_bytes
 
 T = TypeVar("T")
@@ -120,12 +121,12 @@ async def _prove(client: Client, path: str, data: bytes) -> None:
     )
 
 
-async def read_spans(client: Client, root: str, spans: Sequence[Span]) -> list[list[bytes]]:
+async def read_spans(client: Client, root: str, spans: Sequence[Span]) -> list[list[Piece]]:
     """Return runs of bytes, fetched at once, each in the pieces in which it arrived."""
     return await together(_run_of_bytes(client, f"{root}/{span.name}", span.start, span.stop) for span in spans)
 
 
-async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> list[bytes]:
+async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> list[Piece]:
     if stop - start <= PIECE:
         return await _exactly(client, path, start, stop)
     if stop - start > _TRUSTED:
@@ -134,8 +135,8 @@ async def _run_of_bytes(client: Client, path: str, start: int, stop: int) -> lis
     return list(chain.from_iterable(parts))
 
 
-async def _exactly(client: Client, path: str, start: int, stop: int) -> list[bytes]:
-    async def attempt() -> list[bytes]:
+async def _exactly(client: Client, path: str, start: int, stop: int) -> list[Piece]:
+    async def attempt() -> list[Piece]:
         data = await client.range(path, start, stop)
         nbytes = sum(map(len, data))
         add_bytes("range", nbytes)

@@ -94,14 +94,13 @@ class _Fetch:
     @property
     def is_lost(self) -> bool:
         """True if it failed, or brought damaged records."""
-        outcome = self.outcome
-        block = outcome.made()
-        return outcome.failed() if block is None else block.damaged
+        answer = self.outcome.answer
+        return self.outcome.failed() if answer is None else answer[0].damaged
 
     def block(self, reading: Reading) -> HeldBlock:
         """Wait for the block, and return it."""
-        if (block := self.outcome.made()) is not None:
-            return block
+        if (answer := self.outcome.answer) is not None:
+            return answer[0]
         while not self.outcome.done():
             # Nobody may fetch it any more.
             reading.check()
@@ -253,15 +252,14 @@ class BlockFeed:
         """Return the blocks of the rows of a step; fetch those that are not on the way."""
         needs = self._needs.pop((step.begin, step.end), None) or _Needs.of(self._steps.blocks(step))
         lasts = needs.lasts.tolist()
-        uses = list(map(self._uses.get, lasts))
-        missing = [row for row, use in enumerate(uses) if use is None or use.fetch.is_lost]
+        known = self._uses
+        missing = [row for row, last in enumerate(lasts) if (use := known.get(last)) is None or use.fetch.is_lost]
         if missing:
             self._fetch(step, needs, missing)
-            uses = list(map(self._uses.get, lasts))
-        places = [(use.fetch, use.shift) for use in uses if use is not None]
-        fetches, shifts = zip(*places, strict=True) if places else ((), ())
+        uses = [known[last] for last in lasts]
+        shifts = np.array([use.shift for use in uses], np.int64)
         self._horizon = max(self._horizon, self._steps.after(step))
-        return BlockRows(self._holder, fetches, needs.owner, np.array(shifts, np.int64)[needs.owner])
+        return BlockRows(self._holder, [use.fetch for use in uses], needs.owner, shifts[needs.owner])
 
     def _fetch_ahead(self) -> None:
         """Fetch the blocks that come next, as far as there is room."""

@@ -44,7 +44,8 @@ class Outcome(Generic[R]):
         self._first: dict[None, str] = {}
         self._unfinished = threading.Lock()
         self._unfinished.acquire()
-        self._result: tuple[R] | None = None
+        self.answer: tuple[R] | None = None
+        """The result, once it has been made."""
         self._error: BaseException | None = None
 
     def begin(self) -> bool:
@@ -62,19 +63,14 @@ class Outcome(Generic[R]):
         return self._first.get(None) == "cancelled"
 
     def done(self) -> bool:
-        return self._result is not None or self._error is not None or self.cancelled()
-
-    def made(self) -> R | None:
-        """Return the result if it has been made, else None."""
-        result = self._result
-        return None if result is None else result[0]
+        return self.answer is not None or self._error is not None or self.cancelled()
 
     def failed(self) -> bool:
         """Return True if there will be no result."""
         return self._error is not None or self.cancelled()
 
     def set_result(self, result: R) -> None:
-        self._result = (result,)
+        self.answer = (result,)
         self._wake()
 
     def set_exception(self, error: BaseException) -> None:
@@ -92,9 +88,9 @@ class Outcome(Generic[R]):
             self.wait()
         if self._error is not None:
             raise self._error
-        if self._result is None:
+        if self.answer is None:
             raise CancelledError
-        return self._result[0]
+        return self.answer[0]
 
     def wait(self) -> None:
         """Wait until the work is done or cancelled, or for a short while."""

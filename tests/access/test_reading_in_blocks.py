@@ -25,7 +25,9 @@ from servers import Server, new_bucket
 import cachelayer
 from cachelayer import Blocks, CorruptionError, Storage, StorageError, VersionNotFoundError
 from cachelayer.arrayrecord.ranged import RangedShards
+from cachelayer.arrayrecord.ranged_rows import rows_of
 from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.records.memory import Piece
 from cachelayer.streams import block_feed
 from cachelayer.streams.stream import Stream, with_options
 
@@ -74,7 +76,7 @@ class Requests:
         self._lock = threading.Lock()
         read = BucketStore.read_pieces
 
-        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
+        def counted(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[Piece]]:
             with self._lock:
                 self.ranges.append(list(ranges))
             return read(store, ranges)
@@ -325,6 +327,43 @@ def test_a_damaged_record_is_an_error_that_names_it_at_its_step_and_a_mended_one
     store.put(name, good)
     for step in range(13, len(stream)):
         np.testing.assert_array_equal(next(iterator)["n"], stream.records(step))
+
+
+@pytest.mark.parametrize("times", [1, 1_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_that_comes_damaged_is_fetched_once_more_before_that_is_an_error(
+    kind: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, compression = KINDS[kind]
+    ref = published(make(RECORDS), compression=compression, shard_bytes=1 << 30)
+    stream = in_blocks(ref, 8, prefetch=0)
+    step = next(step for step in range(13, len(stream)) if len(ref[int(stream.records(step)[3])]["x"]) > 100)
+    store, name = object_of(ref, 0)
+    index = np.frombuffer(store.read(name.replace(".array_record", ".index")), np.uint8)
+    read, came = BucketStore.read_pieces, list[bool]()
+    bad = int(stream.records(step)[3])
+    position = int(rows_of(index)["position"][bad])
+
+    def damaging(store: BucketStore, ranges: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
+        bodies = [[bytearray(b"".join(pieces))] for pieces in read(store, ranges)]
+        for (name, begin, end), (body,) in zip(ranges, bodies, strict=True):
+            if name.endswith(".array_record") and begin <= position + 90 < end:
+                came.append(len(came) < times)
+                body[position + 90 - begin] ^= came[-1]
+        return [[bytes(body)] for (body,) in bodies]
+
+    monkeypatch.setattr(BucketStore, "read_pieces", damaging)
+    iterator = iter(stream)
+    for _ in range(step):
+        next(iterator)
+    if times == 1:
+        for later in range(step, len(stream)):
+            np.testing.assert_array_equal(next(iterator)["n"], stream.records(later))
+        assert came == [True, False]
+    else:
+        with pytest.raises(CorruptionError, match=f"record {bad} of the shard"):
+            next(iterator)
+        assert len(came) >= 2
 
 
 @pytest.fixture
