@@ -76,9 +76,7 @@ BEFORE = {
             'data = np.concatenate([np.append(each["tokens"], 0) for each in stories()])\n',
         ),
         ("stream = windows.stream(batch_size, shuffle=True, seed=0, num_epochs=None)\n", ""),
-        ("batches = loader(stream)\n", ""),
-        ("batches.load_state_dict(stream.state(iter_num * accumulation))\n", ""),
-        ("rows = iter(batches)\n", ""),
+        ("rows = iter(loader(stream))\nrows.set_state(stream.state(iter_num * accumulation))\n", ""),
         (
             '    tokens = next(rows)["tokens"].long()\n',
             "    places = torch.randint(len(data) - block_size, (batch_size,))\n"
