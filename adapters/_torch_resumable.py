@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +40,7 @@ class ResumableLoader:
                 f"{len(ref)} records do not divide into steps of {size} over {world} ranks, so a rank could get an "
                 "empty batch: pass drop_last=True to the DataLoader"
             )
+        seed = integer("seed", seed, 0)
         self._rows = _Rows(ref, size, world, rank, shuffle=shuffle, seed=seed, drop_last=inner.drop_last)
         ordered = _with_order(inner, _Seeded(inner.dataset, seed), self._rows)
         if loader is inner:
@@ -97,7 +99,7 @@ def resumable(loader: Any, ref: View[Any], *, seed: int, shuffle: Shuffle = True
     It keeps the loader's dataset, batch size, ``drop_last``, collation and workers, and replaces its sampler. Random
     transformations of the dataset that draw from the global generators of Python, NumPy and PyTorch get the same
     numbers for a record, in any worker and after any restore: the generators are seeded by (seed, global position)
-    before each element, and are restored after it.
+    before each element. Outside of worker processes they are restored after it.
 
     Args:
         loader: a ``DataLoader`` of a map-style dataset, or what has one as its ``loader``, such as timm's
@@ -183,17 +185,24 @@ class _Seeded(data.Dataset):  # type: ignore[misc]
 
     def __getitem__(self, position_and_number: tuple[int, int]) -> Any:
         position, number = position_and_number
-        drawn = int(np.random.Philox(key=np.array([self._seed, position], np.uint64)).random_raw())
+        if data.get_worker_info() is not None:
+            # Nobody else draws from the generators of a worker process.
+            return self._drawn(position, number)
         before = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-        random.seed(drawn)
-        np.random.seed(drawn % (1 << 32))
-        torch.random.default_generator.manual_seed(drawn)
         try:
-            return self._dataset[number]
+            return self._drawn(position, number)
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])
             torch.random.set_rng_state(before[2])
+
+    def _drawn(self, position: int, number: int) -> Any:
+        key = self._seed.to_bytes(8, "little") + position.to_bytes(8, "little")
+        seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+        random.seed(seed)
+        np.random.seed(seed % (1 << 32))
+        torch.random.default_generator.manual_seed(seed)
+        return self._dataset[number]
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the dataset, such as its ``transform``, for code that looks through the loader."""

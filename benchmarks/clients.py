@@ -1,8 +1,10 @@
 """The programs of docs/clients.md, before and after: lines changed, records a second of the data alone, and resuming.
 
 Run: ``tests/clients/run python benchmarks/clients.py``, which brings timm, transformers, accelerate, Lightning and
-Flax. Programs whose packages are missing are left out. The programs before are those of the page with the replacements
-below; they are killed at a step in the second epoch and started again, as the tests do with those of the page.
+Flax. Names, such as ``timm keras``, choose programs; those whose packages are missing are left out.
+
+The programs before are those of the page with the replacements below. They are killed at a step in the second epoch and
+started again, as the tests do with those of the page.
 """
 
 from __future__ import annotations
@@ -74,9 +76,7 @@ BEFORE = {
             'data = np.concatenate([np.append(each["tokens"], 0) for each in stories()])\n',
         ),
         ("stream = windows.stream(batch_size, shuffle=True, seed=0, num_epochs=None)\n", ""),
-        ("batches = loader(stream)\n", ""),
-        ("batches.load_state_dict(stream.state(iter_num * accumulation))\n", ""),
-        ("rows = iter(batches)\n", ""),
+        ("rows = iter(loader(stream))\nrows.set_state(stream.state(iter_num * accumulation))\n", ""),
         (
             '    tokens = next(rows)["tokens"].long()\n',
             "    places = torch.randint(len(data) - block_size, (batch_size,))\n"
@@ -162,7 +162,7 @@ def main() -> None:
         both = programs(folder)
         subprocess.run([sys.executable, "-c", PICTURES], cwd=folder, check=True)
         for name, measure in RATES.items():
-            if not find_spec(NEEDS.get(name, "grain")):
+            if name not in (sys.argv[1:] or RATES) or not find_spec(NEEDS.get(name, "grain")):
                 continue
             rates = [f"{rate:,.0f}" for rate in measure(folder)]
             if name in both:
