@@ -133,7 +133,7 @@ class _Target:
     """Where the parts of an array go.
 
     Args:
-        sharding, shape: those of the array.
+        sharding, shape, dtype: those of the array.
         aval: what JAX knows of an array before it is there; None if it has to be asked each time.
         indices: for each device, the part of the global array that it holds.
         devices: those of this process.
@@ -142,6 +142,7 @@ class _Target:
 
     sharding: NamedSharding
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     aval: Any
     indices: tuple[tuple[slice, ...], ...]
     devices: tuple[Any, ...]
@@ -160,14 +161,14 @@ class _Target:
             return _batched_device_put(self.aval, self.sharding, parts, list(self.devices), enable_x64=self.wide)
         with jax.enable_x64(self.wide):
             arrays = jax.device_put(parts, list(self.devices))
-        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, arrays)
+        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, arrays, dtype=self.dtype)
 
 
 @lru_cache(maxsize=256)
 def _target(sharding: NamedSharding, shape: tuple[int, ...], dtype: np.dtype[Any], wide: bool) -> _Target:
     sharding = of_rank(sharding, len(shape))
     held = sharding.addressable_devices_indices_map(shape)
-    target = _Target(sharding, shape, None, tuple(held.values()), tuple(held), wide)
+    target = _Target(sharding, shape, dtype, None, tuple(held.values()), tuple(held), wide)
     if _batched_device_put is None:
         return target
     parts = [np.zeros(sharding.shard_shape(shape), dtype) for _ in held]

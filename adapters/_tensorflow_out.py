@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from cachelayer.records.spec import ArraySpec, LeafSpec, RaggedSpec, SparseSpec
 from cachelayer.records.tree import Tree
 from cachelayer.records.values import NoArray, Ragged, Sparse
 from cachelayer.streams.epochs import Iterations
-from cachelayer.streams.stream import Stream, iteration, reader_of
+from cachelayer.streams.order import Order
+from cachelayer.streams.step_reader import StepReader
+from cachelayer.streams.steps import Steps
+from cachelayer.streams.stream import Stream, iteration, reader_of, with_options
 from cachelayer.user_warnings import warn
 
 # The metadata key of the leaves that are one-dimensional ragged tensors. An element spec cannot tell them from arrays
@@ -73,7 +77,10 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
         items = _generated(lambda: _batches(following(), outward), signature, ())
     elif all(map(_unbatches, leaves)):
         blocks = [_batch_signature(leaf, None) for leaf in leaves]
-        items = _generated(lambda: _blocks(following(), outward), blocks, (None,)).unbatch()
+        made = _whole_blocks if _reads_whole_blocks(reader) else _blocks
+        items = _generated(lambda: made(following(), outward), blocks, (None,))
+        # One call gives a block its structure; a call for each element would take longer than to read it.
+        return _finished(items, stream, positions=positions, blocks=True)
     else:
         items = _generated(lambda: _elements(following(), outward), list(map(_element_signature, leaves)), ())
     return _finished(items, stream, positions=positions)
@@ -94,8 +101,8 @@ def _unbatches(leaf: LeafSpec) -> bool:
     return isinstance(leaf, ArraySpec) and all(leaf.shape) and not is_small
 
 
-def _finished(leaves: Any, stream: Stream[Any], *, positions: bool) -> tf.data.Dataset:
-    """Return the dataset of the stream's items, from a dataset of its leaves and positions."""
+def _finished(leaves: Any, stream: Stream[Any], *, positions: bool, blocks: bool = False) -> tf.data.Dataset:
+    """Return the dataset of the stream's items, from a dataset of its leaves and positions, or of blocks of them."""
     options = reader_of(stream).options
     pack = tree.packer(_without_lists(stream.element_spec))
     padded = options.batched and options.steps.remainder == "pad"
@@ -106,6 +113,8 @@ def _finished(leaves: Any, stream: Stream[Any], *, positions: bool) -> tf.data.D
 
     ragged = {} if options.batched else _ragged_leaves(stream)
     dataset = leaves.flat_map(_as_rows(packed, ragged)) if ragged else leaves.map(packed)
+    if blocks:
+        dataset = dataset.unbatch()
     steps, start = options.steps, options.start
     if not Iterations(options).differ or start % steps.records == 0:
         length = tf.data.INFINITE_CARDINALITY if steps.end is None else len(stream)
@@ -194,6 +203,28 @@ def _elements(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
     iterator = iter(stream)
     for element in iterator:
         yield outward(element), iterator.position
+
+
+def _reads_whole_blocks(reader: StepReader) -> bool:
+    """Return whether the elements of a stream are also those of batches, one after another."""
+    options = reader.options
+    return (
+        type(options.steps) is Steps
+        and options.steps.shard_count == 1
+        and type(options.order) is Order
+        and reader.records.reading_cost == "stored"
+        and not reader.is_mapped
+    )
+
+
+def _whole_blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
+    """Yield what :func:`_blocks` does, read as batches: no element is taken out of a block and put back."""
+    steps = replace(reader_of(stream).options.steps, global_batch=_BLOCK_RECORDS, remainder="keep")
+    blocks = iter(with_options(stream, batched=True, steps=steps))
+    before = blocks.position
+    for block in blocks:
+        yield outward(block), np.arange(before + 1, blocks.position + 1)
+        before = blocks.position
 
 
 def _blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:

@@ -143,6 +143,12 @@ class GlobalBatches(Generic[T]):
         """
         return len(self.stream)
 
+    def rows_at(self, position: int) -> int:
+        """Return the number of rows of the global batch at a position, including padding."""
+        steps = reader_of(self.stream).options.steps
+        step = steps.at(position) if steps.remainder == "keep" else None
+        return steps.global_batch if step is None else step.end - step.begin
+
     def check_steps(self, position: int) -> None:
         """Raise unless the sharding divides every step from a position on.
 

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+_SPREADS: list[float] = []
+"""Of each call of :func:`medians` since the last table: the largest spread of a contender."""
+
 
 def medians(contenders: Mapping[str, Callable[[], int]], rounds: int = 5) -> dict[str, float]:
     """Items a second of each contender: the median over rounds in which they take turns, after one warm-up round.
@@ -30,7 +33,21 @@ def medians(contenders: Mapping[str, Callable[[], int]], rounds: int = 5) -> dic
             elapsed = time.perf_counter() - started
             if number:
                 rates[name].append(items / elapsed)
-    return {name: statistics.median(found) for name, found in rates.items()}
+    found = {name: statistics.median(each) for name, each in rates.items()}
+    _SPREADS.append(max((max(each) - min(each)) / found[name] for name, each in rates.items() if each))
+    return found
+
+
+def spread() -> float:
+    """The largest spread of a contender since the last table: its best round less its worst, over its median."""
+    worst = max(_SPREADS, default=0.0)
+    _SPREADS.clear()
+    return worst
+
+
+def note_spread(found: float) -> None:
+    """Count a spread that another process measured."""
+    _SPREADS.append(found)
 
 
 @contextmanager
@@ -56,23 +73,28 @@ def machine() -> str:
 
 
 def peak_mb() -> float:
-    """Peak resident memory of this process, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Peak resident memory of this process, or of the largest of those that it started and that ended, in MB."""
+    used = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(used) / 1024
 
 
 def table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A Markdown table."""
+    """A Markdown table, and below it the spread of what it shows, and the peak memory up to now."""
     lines = [f"### {title}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    worst = spread()
+    rounds = f"Rounds spread over {worst:.0%} of their median at most. " if worst else ""
+    below = f"{rounds}Peak memory: {peak_mb():,.0f} MB."
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), "", below])
 
 
-def bars(title: str, rows: list[tuple[str, dict[str, float]]]) -> str:
-    """An SVG of horizontal bars: a group for each row, each scaled to its own longest bar."""
+def bars(title: str, rows: list[tuple[str, dict[str, float]]], *, shared: bool = False) -> str:
+    """An SVG of horizontal bars: a group for each row, scaled to its own longest bar, or to the longest of all."""
+    most = max((rate for _, rates in rows for rate in rates.values()), default=1.0)
     colours = ("#58a6ff", "#9da7b3", "#6e7681")
     parts, top = [], 40
     for name, rates in rows:
         parts.append(f'<text x="16" y="{top}" font-weight="600">{_escaped(name)}</text>')
-        longest = max(rates.values())
+        longest = most if shared else max(rates.values())
         for place, (contender, rate) in enumerate(rates.items()):
             y = top + 8 + 18 * place
             width = max(2.0, 380 * rate / longest)

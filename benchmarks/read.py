@@ -1,6 +1,6 @@
 """Reading from a hot page cache in one process: against array_record, a memory map of the same rows, and bagz.
 
-Run: ``python benchmarks/read.py [folder]``. Prints a table, and draws it to ``docs/read.svg`` with ``--svg``.
+Run: ``python benchmarks/read.py [row ...]``. Prints a table; ``benchmarks/all.py`` draws it to ``docs/read.svg``.
 Each row runs in a process of its own, so that its peak memory is its own; contenders of a row take turns.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource as Stock
-from harness import bars, machine, medians, peak_mb, table
+from harness import machine, medians, note_spread, peak_mb, spread, table
 
 import cachelayer
 
@@ -230,12 +230,12 @@ ROWS = {
 def one(name: str, folder: Path) -> None:
     """Print the rates of a row as JSON."""
     contenders = ROWS[name].setup(folder)
-    print(json.dumps({"rates": medians(contenders), "peak": peak_mb()}))
+    print(json.dumps({"rates": medians(contenders), "spread": spread(), "peak": peak_mb()}))
 
 
-def main(names: list[str], svg: Path | None) -> None:
+def main(names: list[str]) -> None:
     """Print the table."""
-    lines, drawn = [], []
+    lines = []
     for name in names:
         row = ROWS[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -244,16 +244,14 @@ def main(names: list[str], svg: Path | None) -> None:
                 subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
             )
         rates = found["rates"]
+        note_spread(found["spread"])
         ratios = {other: rates["cachelayer"] / rates[other] for other in row.aims}
         met = ", ".join(f"{ratio:.2f} x {other} (aim {row.aims[other]})" for other, ratio in ratios.items())
         others = ", ".join(f"{other} {rate:,.0f}" for other, rate in rates.items() if other != "cachelayer")
         lines.append((row.title, f"{rates['cachelayer']:,.0f}", others, met, f"{found['peak']:,.0f} MB"))
-        drawn.append((row.title.replace("`", ""), rates))
         print("|", " | ".join(lines[-1]), "|", file=sys.stderr)
     head = ("work", "cachelayer, records/s", "others, records/s", "cachelayer is", "peak memory")
     print(table(f"Reading, hot page cache, medians of 5 ({machine()})", head, lines))
-    if svg is not None:
-        svg.write_text(bars("Records per second, hot page cache, one process", drawn))
 
 
 if __name__ == "__main__":
@@ -261,4 +259,4 @@ if __name__ == "__main__":
         one(sys.argv[2], Path(sys.argv[3]))
     else:
         wanted = [name for name in sys.argv[1:] if name in ROWS]
-        main(wanted or list(ROWS), Path(__file__).parents[1] / "docs" / "read.svg" if "--svg" in sys.argv else None)
+        main(wanted or list(ROWS))

@@ -47,6 +47,7 @@ class ShardReader:
     ) -> None:
         self._mapped = MappedFile.open(path, nbytes=stats.nbytes, since=since)
         self._index = MappedFile.unmapped(index_path, nbytes=stats.index_nbytes)
+        self._announce_checks(stats.records, verify)
         raw_header = self._index.rows(np.zeros(1, np.int64), min(index.HEADER_NBYTES, self._index.nbytes)).tobytes()
         self.header = index.decode_published(
             raw_header, self._index.nbytes, stats.index_crc32c, stats.records, str(index_path)
@@ -56,6 +57,8 @@ class ShardReader:
         self._first = 0
         if self.header.record_nbytes is not None and len(self):
             self._stride, self._first = self._arithmetic(path)
+            if verify != "never":
+                self.will_need(_sampled(len(self)))
         self._always = verify == "always"
         self._plain = self.header.compression == "none" and not self._always
         if self._needs_index:
@@ -114,9 +117,19 @@ class ShardReader:
         if google_crc32c.value(self._index.tail(index.HEADER_NBYTES).tobytes()) != index.rows_checksum(raw_header):
             raise CorruptionError(f"{self._mapped.path}: the rows of its index do not match their checksum")
 
+    def _announce_checks(self, records: int, verify: Verify) -> None:
+        """Have the system fetch at once what the checks read one after another, if it is not in memory."""
+        if verify == "never":
+            return
+        rows = index.HEADER_NBYTES + _sampled(records) * index.ROW.itemsize
+        starts = np.concatenate([np.zeros(1, np.int64), rows])
+        self._index.will_need(starts, starts + index.HEADER_NBYTES)
+        postscript = np.array([max(0, self._mapped.nbytes - BLOCK)])
+        self._mapped.will_need(postscript, postscript + 1)
+
     def _check_sample(self) -> None:
         """Check a few records against the index, so that another file of the same size is detected."""
-        numbers = distinct(np.array([0, len(self) // 2, len(self) - 1])) if len(self) else np.empty(0, np.int64)
+        numbers = _sampled(len(self))
         numbers = numbers[self._rows(numbers)["length"] <= _SAMPLED_NBYTES]
         if len(numbers):
             self._check(self._read(numbers), numbers)
@@ -240,3 +253,8 @@ class ShardReader:
     def _check(self, unchecked: Records, numbers: Ints) -> RecordBuffer:
         """Return the records; raise unless they match their checksums."""
         return checked(unchecked, self._rows(numbers)["crc32c"], lambda row: self._name(int(numbers[row])))
+
+
+def _sampled(records: int) -> Ints:
+    """Return the numbers of the records that are checked when a shard is opened."""
+    return distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)

@@ -516,6 +516,37 @@ def test_positions_stand_beside_batches_and_masks(storage: cachelayer.Storage) -
     assert found[-1] == ([8, 9, 9, 9], [True, True, False, False], 10)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": True, "seed": 5, "num_epochs": 3, "start": 701},
+        {"shuffle": True, "seed": 5, "shard": (1, 2), "num_epochs": 2},
+        {"shuffle": "blocks", "seed": 5},
+        {"prefetch": 0, "start": 1299},
+    ],
+    ids=["in order", "epochs from a start", "a shard", "blocks", "the last element"],
+)
+def test_elements_and_their_positions_are_those_of_the_stream(
+    options: dict[str, Any], storage: cachelayer.Storage
+) -> None:
+    # More than two blocks, and the last one is not full.
+    arrays = {"n": np.arange(1300), "row": np.arange(2600, dtype=np.float32).reshape(1300, 2)}
+    words = [f"w{number}é" for number in range(1300)]
+    ref: Any = storage.cache(
+        [{"word": w, "n": n, "row": r} for w, n, r in zip(words, *arrays.values(), strict=True)], "d", "v1"
+    )
+    iterator = iter(ref.stream(**options))
+    expected = [
+        (element["word"], int(element["n"]), element["row"].tolist(), iterator.position) for element in iterator
+    ]
+    found = [
+        (item["word"].numpy().decode(), int(item["n"]), item["row"].numpy().tolist(), int(after))
+        for item, after in to_tf(ref.stream(**options), positions=True)
+    ]
+    assert found == expected
+
+
 def numbers_of(dataset: Any) -> list[int]:
     return [int(number) for item in dataset for number in np.ravel(item.numpy())]
 

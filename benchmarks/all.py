@@ -1,0 +1,185 @@
+"""Run the benchmarks one after another, each in a fresh process, and write what they print to ``docs/performance.md``.
+
+Run: ``python benchmarks/all.py [--only NAME ...] [--quick] [--charts]`` on a machine that does nothing else.
+``--only`` runs some of them. ``--quick`` takes less than ten minutes: it leaves out the long ones, makes others
+smaller, stops when the time is over, and writes nothing. ``--charts`` only draws the charts again from the page.
+
+Each benchmark owns the part of the page between ``<!-- benchmark: NAME -->`` and ``<!-- end of NAME -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import bars, machine
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+PAGE = DOCS / "performance.md"
+QUICK_SECONDS = 540
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """How a script is run.
+
+    Args:
+        arguments: what it is given.
+        quick: what it is given to be quick; None to leave it out then.
+    """
+
+    arguments: tuple[str, ...] = ()
+    quick: tuple[str, ...] | None = None
+
+
+BENCHMARKS = {
+    "build": Benchmark(quick=()),
+    "read": Benchmark(quick=("images", "stream", "single", "elements")),
+    "cold": Benchmark(quick=()),
+    "verify": Benchmark(quick=()),
+    "open": Benchmark(quick=("1000000",)),
+    "order": Benchmark(quick=()),
+    "train": Benchmark(quick=()),
+    "train_jax": Benchmark(quick=()),
+    "skip": Benchmark(),
+    "cloud": Benchmark(),
+    "locality": Benchmark(("remote", "hot")),
+    "language": Benchmark(quick=("20", "100000")),
+    "sampling": Benchmark(),
+    "locality_order": Benchmark(),
+    "workers": Benchmark(),
+    "large_builds": Benchmark(),
+    "rewrite": Benchmark(),
+    "adapters": Benchmark(quick=("tensorflow",)),
+    "format_scale": Benchmark(),
+    "scale": Benchmark(),
+}
+PARTS = {
+    "blocks_walk",
+    "harness",
+    "sampling_mixtures",
+    "sampling_replaced",
+    "sampling_stats",
+    "sampling_weighted",
+    "scale_costs",
+}
+"""Modules that other benchmarks use."""
+
+
+def run(name: str, arguments: Sequence[str], seconds: float | None = None) -> str:
+    """Run a benchmark in a process of its own, and return what it printed and what it took.
+
+    Raises:
+        subprocess.SubprocessError: if it fails, or takes longer than ``seconds``.
+    """
+    started = time.perf_counter()
+    command = [sys.executable, str(HERE / f"{name}.py"), *arguments]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=seconds).stdout.strip()
+    return f"{printed}\n\nMeasured in {time.perf_counter() - started:,.0f} s ({machine()})."
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return what comes before and after the part of a benchmark in the page."""
+    return f"<!-- benchmark: {name} -->", f"<!-- end of {name} -->"
+
+
+def part(page: str, name: str) -> str:
+    """Return the part of a benchmark in the page."""
+    begin, end = marks(name)
+    return page[page.index(begin) + len(begin) : page.index(end)].strip()
+
+
+def with_part(page: str, name: str, printed: str) -> str:
+    """Return the page with another part of a benchmark."""
+    begin, end = marks(name)
+    start, stop = page.index(begin) + len(begin), page.index(end)
+    return f"{page[:start]}\n{printed}\n{page[stop:]}"
+
+
+def rows(markdown: str) -> list[list[str]]:
+    """Return the cells of the first table in a text, without its head."""
+    found: list[list[str]] = []
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            found.append([cell.strip() for cell in line.strip("|").split("|")])
+        elif found:
+            break
+    return found[2:]
+
+
+def number(text: str) -> float:
+    """Return the first number in a cell."""
+    return float(re.findall(r"\d[\d,]*\.?\d*", text)[0].replace(",", ""))
+
+
+def charts(page: str) -> dict[str, str]:
+    """Return the charts, each drawn from a table of the page."""
+    reading, building, order = (rows(part(page, name)) for name in ("read", "build", "order"))
+    read = []
+    for work, ours, others, *_ in reading:
+        rates = {"cachelayer": number(ours)}
+        rates |= {name: number(rate) for name, rate in re.findall(r"([\w.]+) (\d[\d,]*)", others)}
+        read.append((work.replace("`", ""), rates))
+    built = [
+        (source.replace("`", ""), {"cachelayer": number(ours), "a plain loop": number(loop)})
+        for source, ours, loop, *_ in building
+    ]
+    scale = [(f"{records} records", {"indices": number(rate) * 1e6}) for records, rate, *_ in order]
+    return {
+        "read.svg": bars("Records a second, hot page cache, one process", read),
+        "build.svg": bars("Records a second that are built", built),
+        "scale.svg": bars("Shuffled indices a second on one core", scale, shared=True),
+    }
+
+
+def write(page: str) -> None:
+    """Write the page and its charts."""
+    PAGE.write_text(page)
+    for name, svg in charts(page).items():
+        (DOCS / name).write_text(svg)
+
+
+def main(names: Sequence[str], *, quick: bool) -> None:
+    """Run benchmarks, print what they print, and write it to the page unless they were quick."""
+    started, failed = time.perf_counter(), []
+    for name in names:
+        benchmark, left = BENCHMARKS[name], QUICK_SECONDS - (time.perf_counter() - started)
+        arguments = benchmark.quick if quick else benchmark.arguments
+        if arguments is None or (quick and left <= 0):
+            print(f"{name}: left out, to be quick", file=sys.stderr)
+            continue
+        print(f"{name} ...", file=sys.stderr)
+        try:
+            printed = run(name, arguments, left if quick else None)
+        except subprocess.SubprocessError as error:
+            # The others are worth their time all the same.
+            print(f"{name}: {error}", file=sys.stderr)
+            failed.append(name)
+            continue
+        print(printed, end="\n\n", flush=True)
+        if not quick:
+            write(with_part(PAGE.read_text(), name, printed))
+    print(f"All of it took {(time.perf_counter() - started) / 60:,.1f} minutes.", file=sys.stderr)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=[*BENCHMARKS], metavar="NAME")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--charts", action="store_true")
+    given = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if given.charts:
+        write(PAGE.read_text())
+    else:
+        main(given.only, quick=given.quick)
