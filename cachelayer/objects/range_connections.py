@@ -19,6 +19,8 @@ from yarl import URL
 _HEAD_NBYTES = 1 << 16
 _MOST_OF_ERRORS = 1 << 16
 _END = b"\r\n\r\n"
+_IDLE_SECONDS = 15.0
+"""Connections that were idle for longer are not used: something on the way may have forgotten them in silence."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class RangeConnections:
         request = "\r\n".join([*lines, f"Range: bytes={start}-{stop - 1}", "", ""]).encode("latin-1")
         idle = self._idle.setdefault((url.host, url.port), [])
         while True:
+            while idle and not idle[0].is_fresh:
+                idle.pop(0).close()
             while idle and not idle[-1].is_open:
                 idle.pop()
             is_used = bool(idle)
@@ -169,6 +173,11 @@ class _Connection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         """True if requests may be sent."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_fresh(self) -> bool:
+        """True if something came not long ago."""
+        return self._loop.time() - self._heard <= _IDLE_SECONDS
 
     def close(self) -> None:
         """Close the connection at once."""

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from yarl import URL
 
+from cachelayer.objects import range_connections
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.range_connections import Head, RangeConnections, Reply
@@ -181,6 +182,13 @@ def test_an_idle_connection_that_the_server_has_closed_is_not_missed() -> None:
         assert bodies(read(server, 2)) == [BODY] * 2
         # The second request came by the first connection, and again by a new one.
         assert (server.connections, len(server.requests)) == (2, 3)
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_connections, "_IDLE_SECONDS", -1)
+    with peer([HEAD + BODY], [HEAD + BODY]) as server:
+        assert bodies(read(server, 2)) == [BODY] * 2
+        assert server.connections == 2
 
 
 def test_more_than_a_reply_is_part_of_no_other() -> None:
