@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -41,7 +41,7 @@ class Peer:
         connections: how many connections were made.
     """
 
-    def __init__(self, answers: list[list[bytes | None]], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, answers: Sequence[Sequence[bytes | None]], tls: ssl.SSLContext | None = None) -> None:
         self._answers = iter(answers)
         self._tls = tls
         self.requests: list[bytes] = []
@@ -87,7 +87,7 @@ class Peer:
 
 
 @contextmanager
-def peer(*answers: list[bytes | None], tls: ssl.SSLContext | None = None) -> Iterator[Peer]:
+def peer(*answers: Sequence[bytes | None], tls: ssl.SSLContext | None = None) -> Iterator[Peer]:
     server = Peer(list(answers), tls)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
