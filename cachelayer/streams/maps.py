@@ -100,9 +100,14 @@ class ElementMap:
         ]
         try:
             for thread in threads:
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # The system gives no more threads: the caller does this part.
+                    thread.run()
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
         finally:
             ended.set()
             for thread in threads:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Case, cases
 from samples import examples
+from threads_denied import no_threads
 
 import cachelayer
 from cachelayer import (
@@ -195,6 +196,12 @@ def test_functions_run_in_threads_at_once() -> None:
         return n
 
     assert list(numbers(9).stream(3, prefetch=0).map(fn, threads=3))[2].tolist() == [6, 7, 8]
+
+
+def test_a_function_goes_on_though_the_system_gives_no_threads() -> None:
+    stream = numbers(9).stream(3, prefetch=0).map(lambda number: number + 1, threads=3)
+    with no_threads():
+        assert np.concatenate(list(stream)).tolist() == [*range(1, 10)]
 
 
 def test_without_threads_a_function_is_called_by_one_at_a_time() -> None:
