@@ -31,7 +31,7 @@ try:
     from jax._src.interpreters.pxla import batched_device_put
 
     _takes_x64 = "enable_x64" in signature(batched_device_put).parameters
-    _batched_device_put: Any = batched_device_put if _takes_x64 else None
+    _batched_device_put = batched_device_put if _takes_x64 else None
 except ImportError:
     _batched_device_put = None
 
