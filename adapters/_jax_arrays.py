@@ -30,7 +30,8 @@ try:
     # A tenth of the time of jax.device_put, which may be longer than it takes to read a small batch.
     from jax._src.interpreters.pxla import batched_device_put
 
-    _batched_device_put = batched_device_put if "enable_x64" in signature(batched_device_put).parameters else None
+    _takes_x64 = "enable_x64" in signature(batched_device_put).parameters
+    _batched_device_put = batched_device_put if _takes_x64 else None
 except ImportError:
     _batched_device_put = None
 
@@ -161,7 +162,7 @@ class _Target:
             return _batched_device_put(self.aval, self.sharding, parts, list(self.devices), enable_x64=self.wide)
         with jax.enable_x64(self.wide):
             arrays = jax.device_put(parts, list(self.devices))
-        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, arrays, dtype=self.dtype)
+            return jax.make_array_from_single_device_arrays(self.shape, self.sharding, arrays, dtype=self.dtype)
 
 
 @lru_cache(maxsize=256)

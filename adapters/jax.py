@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
@@ -12,6 +13,7 @@ from cachelayer.arguments import integer
 from cachelayer.builds.build_options import SubmitOptions
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, MissingDependencyError
 from cachelayer.protocols import T
+from cachelayer.records.memory import aligning
 from cachelayer.storage.staleness import OnChange
 from cachelayer.storage.storage import Storage
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
@@ -122,8 +124,12 @@ class GlobalBatches(Generic[T]):
         reader = reader_of(self.stream).of_rows(lambda size: local_rows(self.sharding, size))
         if self.depth is not None:
             reader = replace(reader, options=replace(reader.options, prefetch=self.depth))
-        aligned = self.sharding.mesh.devices.flat[0].platform == "cpu"
-        return replace(reader, sent=lambda batch, size: self._sender(batch, size, wide=wide), aligned=aligned)
+        on_cpu = self.sharding.mesh.devices.flat[0].platform == "cpu"
+        return replace(
+            reader,
+            sent=lambda batch, size: self._sender(batch, size, wide=wide),
+            within=aligning if on_cpu else nullcontext,
+        )
 
     def warn(self) -> None:
         """Warn of leaves with values that JAX does not hold, once for each, in the thread of the consumer."""

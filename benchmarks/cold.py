@@ -134,7 +134,7 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ref = cachelayer.Storage(folder).cache(np.arange(BATCH * 4), "other", "v1")
         ref.read(np.arange(BATCH))
-        next(iter(ref.stream(BATCH, shuffle=True)))
+        next(iter(ref.stream(BATCH, shuffle=True, seed=0)))
 
 
 def disk_bytes() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, pairwise
 from typing import Any
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.protocols import BucketedRecords, Failed, RandomAccess, RecordReads, Stacking
-from cachelayer.records.memory import aligning
 from cachelayer.streams.block_feed import joined
 from cachelayer.streams.block_plan import Reading, raise_unrepeated
 from cachelayer.streams.failures import Failure, too_many
@@ -43,7 +42,7 @@ class StepReader:
         kinds: for each path of a leaf, whether functions pass it on unchanged; filled in by the first batch.
         buckets: the records as batches of each bucket have them; None if there are no buckets.
         sent: given an item and the number of rows of its global batch, returns what to hand out; None to hand it out.
-        aligned: whether large leaves are to be read into aligned memory.
+        within: makes the context in which batches are read.
     """
 
     records: RandomAccess[Any]
@@ -54,7 +53,7 @@ class StepReader:
     kinds: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
     buckets: BucketedRecords | None = None
     sent: Callable[[Any, int], Any] | None = None
-    aligned: bool = False
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @cached_property
     def _stacking(self) -> Stacking:
@@ -165,7 +164,7 @@ class StepReader:
 
     def batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
         """Append the batches of some steps, read at once if that works; raise an error where its batch would come."""
-        with aligning() if self.aligned else nullcontext():
+        with self.within():
             self._read_batches(steps, out, reading)
 
     def _read_batches(self, steps: Sequence[Step], out: list[Any], reading: Reading) -> None:
