@@ -50,6 +50,8 @@ BENCHMARKS = {
     "train": Benchmark(quick=()),
     "train_jax": Benchmark(quick=()),
     "skip": Benchmark(),
+    "media": Benchmark(),
+    "media_decoders": Benchmark(quick=()),
     "cloud": Benchmark(),
     "locality": Benchmark(("remote", "hot")),
     "language": Benchmark(quick=("20", "100000")),
@@ -58,12 +60,14 @@ BENCHMARKS = {
     "workers": Benchmark(),
     "large_builds": Benchmark(),
     "rewrite": Benchmark(),
+    "clients": Benchmark(),
     "adapters": Benchmark(quick=("tensorflow",)),
     "format_scale": Benchmark(),
     "scale": Benchmark(),
 }
 PARTS = {
     "blocks_walk",
+    "clients_rates",
     "harness",
     "sampling_mixtures",
     "sampling_replaced",
