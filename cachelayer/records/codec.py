@@ -18,6 +18,7 @@ from cachelayer.records import tree
 from cachelayer.records.alike import AlikeElements, rows_of
 from cachelayer.records.column import Column, Flat
 from cachelayer.records.dtypes import canonical_bytes
+from cachelayer.records.element_reader import ElementReader
 from cachelayer.records.layout import gaps, layout_of
 from cachelayer.records.leaf_codecs import StaticLeaf, leaf_codec
 from cachelayer.records.leaf_parts import fixed_nbytes
@@ -223,20 +224,13 @@ class TypedCodec(TreeCodec):
         ]
         # Reading small leaves first loads cache lines that large ones need; reading them last would miss all of them.
         self._smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-        # The shape, dtype and offset of each leaf if all are static: then an element consists of views of its record.
-        self._views: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
-        if all(are_static) and not self._nullable:
-            for offsets, leaf in zip(self.layout.fixed, self._leaves, strict=True):
-                self._views.append((leaf.fixed[0][1], leaf.fixed[0][0], offsets[0]))
+        can_be_read = ElementReader.reads(self._leaf_specs)
+        self._reader = ElementReader(self._leaf_specs, self.layout) if can_be_read else None
 
     def element(self, record: bytearray) -> Any:
-        if not self._views or len(record) != self.layout.fixed_nbytes:
-            return super().element(record)
-        leaves = [
-            np.ndarray(shape, dtype, record, offset) if shape else np.frombuffer(record, dtype, 1, offset)[0]
-            for shape, dtype, offset in self._views
-        ]
-        return self._pack(iter(leaves))
+        leaves = None if self._reader is None else self._reader.leaves(record)
+        # If the record is damaged, this tells what is wrong with it.
+        return super().element(record) if leaves is None else self._pack(iter(leaves))
 
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:
         layout = self.layout

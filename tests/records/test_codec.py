@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import replace
+from functools import partial
 from itertools import chain, permutations
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from strategies import DTYPES, bits, random_leaf, same, same_array, same_leaf, s
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec
 from cachelayer.errors import CorruptionError, ElementError, FormatError
 from cachelayer.records import tree
-from cachelayer.records.codec import Codec, RawCodec, TypedCodec, codec_for, codec_named
+from cachelayer.records.codec import Codec, RawCodec, TreeCodec, TypedCodec, codec_for, codec_named
 from cachelayer.records.conform import conform, stacked_rows
 from cachelayer.records.infer import from_element
 from cachelayer.records.record_buffers import RecordBuffer
@@ -205,6 +206,43 @@ def arrays_in(value: Any) -> list[Array]:
         elif isinstance(leaf, np.ndarray):
             found.append(leaf)
     return found
+
+
+def outcome_of(read: Any, record: bytes) -> Any:
+    """The element of a record, or the error in its place."""
+    try:
+        return read(bytearray(record))
+    except (CorruptionError, ValueError) as error:
+        return type(error), str(error)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(versions(), st.data())
+def test_an_element_read_alone_is_that_of_all_together(version: tuple[Any, list[Any]], data: st.DataObject) -> None:
+    spec, elements = version
+    codec = TypedCodec(spec)
+    for element, record in zip(elements, records_of(codec, elements), strict=True):
+        assert same(element, codec.element(bytearray(record)))
+        if any(isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind == "U" for _, leaf in tree.leaves(spec)):
+            # numpy itself fails to show a character that is none.
+            continue
+        damaged = bytearray(record)
+        for _ in range(data.draw(st.integers(0, 3))):
+            if damaged:
+                damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        damaged = damaged[: len(damaged) - data.draw(st.sampled_from((0, 0, 0, 1, 8)))]
+        alone = outcome_of(codec.element, damaged)
+        together = outcome_of(partial(TreeCodec.element, codec), damaged)
+        assert same(alone, together) or alone == together
+
+
+def test_a_small_array_does_not_keep_a_large_record_alive() -> None:
+    spec = {"large": ArraySpec(bytes), "small": ArraySpec("int8", (None,)), "fixed": ArraySpec("int8", (2,))}
+    codec = TypedCodec(spec)
+    (record,) = records_of(codec, [{"large": bytes(1000), "small": np.ones(3, np.int8), "fixed": np.ones(2, np.int8)}])
+    element = codec.element(bytearray(record))
+    assert element["small"].base is None
+    assert element["fixed"].base is None
 
 
 @settings(max_examples=examples(150), deadline=None)

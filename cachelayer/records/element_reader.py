@@ -1,0 +1,93 @@
+"""Read the leaves of one record without the columns by which many records are decoded, which take ten times as long."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from cachelayer.records import dtypes
+from cachelayer.records.layout import Layout
+from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
+
+# An array that is a smaller part of its record than this is copied, so that it does not keep the record alive.
+_LARGE_PART = 2
+
+
+class ElementReader:
+    """Reads leaves of these specs: arrays of known shape, arrays whose first dimension is not known, single strings.
+
+    Args:
+        specs: the specs of the leaves; see :meth:`reads`.
+        layout: where they lie in a record.
+    """
+
+    def __init__(self, specs: Sequence[LeafSpec], layout: Layout) -> None:
+        self._nbytes = layout.fixed_nbytes
+        self._nulls = slice(layout.nulls, layout.nulls + layout.null_nbytes)
+        self._lengths_at = layout.lengths
+        self._lengths = f"<{layout.variable_count}I"
+        self._is_static = not layout.variable_count and not any(spec.nullable for spec in specs)
+        # The null bit of each leaf, its dtype and shape, the offset of its array or dimension, and its variable part.
+        self._leaves: list[tuple[int, Any, Any, int, int]] = [
+            (1 << leaf if spec.nullable else 0, spec.dtype, spec.shape, offsets[0] if offsets else 0, part)
+            for leaf, (spec, offsets, part) in enumerate(zip(specs, layout.fixed, layout.variable, strict=True))
+        ]
+        # The shape, dtype and offset of each leaf if all are static: then an element consists of views of its record.
+        self._views = [(shape, dtype, offset) for _, dtype, shape, offset, _ in self._leaves] if self._is_static else []
+
+    @staticmethod
+    def reads(specs: Sequence[LeafSpec]) -> bool:
+        """Return whether leaves of all these specs can be read."""
+        return all(
+            not isinstance(spec, (RaggedSpec, SparseSpec))
+            and (not spec.shape if dtypes.is_string(spec.dtype) else None not in spec.shape[1:])
+            for spec in specs
+        )
+
+    def leaves(self, record: bytearray) -> list[Any] | None:
+        """Return the leaves of a record; None if it is not as these specs say. They may share its memory."""
+        if self._is_static:
+            if len(record) != self._nbytes:
+                return None
+            return [
+                np.ndarray(shape, dtype, record, offset) if shape else np.frombuffer(record, dtype, 1, offset)[0]
+                for shape, dtype, offset in self._views
+            ]
+        if len(record) < self._nbytes:
+            return None
+        lengths = struct.unpack_from(self._lengths, record, self._lengths_at)
+        starts, end = [], self._nbytes
+        for length in lengths:
+            starts.append(end)
+            end += (length + 7) & ~7
+        if end != len(record):
+            return None
+        nulls = int.from_bytes(record[self._nulls], "little")
+        found: list[Any] = []
+        for null, dtype, shape, offset, part in self._leaves:
+            if nulls & null:
+                found.append(None)
+            elif dtype is bytes:
+                found.append(bytes(memoryview(record)[starts[part] : starts[part] + lengths[part]]))
+            elif dtype is str:
+                raw = memoryview(record)[starts[part] : starts[part] + lengths[part]]
+                found.append(str(raw, "utf-8", "surrogatepass"))
+            elif not shape:
+                found.append(np.frombuffer(record, dtype, 1, offset)[0])
+            elif shape[0] is not None:
+                found.append(_array(record, dtype, shape, offset))
+            else:
+                shape = (int.from_bytes(record[offset : offset + 4], "little"), *shape[1:])
+                if prod(shape) * dtype.itemsize != lengths[part]:
+                    return None
+                found.append(_array(record, dtype, shape, starts[part]))
+        return found
+
+
+def _array(record: bytearray, dtype: Any, shape: Any, offset: int) -> Any:
+    array = np.ndarray(shape, dtype, record, offset)
+    return array if _LARGE_PART * array.nbytes >= len(record) else array.copy()
