@@ -173,6 +173,9 @@ class RawCodec(TreeCodec):
 
     name = "bytes/1"
 
+    def element(self, record: bytearray) -> Any:
+        return bytes(record)
+
     def encode(self, columns: Sequence[Column], rows: int) -> Frames:  # noqa: ARG002
         if columns[0].nulls is not None:
             row = int(np.flatnonzero(columns[0].nulls)[0])
