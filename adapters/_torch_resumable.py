@@ -63,10 +63,11 @@ class ResumableLoader:
         """Iterate over the next epoch; after ``load_state_dict``, over the rest of the epoch."""
         begin, self._begin = self._begin, self._rows.epoch_after(self._begin)
         self._position = begin
-        self._rows.go_to(begin)
         return self._from(begin)
 
     def _from(self, begin: int) -> Iterator[Any]:
+        # Not earlier: another iteration may have begun meanwhile.
+        self._rows.go_to(begin)
         for number, batch in enumerate(self._loader):
             self._position = self._rows.after(begin, number)
             yield batch
@@ -210,9 +211,16 @@ class _Seeded(data.Dataset):  # type: ignore[misc]
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of the dataset: one that is set here alone would change nothing."""
+        if name in ("_dataset", "_seed"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._dataset, name, value)
+
 
 def _with_order(loader: data.DataLoader, dataset: _Seeded, batches: _Rows) -> data.DataLoader:
-    """Return a loader like another, of other batches. Its own random numbers change nobody else's."""
+    """Return a loader like another, of other batches, which come in order. Its random numbers change nobody else's."""
     return data.DataLoader(
         dataset,
         batch_sampler=batches,
@@ -225,5 +233,4 @@ def _with_order(loader: data.DataLoader, dataset: _Seeded, batches: _Rows) -> da
         generator=torch.Generator(),
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
-        in_order=loader.in_order,
     )

@@ -76,7 +76,9 @@ def _sized(image: Image.Image, size: ImageSize) -> Image.Image:
     left = top = 0.0
     if size.crop:
         scale = min(image.width / size.width, image.height / size.height)
-        left, top = (image.width - size.width * scale) / 2, (image.height - size.height * scale) / 2
+        # Rounding may make the kept part a little larger than the image.
+        left = max(0.0, (image.width - size.width * scale) / 2)
+        top = max(0.0, (image.height - size.height * scale) / 2)
     box = (left, top, image.width - left, image.height - top)
     return image.resize((size.width, size.height), Resampling.BILINEAR, box=box)
 

@@ -18,6 +18,7 @@ from cachelayer.records.memory import ALIGNMENT, aligning
 from cachelayer.records.spec import IMAGE_MODES
 
 SIZE = (24, 40)
+WIDTH_AND_224 = next((width, 224) for width in range(1, 4000) if 224 * (width / 224) > width)
 SPEC = {"image": ImageSpec(), "meta": {"mask": ImageSpec("L"), "label": np.int64}}
 
 
@@ -202,6 +203,18 @@ def test_images_of_any_proportions_fill_the_size(storage: cachelayer.Storage, sh
     for data in (png(np.full((*shape, 3), 77, np.uint8)), jpeg(Image.fromarray(np.full((*shape, 3), 77, np.uint8)))):
         ref = storage.submit([data], "d", str(len(data)), element_spec=ImageSpec())
         assert {*ref.decoded(size=SIZE, crop=crop)[0].ravel().tolist()} == {77}
+
+
+@pytest.mark.parametrize(("width", "size"), [(29, 7), (213, 47), (123, 7), WIDTH_AND_224])
+def test_rounding_never_moves_the_middle_of_an_image_out_of_it(
+    storage: cachelayer.Storage, width: int, size: int
+) -> None:
+    # Dividing by the size and multiplying by it gives more than the width.
+    assert size * (width / size) > width
+    shapes = [(width + 50, width), (width, width + 50), (width, width)]
+    files = [png(np.full((*shape, 3), 77, np.uint8)) for shape in shapes]
+    ref = storage.submit(files, "d", "v", element_spec=ImageSpec()).decoded(size=(size, size), crop=True)
+    assert (ref.read([0, 1, 2]) == 77).all()
 
 
 def test_a_large_jpeg_differs_little_if_its_decoder_makes_it_smaller(storage: cachelayer.Storage) -> None:

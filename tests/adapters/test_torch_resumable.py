@@ -96,6 +96,45 @@ def test_a_resumed_run_has_the_batches_and_the_random_numbers_of_one_run(ref: An
     assert rest.state_dict()["position"] == 3 * RECORDS
 
 
+def test_iterations_at_once_have_epochs_and_states_of_their_own(ref: Any) -> None:
+    loader = batches(ref)
+    first, second = iter(loader), iter(loader)
+    whole = batches(ref)
+    expected = [list(whole), list(whole)]
+    assert [list(first), list(second)] == expected
+    assert loader.state_dict()["position"] == 2 * RECORDS
+
+
+class SlowAtFirst(Jittered):
+    """Records of which the first batch takes longest."""
+
+    def __init__(self, done: Any) -> None:
+        super().__init__()
+        self.done = done
+
+    def __getitem__(self, number: int) -> list[float]:
+        worker = data.get_worker_info()
+        if worker is not None and worker.id == 0:
+            self.done.wait(10)
+        elif worker is not None:
+            self.done.set()
+        return super().__getitem__(number)
+
+
+def test_workers_that_may_overtake_others_keep_our_order(ref: Any) -> None:
+    dataset = SlowAtFirst(torch.multiprocessing.get_context("fork").Event())
+    loader = data.DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=rows, in_order=False)
+    assert list(resumable(loader, ref, seed=SEED)) == list(batches(ref))
+
+
+def test_what_is_set_on_the_dataset_of_the_loader_reaches_it(ref: Any) -> None:
+    loader = batches(ref)
+    seeded = loader.loader.loader.dataset
+    seeded.records, seeded.transform = 7, "resize"
+    assert len(seeded) == 7
+    assert seeded.transform == pickle.loads(pickle.dumps(seeded)).transform == "resize"
+
+
 def test_elements_draw_nothing_from_the_generators_of_the_model(ref: Any) -> None:
     def draws() -> tuple[Any, ...]:
         return random.random(), np.random.random(), torch.rand(2).tolist()
