@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,8 @@ from cachelayer.user_warnings import warn
 # of any length.
 RAGGED = "tensorflow_ragged"
 _BLOCK_RECORDS = 512
+# Several blocks are in memory at once.
+_BLOCK_NBYTES = 32 << 20
 
 
 def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
@@ -78,7 +81,8 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     elif all(map(_unbatches, leaves)):
         blocks = [_batch_signature(leaf, None) for leaf in leaves]
         made = _whole_blocks if _reads_whole_blocks(reader) else _blocks
-        items = _generated(lambda: made(following(), outward), blocks, (None,))
+        size = _block_records(reader, leaves)
+        items = _generated(lambda: made(following(), outward, size), blocks, (None,))
         # One call gives a block its structure; a call for each element would take longer than to read it.
         return _finished(items, stream, positions=positions, blocks=True)
     else:
@@ -217,9 +221,16 @@ def _reads_whole_blocks(reader: StepReader) -> bool:
     )
 
 
-def _whole_blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
+def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
+    """Return the number of elements in a block: fewer if they are large."""
+    arrays = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves if isinstance(leaf.dtype, np.dtype))
+    nbytes = max(1, arrays, reader.records.record_nbytes)
+    return max(1, min(_BLOCK_RECORDS, _BLOCK_NBYTES // nbytes))
+
+
+def _whole_blocks(stream: Stream[Any], outward: _Outward, size: int) -> Iterator[Any]:
     """Yield what :func:`_blocks` does, read as batches: no element is taken out of a block and put back."""
-    steps = replace(reader_of(stream).options.steps, global_batch=_BLOCK_RECORDS, remainder="keep")
+    steps = replace(reader_of(stream).options.steps, global_batch=size, remainder="keep")
     blocks = iter(with_options(stream, batched=True, steps=steps))
     before = blocks.position
     for block in blocks:
@@ -227,12 +238,12 @@ def _whole_blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
         before = blocks.position
 
 
-def _blocks(stream: Stream[Any], outward: _Outward) -> Iterator[Any]:
+def _blocks(stream: Stream[Any], outward: _Outward, size: int) -> Iterator[Any]:
     """Yield the stacked leaves of blocks of elements, with the position after each element."""
     elements = iter(stream)
     while True:
         rows, after = [], []
-        for _, element in zip(range(_BLOCK_RECORDS), elements, strict=False):
+        for _, element in zip(range(size), elements, strict=False):
             rows.append(element)
             after.append(elements.position)
         if not rows:

@@ -15,6 +15,7 @@ from source_conformance import assert_resumes, assert_seeks, records_of, skipped
 
 import cachelayer
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec
+from cachelayer.adapters import _tensorflow_out
 from cachelayer.adapters.tensorflow import to_tf
 from cachelayer.builds.source import Seekable, Skippable, as_source
 
@@ -545,6 +546,33 @@ def test_elements_and_their_positions_are_those_of_the_stream(
         for item, after in to_tf(ref.stream(**options), positions=True)
     ]
     assert found == expected
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_blocks_of_large_elements_are_short(
+    mapped: bool, storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_tensorflow_out, "_BLOCK_NBYTES", 1000)
+    lengths: list[int] = []
+    generated = _tensorflow_out._generated
+
+    def noted(generate: Any, *signature: Any) -> Any:
+        def blocks() -> Iterator[Any]:
+            for leaves, after in generate():
+                lengths.append(len(after))
+                yield leaves, after
+
+        return generated(blocks, *signature)
+
+    monkeypatch.setattr(_tensorflow_out, "_generated", noted)
+    ref = storage.cache({"row": np.arange(1600, dtype=np.float32).reshape(16, 100)}, "d", "v1")
+    stream = ref.stream()
+    if mapped:
+        stream = ref.stream().map(lambda element: element, element_spec=ref.element_spec)
+    found = [item["row"].numpy().tolist() for item in to_tf(stream)]
+    assert found == [element["row"].tolist() for element in ref]
+    assert sum(lengths) == 16
+    assert max(lengths) <= 2
 
 
 def numbers_of(dataset: Any) -> list[int]:
