@@ -128,11 +128,11 @@ class BuildNotes:
         """Note the shards that wait for it, and return what is built."""
         # Several shards that end at once may each write it: the text is the same.
         begun = self.begin(self._spec)
-        for each in list(self._waiting):
-            part = self._waiting.pop(each, None)
-            if part is not None:
-                self._unfinished.add(self.attempt, each, part)
-                self._records[each] = part.records
+        for each, part in list(self._waiting.items()):
+            self._unfinished.add(self.attempt, each, part)
+            self._records[each] = part.records
+            # Not earlier: if the store fails, it still waits. Another thread may have noted it too.
+            self._waiting.pop(each, None)
         return begun
 
     def records_in_shards(self) -> int:

@@ -15,13 +15,20 @@ from servers import Server, new_bucket
 from slow_child import LEASE_SECONDS, RECORDS, SHARD_BYTES, TOGETHER, Answers, cache, run
 
 import cachelayer
-from cachelayer import Storage
+from cachelayer import ArraySpec, Storage
+from cachelayer.arrayrecord import index
+from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.builds import iterable_source, slow_records
 from cachelayer.builds.compare_source import spread
+from cachelayer.builds.notes import BuildNotes
 from cachelayer.errors import SourceError
+from cachelayer.provenance.origin import Origin
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.time_limit import TimeLimit
+from cachelayer.versions.build_plan import Plan
 from cachelayer.versions.kept_records import Piece, pieces_in
+from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.unfinished import Unfinished
 
 KILLS = 10
 
@@ -319,6 +326,30 @@ def test_a_store_that_fails_to_keep_records_fails_no_build(
         cache(storage, Answers(log))
     assert len(warned) == 1
     check(storage, expected)
+
+
+def test_a_shard_whose_note_fails_while_records_are_kept_is_noted_later(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished, attempt, spec = Unfinished(storage._store, "rows", "v1"), "0" * 32, ArraySpec(np.uint8, (3,))
+    notes = BuildNotes(unfinished, attempt, Plan({}, {}, Origin()), 20, is_divided=False)
+    notes.expect_shards(spec)
+    notes.add_shard(0, ShardFile(attempt, 0, ShardStats(10, 200, 1, "0" * 64, int(index.nbytes_of(np.array(10))), 1)), frozenset())
+    frames = [Frames.allocate(np.full(5, 3))]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(storage._store), "put_if_absent", unavailable)
+        with pytest.raises(cachelayer.StorageError):
+            notes.keep(Piece(10, 15), frames, frozenset())
+    assert notes.records_in_shards() == 10
+    notes.keep(Piece(10, 15), frames, frozenset())
+    found = unfinished.read(attempt)
+    assert found is not None
+    assert (found.in_whole_shards, found.kept) == (10, (Piece(10, 15),))
+    assert notes.records_in_shards() == 10
+
+
+def unavailable(*_: Any) -> bool:
+    raise cachelayer.StorageError("the store is not there")
 
 
 def test_a_batch_of_slow_records_ends_soon(monkeypatch: pytest.MonkeyPatch, storage: Storage, log: Path) -> None:
