@@ -12,12 +12,15 @@ from cachelayer.records.leaf_names import leaf_numbers
 from cachelayer.records.spec import ImageSize, ImageSpec
 from cachelayer.records.tree import Tree
 
+# Readers would take a size that is too large for a damaged file.
+_MOST_PIXELS = (1 << 16) - 1
+
 
 def image_size(size: Any, crop: Any) -> ImageSize:
     """Return the size that a user asks for.
 
     Raises:
-        InvalidArgumentError: if the height or the width is less than 1, or one of them is missing.
+        InvalidArgumentError: if the height or the width is less than 1 or too large, or one of them is missing.
         InvalidTypeError: if they are no integers, or ``crop`` is no bool.
     """
     if isinstance(size, (str, bytes)) or not isinstance(size, Sequence):
@@ -25,6 +28,8 @@ def image_size(size: Any, crop: Any) -> ImageSize:
     if len(size) != 2:
         raise InvalidArgumentError(f"size {size!r} has {len(size)} numbers: pass (height, width)")
     height, width = (integer(f"size {size!r}:", number, least=1) for number in size)
+    if max(height, width) > _MOST_PIXELS:
+        raise InvalidArgumentError(f"size {size!r}: height and width must be at most {_MOST_PIXELS}")
     return ImageSize(height, width, crop=boolean("crop", crop))
 
 

@@ -268,6 +268,8 @@ def test_deep_pixels_are_refused_never_cut_off(storage: cachelayer.Storage) -> N
         ((), 224, False, InvalidTypeError, r"size 224 of type int: pass \(height, width\)"),
         ((), (224,), False, InvalidArgumentError, "has 1 numbers"),
         ((), (224, 0), False, InvalidArgumentError, "at least 1"),
+        ((), (2**31, 8), False, InvalidArgumentError, "at most 65535"),
+        ((), (8, 2**70), False, InvalidArgumentError, "at most 65535"),
         ((), (224, 1.5), False, InvalidTypeError, "pass an integer"),
         ((), (224, True), False, InvalidTypeError, "pass an integer"),
         ((), SIZE, 1, InvalidTypeError, "crop 1 of type int"),
