@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.spec import ArraySpec, ImageSpec
 
 __all__ = ["ImageReader", "reader"]
@@ -25,7 +25,7 @@ def reader(ref: DataRef[Any], image: str = "image", target: str = "label") -> Im
         target: the key of the class number.
 
     Raises:
-        InvalidTypeError: if the ref has no encoded images.
+        InvalidTypeError: if the ref has no encoded images, or the target is no integer.
         InvalidArgumentError: if there is no such key.
     """
     if not isinstance(ref, DataRef):
@@ -42,6 +42,9 @@ def reader(ref: DataRef[Any], image: str = "image", target: str = "label") -> Im
         raise InvalidTypeError(
             f"leaf {image!r} is stored as {leaf}, and timm's reader gives files: cache the bytes of image files"
         )
+    label = spec[target]
+    if not (isinstance(label, ArraySpec) and label.shape == () and getattr(label.dtype, "kind", "O") in "biu"):
+        raise InvalidTypeError(f"leaf {target!r} is {label}: class numbers are integers")
     return ImageReader(raw, image, target)
 
 
@@ -63,6 +66,9 @@ class ImageReader:
 
     def __getitem__(self, index: int) -> tuple[io.BytesIO, int]:
         element = self._raw[index]
+        for name in (self._image, self._target):
+            if element[name] is None:
+                raise ElementError("an image and its class", "None", path=f"[{name!r}]", record=index)
         return io.BytesIO(element[self._image]), int(element[self._target])
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:  # noqa: ARG002

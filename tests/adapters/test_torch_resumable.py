@@ -18,7 +18,7 @@ from PIL import Image
 from torch.utils import data
 
 import cachelayer
-from cachelayer import ArraySpec, ImageSpec, InvalidArgumentError, InvalidTypeError, StateError, Storage
+from cachelayer import ArraySpec, ElementError, ImageSpec, InvalidArgumentError, InvalidTypeError, StateError, Storage
 from cachelayer.adapters.timm import reader
 from cachelayer.adapters.torch import resumable
 
@@ -208,3 +208,20 @@ def test_timms_reader_refuses_what_has_no_files(images: Any, ref: Any) -> None:
     with pytest.raises(InvalidTypeError, match="list is not a DataRef"):
         reader([])  # type: ignore[arg-type]
     assert isinstance(images, cachelayer.DataRef)
+
+
+@pytest.mark.parametrize("label", ["cat", 1.5, np.array([1, 2])])
+def test_timms_reader_refuses_what_is_no_class_number(label: Any, tmp_path: Any) -> None:
+    ref = Storage(tmp_path).cache([{"image": b"file", "label": label}], "d", "v1")
+    with pytest.raises(InvalidTypeError, match="leaf 'label' is .*: class numbers are integers"):
+        reader(ref)
+
+
+@pytest.mark.parametrize("missing", ["image", "label"])
+def test_timms_reader_names_the_record_that_lacks_its_image_or_class(missing: str, tmp_path: Any) -> None:
+    whole = {"image": b"file", "label": 3}
+    spec = {"image": ImageSpec(nullable=True), "label": ArraySpec("int64", nullable=True)}
+    read = reader(Storage(tmp_path).cache([whole, {**whole, missing: None}], "d", "v1", element_spec=spec))
+    assert read[0][1] == 3
+    with pytest.raises(ElementError, match=f"record 1, leaf \\['{missing}'\\].*None"):
+        read[1]

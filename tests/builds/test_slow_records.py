@@ -334,7 +334,9 @@ def test_a_shard_whose_note_fails_while_records_are_kept_is_noted_later(
     unfinished, attempt, spec = Unfinished(storage._store, "rows", "v1"), "0" * 32, ArraySpec(np.uint8, (3,))
     notes = BuildNotes(unfinished, attempt, Plan({}, {}, Origin()), 20, is_divided=False)
     notes.expect_shards(spec)
-    notes.add_shard(0, ShardFile(attempt, 0, ShardStats(10, 200, 1, "0" * 64, int(index.nbytes_of(np.array(10))), 1)), frozenset())
+    notes.add_shard(
+        0, ShardFile(attempt, 0, ShardStats(10, 200, 1, "0" * 64, int(index.nbytes_of(np.array(10))), 1)), frozenset()
+    )
     frames = [Frames.allocate(np.full(5, 3))]
     with monkeypatch.context() as patch:
         patch.setattr(type(storage._store), "put_if_absent", unavailable)
