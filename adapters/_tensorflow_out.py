@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -223,8 +222,8 @@ def _reads_whole_blocks(reader: StepReader) -> bool:
 
 def _block_records(reader: StepReader, leaves: list[LeafSpec]) -> int:
     """Return the number of elements in a block: fewer if they are large."""
-    arrays = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves if isinstance(leaf.dtype, np.dtype))
-    nbytes = max(1, arrays, reader.records.record_nbytes)
+    fixed = [(leaf.dtype, [dim or 1 for dim in leaf.shape]) for leaf in leaves if isinstance(leaf.dtype, np.dtype)]
+    nbytes = max(1, sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in fixed), reader.records.record_nbytes)
     return max(1, min(_BLOCK_RECORDS, _BLOCK_NBYTES // nbytes))
 
 

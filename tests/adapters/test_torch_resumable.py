@@ -213,7 +213,7 @@ def test_timms_reader_refuses_what_has_no_files(images: Any, ref: Any) -> None:
 @pytest.mark.parametrize("label", ["cat", 1.5, np.array([1, 2])])
 def test_timms_reader_refuses_what_is_no_class_number(label: Any, tmp_path: Any) -> None:
     ref = Storage(tmp_path).cache([{"image": b"file", "label": label}], "d", "v1")
-    with pytest.raises(InvalidTypeError, match="leaf 'label' is .*: class numbers are integers"):
+    with pytest.raises(InvalidTypeError, match=r"leaf 'label' is .*: class numbers are integers"):
         reader(ref)
 
 
