@@ -163,7 +163,7 @@ class RangeConnections:
                     lambda: _Connection(loop, self._silence),
                     sock=made,
                     ssl=self._context if is_secret else None,
-                    server_hostname=host if is_secret else None,
+                    server_hostname=(host or "").rstrip(".") if is_secret else None,
                 )
         except ssl.SSLError:
             raise

@@ -300,7 +300,7 @@ def test_gcsfs_reads_what_is_not_understood_or_if_its_sessions_are_the_users_own
     assert [b"\r\naccept-encoding:" in request.lower() for request in server.requests] == is_by_gcsfs
 
 
-def test_bytes_behind_a_body_never_become_the_next_reply() -> None:
+def test_bytes_that_come_with_a_body_never_become_the_next_reply() -> None:
     surplus = HEAD.replace(b"200000", b"5") + b"wrong"
     with peer(*[[HEAD, BODY + surplus]] * 9) as server:
         replies = bodies(read(server, 9))
