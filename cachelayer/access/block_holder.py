@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cachelayer.access.held import Held, records_of
+from cachelayer.access.held import Held, fetched, records_of
 from cachelayer.access.record_base import Read, RecordBase
 from cachelayer.errors import CorruptionError
 from cachelayer.protocols import Failed
@@ -34,10 +34,7 @@ class ViewBlocks:
 
     def fetch(self, numbers: Ints) -> Held:
         """Fetch records by their numbers in the view; what lies together in the base is one request."""
-        fetch = partial(self.base.hold, self.selection.take(numbers), self.share)
-        held = fetch()
-        held.fetch = fetch
-        return held
+        return fetched(partial(self.base.hold, self.selection.take(numbers), self.share))
 
     def reads(self, blocks: Sequence[Held], owner: Ints, rows: Ints) -> HeldReads:
         """Return what reads records out of blocks."""

@@ -69,6 +69,13 @@ class Held:
         return sum(part.nbytes for part in self.parts if isinstance(part, HeldRecords))
 
 
+def fetched(fetch: Callable[[], Held]) -> Held:
+    """Fetch a block that can be fetched once more if it came damaged."""
+    held = fetch()
+    held.fetch = fetch
+    return held
+
+
 def joined(count: int, groups: Sequence[tuple[Ints, Held]]) -> Held:
     """Return the blocks of several groups of records as one.
 

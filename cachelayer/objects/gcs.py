@@ -28,7 +28,6 @@ from cachelayer.records.memory import Bytes, Piece
 _PART = 32 * 1024 * 1024
 _STEP = 256 * 1024
 _READ_BUFFER = 1024 * 1024
-_OF_SESSIONS = {"session_kwargs", "requests_timeout"}
 _CONTENT = "application/octet-stream"
 
 
@@ -65,10 +64,12 @@ class GcsClient:
         defaults = {"requests_timeout": silence, "use_listings_cache": False}
         fixed = {"asynchronous": True, "skip_instance_cache": True}
         self._fs = open_requests({**defaults, **options, **fixed}, timeout)
+        # A session of the user's own kind, with proxies or certificates of its own, makes all requests. It may come
+        # from the configuration of fsspec, too.
+        is_own = bool(self._fs.session_kwargs) or self._fs.requests_timeout is not silence
         # A dict of its own, because this client's connections go into it.
         self._fs.session_kwargs = dict(self._fs.session_kwargs)
-        # A session of the user's own kind, with proxies or certificates of its own, makes all requests.
-        if not self._fs._use_client_cert and not _OF_SESSIONS & options.keys():
+        if not self._fs._use_client_cert and not is_own:
             self._fs.connections = RangeConnections(timeout / 4)
         self._session: Any = None
         self._opening = asyncio.Lock()

@@ -75,6 +75,9 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
         async with self._range(path, start, stop) as found:
             # The thread of the requests has no time for copies.
             async for piece, _ in found.content.iter_chunks():
+                if not piece and found.content.at_eof():
+                    # aiohttp never ends the pieces of a reply without a body.
+                    break
                 pieces.append(piece)
                 missing -= len(piece)
                 if missing < 0:

@@ -102,11 +102,14 @@ async def _cancel_all() -> None:
         for task in others:
             task.cancel()
         await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0)), *others], timeout=0.4)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_STOP_SECONDS):
-            for wait in _before_stop:
-                await wait()
-    asyncio.get_running_loop().stop()
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                for wait in _before_stop:
+                    await wait()
+    finally:
+        # The end of the program waits for this.
+        asyncio.get_running_loop().stop()
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -46,9 +46,10 @@ def started(request: Callable[[], Awaitable[T]]) -> Awaitable[T]:
 
 async def _done_with_python() -> None:
     """Return when no thread of obstore needs Python any more."""
-    from obstore.store import MemoryStore
-
     while _marks:
+        # Not at all if nothing was started: obstore may be missing.
+        from obstore.store import MemoryStore
+
         await asyncio.sleep(_PAUSE)
         # A thread that drops an object without the lock leaves that to the next call of obstore.
         MemoryStore()

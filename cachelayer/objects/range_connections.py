@@ -8,19 +8,25 @@ length its head tells. All others are left to the general client.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import aiohappyeyeballs
 import numpy as np
 from yarl import URL
 
 _HEAD_NBYTES = 1 << 16
 _MOST_OF_ERRORS = 1 << 16
-_END = b"\r\n\r\n"
+_MOST_STRANGE = 3
+"""After so many replies in a row that are not understood, no more are asked for: each is asked for again elsewhere."""
 _IDLE_SECONDS = 15.0
-"""Connections that were idle for longer are not used: something on the way may have forgotten them in silence."""
+"""Connections that are idle for so long are closed: a host on the way may have forgotten them without a word."""
+_END = b"\r\n\r\n"
+_ENDS_OF_BODIES = {"content-length", "transfer-encoding", "content-encoding", "content-range"}
 
 
 @dataclass(frozen=True)
@@ -47,17 +53,23 @@ class Head:
         headers: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.partition(":")
-            if not colon or name != name.strip() or headers.setdefault(name.lower(), value.strip()) != value.strip():
+            if not colon or name != name.strip():
                 return None
+            name, value = name.lower(), value.strip()
+            known = headers.setdefault(name, value)
+            if known != value:
+                # Most may be repeated: Google sends two headers "Vary".
+                if name in _ENDS_OF_BODIES:
+                    return None
+                headers[name] = f"{known}, {value}"
         length, status = headers.get("content-length", ""), status[:3]
         coded = headers.keys() & {"transfer-encoding", "content-encoding"}
         if version != "HTTP/1.1" or coded or not _is_number(status) or not _is_number(length):
             return None
-        if int(status) < 200 or 300 <= int(status) < 400:
+        if int(status) not in {200, 206, *range(400, 600)}:
             return None
-        return cls(
-            int(status), int(length), headers.get("connection", "").lower() != "close", headers.get("content-range")
-        )
+        asked = {option.strip() for option in headers.get("connection", "").lower().split(",")}
+        return cls(int(status), int(length), "close" not in asked, headers.get("content-range"))
 
 
 def _is_number(text: str) -> bool:
@@ -81,8 +93,11 @@ class RangeConnections:
 
     def __init__(self, silence: float) -> None:
         self._silence = silence
-        self._idle: dict[tuple[str | None, int | None], list[_Connection]] = {}
+        # Of each host, the one that was used last is the last.
+        self._idle: dict[tuple[str | None, int | None], deque[_Connection]] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._context: ssl.SSLContext | None = None
+        self._strange = 0
 
     async def read(self, url: URL, headers: Mapping[str, str], start: int, stop: int) -> Reply | None:
         """Ask for a range, and return the reply.
@@ -93,21 +108,29 @@ class RangeConnections:
         Raises:
             OSError: if there is no connection, or it breaks, or the server falls silent.
         """
+        is_known = url.scheme in {"http", "https"} and url.host is not None and url.raw_user is url.raw_password is None
+        if not is_known or self._strange >= _MOST_STRANGE:
+            return None
         lines = [f"GET {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}", "Accept: */*"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if any("\r" in line or "\n" in line for line in lines):
             return None
         request = "\r\n".join([*lines, f"Range: bytes={start}-{stop - 1}", "", ""]).encode("latin-1")
-        idle = self._idle.setdefault((url.host, url.port), [])
+        reply = await self._reply_to(request, url, stop - start)
+        self._strange = 0 if reply is not None else self._strange + 1
+        return reply
+
+    async def _reply_to(self, request: bytes, url: URL, most: int) -> Reply | None:
+        idle = self._idle.setdefault((url.host, url.port), deque())
         while True:
             while idle and not idle[0].is_fresh:
-                idle.pop(0).close()
+                idle.popleft().close()
             while idle and not idle[-1].is_open:
                 idle.pop()
             is_used = bool(idle)
             connection = idle.pop() if is_used else await self._connected(url)
             try:
-                reply = await connection.reply_to(request, stop - start)
+                reply = await connection.reply_to(request, most)
             except ConnectionError:
                 connection.close()
                 # A server may close an idle connection while a request is on the way to it.
@@ -119,6 +142,8 @@ class RangeConnections:
             else:
                 if reply is not None and reply.head.stays:
                     idle.append(connection)
+                    if self._timer is None:
+                        self._close_old()
                 else:
                     connection.close()
                 return reply
@@ -127,24 +152,39 @@ class RangeConnections:
         is_secret = url.scheme == "https"
         if is_secret and self._context is None:
             self._context = ssl.create_default_context()
-        loop = asyncio.get_running_loop()
+            self._context.set_alpn_protocols(["http/1.1"])
+        loop, host = asyncio.get_running_loop(), url.raw_host
         try:
             async with asyncio.timeout(self._silence):
+                found = await loop.getaddrinfo(host, url.port, type=socket.SOCK_STREAM)
+                # Not every loop tries several addresses by itself.
+                made = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=0.25, interleave=1)
                 _, connection = await loop.create_connection(
                     lambda: _Connection(loop, self._silence),
-                    url.host or "",
-                    url.port or 0,
+                    sock=made,
                     ssl=self._context if is_secret else None,
-                    happy_eyeballs_delay=0.25,
+                    server_hostname=(host or "").rstrip(".") if is_secret else None,
                 )
         except ssl.SSLError:
             raise
         except OSError as error:
-            raise ConnectionError(f"cannot connect to {url.host}:{url.port}: {error}") from error
+            reason = f"no answer within {self._silence:g} s" if isinstance(error, TimeoutError) else error
+            raise ConnectionError(f"cannot connect to {host}:{url.port}: {reason}") from error
         return connection
+
+    def _close_old(self) -> None:
+        """Close the connections that have been idle for too long; look again later if there are others."""
+        for idle in self._idle.values():
+            while idle and not idle[0].is_fresh:
+                idle.popleft().close()
+        is_over = not any(self._idle.values())
+        self._timer = None if is_over else asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._close_old)
 
     def close(self) -> None:
         """Close the connections that are idle; the others are closed by those who wait for them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for idle in self._idle.values():
             for connection in idle:
                 connection.close()
@@ -188,8 +228,8 @@ class _Connection(asyncio.BufferedProtocol):
         """Send a request, and return the reply; None if it is not understood, or has more bytes than it may have."""
         if self._transport is None or not self.is_open:
             raise ConnectionResetError("the server has closed the connection")
-        self._reply, self._memory, self._count, self._most = None, memoryview(self._start), 0, most
-        self.has_answered = False
+        self._expect_head()
+        self._most, self.has_answered = most, False
         self._waiter, self._heard = self._loop.create_future(), self._loop.time()
         self._timer = self._loop.call_later(self._silence, self._look)
         self._transport.write(request)
@@ -197,8 +237,16 @@ class _Connection(asyncio.BufferedProtocol):
             return await self._waiter
         finally:
             self._timer.cancel()
-            self._waiter = self._reply = None
-            self._memory, self._count = memoryview(self._start), 0
+            self._waiter = None
+            self._expect_head()
+
+    def _expect_head(self) -> None:
+        self._reply, self._memory, self._count = None, memoryview(self._start), 0
+
+    def _end(self, waiter: asyncio.Future[Reply | None], reply: Reply | None) -> None:
+        # There has to be room for what comes next, even if it comes before the next request.
+        self._expect_head()
+        waiter.set_result(reply)
 
     def _look(self) -> None:
         """End the wait if the server was silent for too long; else look again later."""
@@ -219,35 +267,44 @@ class _Connection(asyncio.BufferedProtocol):
         before, self._count = self._count, self._count + nbytes
         if self._waiter is None or self._waiter.done():
             # Nobody has asked for anything, or waits any longer.
-            self._memory, self._count = memoryview(self._start), 0
+            self._expect_head()
             self.close()
         elif self._reply is not None:
             self._end_if_whole(self._reply, self._waiter)
         elif (end := self._start.find(_END, max(0, before - len(_END)), self._count)) >= 0:
             self._begin_body(end, self._waiter)
-        elif self._count == len(self._start):
-            self._waiter.set_result(None)
+        elif self._count == len(self._start) or self._is_foreign():
+            self._end(self._waiter, None)
+
+    def _is_foreign(self) -> bool:
+        """Return True if the first line has come, and ends as none does that is understood here."""
+        end = self._start.find(b"\n", 0, self._count)
+        return end >= 0 and not self._start[:end].endswith(b"\r")
 
     def _begin_body(self, end: int, waiter: asyncio.Future[Reply | None]) -> None:
         """Take the head of a reply, and read its body into memory of its own from now on."""
         head = Head.parsed(bytes(self._start[:end]))
         came = memoryview(self._start)[end + len(_END) : self._count]
         if head is None or not len(came) <= head.nbytes <= max(self._most, _MOST_OF_ERRORS):
-            waiter.set_result(None)
+            self._end(waiter, None)
             return
-        # Memory of numpy is not filled with zeros first.
-        body: Any = np.empty(head.nbytes, np.uint8)
-        self._memory, self._count = memoryview(body), len(came)
-        self._reply = Reply(head, self._memory)
+        # Memory of numpy is not filled with zeros first. One byte more shows whether there is more than the body.
+        memory: Any = np.empty(head.nbytes + 1, np.uint8)
+        self._memory, self._count = memoryview(memory), len(came)
+        self._reply = Reply(head, self._memory[: head.nbytes])
         self._memory[: len(came)] = came
         self._end_if_whole(self._reply, waiter)
 
     def _end_if_whole(self, reply: Reply, waiter: asyncio.Future[Reply | None]) -> None:
-        if self._count == len(reply.body):
-            self._memory, self._count = memoryview(self._start), 0
-            waiter.set_result(reply)
+        surplus = self._count - len(reply.body)
+        if surplus > 0:
+            # What comes behind a body must not become the next reply.
+            reply = Reply(replace(reply.head, stays=False), reply.body)
+        if surplus >= 0:
+            self._end(waiter, reply)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._waiter is not None and not self._waiter.done():
+            # TLS that breaks after it was agreed upon is no matter of certificates: a new connection may do.
             reason = "the server has closed the connection" if error is None else str(error)
-            self._waiter.set_exception(error if isinstance(error, ssl.SSLError) else ConnectionResetError(reason))
+            self._waiter.set_exception(ConnectionResetError(reason))

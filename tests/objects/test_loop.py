@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import NoReturn
 
@@ -37,3 +39,29 @@ def test_an_interrupt_while_the_loop_starts_leaves_none_that_does_not_run(monkey
         with pytest.raises(KeyboardInterrupt):
             loop.run(answer())
     assert loop.run(answer()) == 42
+
+
+END = """
+import atexit, sys, threading
+
+# Called last.
+atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
+from cachelayer.objects import loop
+
+{before}
+
+async def answer():
+    return 42
+
+print(loop.run(answer()))
+"""
+WITHOUT_OBSTORE = "sys.modules['obstore'] = None; import cachelayer.objects.s3_ranges"
+FAILING = "async def fail(): raise ValueError('no')\nloop.before_stop(fail)"
+
+
+@pytest.mark.parametrize("before", [WITHOUT_OBSTORE, FAILING])
+def test_the_loop_ends_before_the_program_whatever_its_end_waits_for(before: str) -> None:
+    command = [sys.executable, "-c", END.format(before=before)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout == "42\n['MainThread']\n"
+    assert ("ValueError: no" in found.stderr) == (before == FAILING)

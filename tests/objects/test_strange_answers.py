@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import ssl
@@ -24,7 +25,9 @@ from servers import Server, new_bucket
 
 from cachelayer import StorageError
 from cachelayer.objects.bucket_store import BucketStore
+from cachelayer.objects.loop import run
 from cachelayer.objects.open_store import open_store
+from cachelayer.objects.retry import RequestError
 
 DATA = os.urandom(10_000)
 GOOGLE = {"token": "anon"}
@@ -290,3 +293,54 @@ def test_obstore_is_not_done_without_for_one_refusal(proxied: tuple[BucketStore,
         proxy.add(answer(403, containing="object_store", times=1))
         assert store.read_ranges([("a", 0, 1000)]) == [DATA[:1000]]
     assert [each.fault for each in proxy.exchanges() if each.status == 403] == ["answer"] * 2
+
+
+SLOW_DOWN = b'{"error": {"message": "slow down", "errors": [{"reason": "rateLimitExceeded"}]}}'
+PLACE = {"Content-Range": "bytes 2000-4999/10000"}
+REPLIES = [
+    *((status, {}, body) for status in (401, 403, 404, 412, 416, 429, 503) for body in (b"", b"<html>", SLOW_DOWN)),
+    (503, {}, bytes(100_000)),
+    (200, {}, DATA),
+    (200, {}, b""),
+    (204, {"Content-Length": "3000"}, b""),
+    (204, {}, b""),
+    (206, {}, DATA[2000:5000]),
+    (206, {"Content-Range": "bytes 1000-3999/10000"}, DATA[1000:4000]),
+    (206, {"Content-Range": "what?"}, DATA[2000:5000]),
+    (206, PLACE, DATA[2000:5000]),
+    (206, PLACE, DATA[2000:4000]),
+    (206, PLACE, DATA[2000:5001]),
+    (206, {**PLACE, "Content-Encoding": "gzip"}, gzip.compress(DATA[2000:5000])),
+    (206, {**PLACE, "Content-Encoding": "identity"}, DATA[2000:5000]),
+    (301, {"Location": "/elsewhere"}, b""),
+    (304, {}, b""),
+]
+
+
+@pytest.mark.needs("gcsfs")
+@pytest.mark.parametrize("start", [0, 2000])
+def test_every_reply_to_a_range_means_what_it_means_to_gcsfs(start: int) -> None:
+    replies: dict[str, tuple[int, dict[str, str], bytes]] = {f"/{number}": each for number, each in enumerate(REPLIES)}
+    elsewhere = 206, PLACE, DATA[2000:5000]
+
+    def respond(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        return replies.get(f"/{request.path.partition('?')[0].rpartition('%2F')[2]}", elsewhere)
+
+    def outcome(client: Any, number: int) -> object:
+        async def work() -> bytes:
+            await client.open()
+            return b"".join(await client.range(f"bucket/a/{number}", start, start + 3000))
+
+        try:
+            return run(work())
+        except RequestError as error:
+            return error.kind, error.reason
+
+    with serving(respond) as endpoint:
+        clients = [
+            open_one("gs://bucket", {**GOOGLE, **options}, endpoint, timeout=4)._client()
+            for options in ({}, {"session_kwargs": {"trust_env": False}})
+        ]
+        for number, reply in enumerate(REPLIES):
+            found, expected = (outcome(client, number) for client in clients)
+            assert found == expected, reply

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from cachelayer.access.block_holder import HeldReads, ReadsRecords, held_records
-from cachelayer.access.held import Held
+from cachelayer.access.held import Held, fetched
 from cachelayer.access.record_base import Read
 from cachelayer.access.sequences.documents import Documents
 from cachelayer.records.memory import Ints
@@ -66,7 +67,7 @@ class WindowBlocks:
         documents = self.base.documents_of(self.selection.take(numbers))
         # In the order of the base, neighbours lie together.
         documents = np.unique(view._selection.numbers_of(documents))
-        return HeldDocuments(view._base.hold(documents, self.share), documents)
+        return HeldDocuments(fetched(partial(view._base.hold, documents, self.share)), documents)
 
     def reads(self, blocks: Sequence[HeldDocuments], owner: Ints, rows: Ints) -> HeldReads:  # noqa: ARG002
         """Return what reads windows out of blocks."""
