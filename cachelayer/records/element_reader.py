@@ -69,22 +69,22 @@ class ElementReader:
         nulls = int.from_bytes(record[self._nulls], "little")
         found: list[Any] = []
         for null, dtype, shape, offset, part in self._leaves:
-            if nulls & null:
-                found.append(None)
-            elif dtype is bytes:
-                found.append(bytes(memoryview(record)[starts[part] : starts[part] + lengths[part]]))
+            value: Any
+            if dtype is bytes:
+                value = bytes(memoryview(record)[starts[part] : starts[part] + lengths[part]])
             elif dtype is str:
                 raw = memoryview(record)[starts[part] : starts[part] + lengths[part]]
-                found.append(str(raw, "utf-8", "surrogatepass"))
+                value = str(raw, "utf-8", "surrogatepass")
             elif not shape:
-                found.append(np.frombuffer(record, dtype, 1, offset)[0])
+                value = np.frombuffer(record, dtype, 1, offset)[0]
             elif shape[0] is not None:
-                found.append(_array(record, dtype, shape, offset))
+                value = _array(record, dtype, shape, offset)
             else:
                 shape = (int.from_bytes(record[offset : offset + 4], "little"), *shape[1:])
                 if prod(shape) * dtype.itemsize != lengths[part]:
                     return None
-                found.append(_array(record, dtype, shape, starts[part]))
+                value = _array(record, dtype, shape, starts[part])
+            found.append(None if nulls & null else value)
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from cachelayer.versions.temporary_folder import remove_left_over, temporary_fol
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It listens at a socket in the temporary folder, whose path must be short.
+    forkserver.ensure_running()
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
