@@ -52,9 +52,11 @@ def note_spread(found: float) -> None:
 
 @contextmanager
 def named_folder() -> Iterator[Path]:
-    """The folder that the first argument names, else a temporary one."""
+    """The folder that the first argument names, which is made if it is not there; else a temporary one."""
     if sys.argv[1:]:
-        yield Path(sys.argv[1])
+        folder = Path(sys.argv[1])
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
     else:
         with tempfile.TemporaryDirectory() as made:
             yield Path(made)
