@@ -47,6 +47,7 @@ def test_lengths_and_totals_are_those_of_all_records(joined: Any) -> None:
             joined.lengths(wrong)
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_a_dataset_of_these_records(joined: Any, tmp_path: Path) -> None:
     rows = [{"tokens": each} for each in DOCUMENTS]
     whole = Storage(tmp_path).cache(rows, "d", "v1", element_spec={"tokens": TOKENS})

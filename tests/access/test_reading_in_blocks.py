@@ -203,6 +203,7 @@ def test_functions_of_elements_and_batches_see_the_same_records() -> None:
 
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
 @pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.slow
 def test_shards_and_short_steps_read_their_records(shards: int, remainder: str) -> None:
     ref = published(uniform(RECORDS + 7))
     for shard in range(shards):
@@ -530,6 +531,7 @@ def test_what_is_held_is_bounded_by_the_windows_and_what_is_on_the_way(monkeypat
     assert alive[0] == 0
 
 
+@pytest.mark.slow
 def test_two_processes_read_their_shards_of_one_version() -> None:
     ref = published(uniform(RECORDS))
     stream = in_blocks(ref, 32)

@@ -75,6 +75,7 @@ def assert_alike(folder: Path, name: str, verify: Any, numbers: list[int]) -> No
     verify=st.sampled_from(["open", "always"]),
     numbers=st.lists(st.integers(0, COUNT - 1), max_size=20),
 )
+@pytest.mark.slow
 def test_any_number_of_threads_reads_the_same(
     folder: Path, name: str, version: str, verify: Any, numbers: list[int]
 ) -> None:

@@ -106,6 +106,7 @@ def check_as_lists(column: LengthColumn, lengths: NDArray[np.int64], rng: np.ran
     by_ranges=st.booleans(),
 )
 @example(0, [17 * PAGE, 0, 5, 0], 2, MOST, True)
+@pytest.mark.slow
 def test_a_column_says_what_lists_of_the_lengths_say(
     seed: int, sizes: list[int], leaves: int, most: int, by_ranges: bool
 ) -> None:

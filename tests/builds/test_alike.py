@@ -217,6 +217,7 @@ def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:
 
 @settings(max_examples=120, deadline=None)
 @given(case=cases(), size=st.sampled_from([1, 2, 5, 1024]))
+@pytest.mark.slow
 def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_make(case: Any, size: int) -> None:
     elements, spec = case
     with pytest.MonkeyPatch.context() as patch:

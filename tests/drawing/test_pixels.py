@@ -94,7 +94,7 @@ def test_samples_come_back_from_wav() -> None:
         assert np.frombuffer(read.readframes(2), "<i2").tolist() == [0, 32767, -32767, 32767]
 
 
-@pytest.mark.parametrize(("frames", "side"), [(1, 9), (12, 40), (500, 400), (120, 2000)])
+@pytest.mark.parametrize(("frames", "side"), [(1, 9), (12, 40), (500, 64), (130, 320)])
 def test_the_film_of_a_clip_has_its_frames_one_below_the_other(frames: int, side: int) -> None:
     clip = np.zeros((frames, side, side, 3), np.uint8)
     clip[-1] = 255

@@ -48,6 +48,7 @@ def large() -> Any:
     return np.arange(LARGE_ROWS, dtype=np.float64)
 
 
+@pytest.mark.slow
 def test_arrays_in_memory_are_shared_by_all_processes() -> None:
     x = large()
     x.flags.writeable = False
@@ -61,6 +62,7 @@ def test_arrays_in_memory_are_shared_by_all_processes() -> None:
         np.testing.assert_array_equal(array, task.arrays[name])
 
 
+@pytest.mark.slow
 def test_what_a_process_writes_stays_its_own() -> None:
     x = large()
     assert sorted(Processes(2).run(Writes(x=x), [1, 2, 3])) == [1.0, 2.0, 3.0]

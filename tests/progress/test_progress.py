@@ -70,6 +70,7 @@ def test_a_source_that_hangs_is_named(logs: Logs) -> None:
     )
 
 
+@pytest.mark.slow
 def test_records_count_while_other_processes_make_parts(logs: Logs) -> None:
     lines = logs["parts"]
     assert any(line.startswith("rows@v1: 6 records, 0 of 2 parts") for line in lines)

@@ -218,6 +218,7 @@ def outcome_of(read: Any, record: bytes) -> Any:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(versions(), st.data())
+@pytest.mark.slow
 def test_an_element_read_alone_is_that_of_all_together(version: tuple[Any, list[Any]], data: st.DataObject) -> None:
     spec, elements = version
     codec = TypedCodec(spec)

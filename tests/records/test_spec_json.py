@@ -27,6 +27,7 @@ def shape_of(spec: Any) -> Any:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(specs())
+@pytest.mark.slow
 def test_specs_come_back_from_json_exactly(spec: Any) -> None:
     node = json.loads(json.dumps(spec_json.to_json(spec)))
     assert shape_of(spec_json.from_json(node)) == shape_of(spec)

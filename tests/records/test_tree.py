@@ -110,6 +110,7 @@ def outcome(call: Any) -> Any:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_rows_are_flattened_at_once_as_one_by_one(data: st.DataObject) -> None:
     spec = data.draw(specs())
     like = tree.packer(spec)(iter(range(len(tree.leaves(spec)))))

@@ -129,6 +129,7 @@ def test_each_record_comes_once_padded_to_the_least_bound_that_holds_it(
 
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
 @pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.slow
 def test_global_batches_are_the_same_for_any_number_of_shards_and_after_any_restore(
     ref: Ref, remainder: str, mapped: bool
 ) -> None:

@@ -53,6 +53,7 @@ def test_batches_from_a_bucket_are_those_of_a_local_disk_on_any_shards_and_after
         same_batches(list(again), halves[1][1:])
 
 
+@pytest.mark.slow
 def test_a_first_shuffled_batch_imports_nothing_that_takes_long(tmp_path: Path) -> None:
     cached_documents(Storage(tmp_path)).packed("tokens", 32)
     code = f"""
