@@ -1,6 +1,6 @@
 """Read ranges of objects over HTTP/1.1, from the socket straight into the memory in which they stay.
 
-A general HTTP client does not know where a body is to lie, so it hands it out in pieces and after copies of its own.
+A general HTTP client does not know which memory its caller wants a body in, so it copies it and hands out pieces.
 This takes more processor time than all other work of a download. Here only one kind of reply is understood: whose
 length its head tells. All others are left to the general client.
 """

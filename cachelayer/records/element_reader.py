@@ -13,9 +13,6 @@ from cachelayer.records import dtypes
 from cachelayer.records.layout import Layout
 from cachelayer.records.spec import LeafSpec, RaggedSpec, SparseSpec
 
-# An array that is a smaller part of its record than this is copied, so that it does not keep the record alive.
-_LARGE_PART = 2
-
 
 class ElementReader:
     """Reads leaves of these specs: arrays of known shape, arrays whose first dimension is not known, single strings.
@@ -66,21 +63,20 @@ class ElementReader:
             end += (length + 7) & ~7
         if end != len(record):
             return None
-        nulls = int.from_bytes(record[self._nulls], "little")
+        memory = memoryview(record)
+        nulls = int.from_bytes(memory[self._nulls], "little")
         found: list[Any] = []
         for null, dtype, shape, offset, part in self._leaves:
             value: Any
-            if dtype is bytes:
-                value = bytes(memoryview(record)[starts[part] : starts[part] + lengths[part]])
-            elif dtype is str:
-                raw = memoryview(record)[starts[part] : starts[part] + lengths[part]]
-                value = str(raw, "utf-8", "surrogatepass")
+            if dtype is bytes or dtype is str:
+                raw = memory[starts[part] : starts[part] + lengths[part]]
+                value = bytes(raw) if dtype is bytes else str(raw, "utf-8", "surrogatepass")
             elif not shape:
                 value = np.frombuffer(record, dtype, 1, offset)[0]
             elif shape[0] is not None:
                 value = _array(record, dtype, shape, offset)
             else:
-                shape = (int.from_bytes(record[offset : offset + 4], "little"), *shape[1:])
+                shape = (int.from_bytes(memory[offset : offset + 4], "little"), *shape[1:])
                 if prod(shape) * dtype.itemsize != lengths[part]:
                     return None
                 value = _array(record, dtype, shape, starts[part])
@@ -90,4 +86,5 @@ class ElementReader:
 
 def _array(record: bytearray, dtype: Any, shape: Any, offset: int) -> Any:
     array = np.ndarray(shape, dtype, record, offset)
-    return array if _LARGE_PART * array.nbytes >= len(record) else array.copy()
+    # An array of less than half of the record is copied, so that keeping it does not keep the record.
+    return array if 2 * array.nbytes >= len(record) else array.copy()

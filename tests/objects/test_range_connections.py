@@ -139,7 +139,7 @@ def test_however_a_reply_is_cut_its_bytes_are_right_and_the_connection_is_used_a
     assert bodies(replies) == [BODY] * 3
     assert {reply.head for reply in replies} == {Head(206, 200_000, True, "bytes 1000-200999/256000")}
     assert server.connections == 1
-    # Whoever gets it may change it in its place.
+    # The caller owns this memory and may change it.
     assert not any(reply.body.readonly for reply in replies)
 
 
