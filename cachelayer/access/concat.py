@@ -15,7 +15,7 @@ from cachelayer.access.held import Held, joined
 from cachelayer.access.joined_fields import JoinedFieldsBase
 from cachelayer.access.joined_shards import JoinedShards
 from cachelayer.access.joined_views import JoinedViewsBase, in_common
-from cachelayer.access.local_shards import GroupedRecords
+from cachelayer.access.local_shards import GroupedRecords, LocalShards
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
 from cachelayer.access.stored_view import StoredView
@@ -29,7 +29,7 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.protocols import T
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.common_spec import common_spec
-from cachelayer.records.memory import groups_of, splits_of
+from cachelayer.records.memory import groups_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
@@ -160,38 +160,50 @@ class JoinedBase(RecordBase):
         return member_of, numbers - self._splits[member_of]
 
     @cached_property
+    def _local(self) -> Sequence[LocalShards]:
+        """The shards of each member's dataset, if all lie on this host."""
+        found = [shards for member in self.members if (shards := member.base.local_shards) is not None]
+        return found if len(found) == len(self.members) > 1 else []
+
+    @cached_property
     def _shards(self) -> JoinedShards | None:
-        """The shards of all members, if they lie on this host."""
-        shards = [member.base.local_shards for member in self.members]
-        found = [each for each in shards if each is not None]
-        return JoinedShards.of(found) if len(found) == len(shards) > 1 else None
+        return JoinedShards.of(self._local)
 
     @cached_property
     def _firsts(self) -> NDArray[np.int64]:
-        """The number of the first record of each member's dataset, if records are numbered through all datasets."""
-        return splits_of(np.array([len(member.base) for member in self.members], np.int64))[:-1]
+        """The number of the first record of each member's dataset in ``_shards``."""
+        return np.array([self._shards.first(each) for each in self._local if self._shards], np.int64)
 
     @cached_property
     def _offsets(self) -> NDArray[np.int64] | None:
-        """What to add to the numbers of each member for those through all datasets; None if that is not enough."""
-        ranges = [member.selection.numbers for member in self.members]
-        starts = [each.start for each in ranges if isinstance(each, range) and each.step == 1]
-        return self._firsts + starts - self._splits[:-1] if len(starts) == len(ranges) else None
+        """What to add to the numbers of each member for those in ``_shards``; None if that is not enough."""
+        starts = []
+        for member, shards in zip(self.members, self._local, strict=True):
+            numbers = member.selection.numbers
+            if isinstance(numbers, range) and numbers.step == 1 and 0 <= numbers.start <= numbers.stop <= len(shards):
+                starts.append(numbers.start)
+        return self._firsts + starts - self._splits[:-1] if len(starts) == len(self.members) else None
 
-    def _through_datasets(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of records if they are numbered through all datasets."""
-        if self._offsets is None:
-            out = np.empty_like(numbers)
-            for index, rows, own in self._by_member(numbers):
-                out[rows] = self._firsts[index] + own
-            return out
-        return numbers + self._offsets[self.located(numbers)[0]] if self._offsets.any() else numbers
+    def _in_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the numbers of records in ``_shards``; None if a selection has records that are not there."""
+        if self._offsets is not None:
+            return numbers + self._offsets[self.located(numbers)[0]] if self._offsets.any() else numbers
+        out = np.empty_like(numbers)
+        for index, rows, own in self._by_member(numbers):
+            if int(own.min()) < 0 or int(own.max()) >= len(self._local[index]):
+                return None
+            out[rows] = self._firsts[index] + own
+        return out
+
+    def _together(self, numbers: NDArray[np.int64], *, in_part: bool) -> Records | None:
+        """Return the records in one call for all members; None if they must be read member by member."""
+        found = None if self._shards is None else self._in_shards(numbers)
+        return None if found is None or self._shards is None else self._shards.records(found, in_part=in_part)
 
     def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
-        if self._shards is not None:
-            found = self._shards.records(self._through_datasets(numbers), in_part=in_part)
-            if found is not None:
-                return found
+        together = self._together(numbers, in_part=in_part)
+        if together is not None:
+            return together
         parts = list(self._by_member(numbers))
         if len(parts) == 1:
             return self.members[parts[0][0]].base.records(parts[0][2], in_part=in_part)

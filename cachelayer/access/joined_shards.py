@@ -41,7 +41,7 @@ class JoinedShards:
 
     Args:
         space: where shards are mapped.
-        members: the shards of each version. They open and unmap them; this object only copies where they lie.
+        members: the shards of each version, once. They open and unmap them; this object only copies where they lie.
     """
 
     def __init__(self, space: AddressSpace, members: Sequence[LocalShards]) -> None:
@@ -56,11 +56,16 @@ class JoinedShards:
 
     @classmethod
     def of(cls, members: Sequence[LocalShards]) -> Self | None:
-        """Return the shards of several versions together; None if they cannot be mapped."""
-        space = members[0].opened.space
-        if space is None or any(member.opened.space is not space for member in members):
+        """Return the shards of several versions together, those of each once; None if none are mapped."""
+        spaces = {member.opened.space for member in members}
+        space = spaces.pop() if len(spaces) == 1 else None
+        if space is None:
             return None
-        return cls(space, members)
+        return cls(space, list(dict.fromkeys(members)))
+
+    def first(self, member: LocalShards) -> int:
+        """Return the number of the first record of a version."""
+        return sum(len(each) for each in self._members[: self._members.index(member)])
 
     def records(self, numbers: Ints, *, in_part: bool) -> Records | None:
         """Return records, numbered through all shards; None if they must be read version by version.

@@ -13,11 +13,12 @@ import pytest
 
 import cachelayer
 from cachelayer.access import open_shards
-from cachelayer.access.concat import JoinedRef
+from cachelayer.access.concat import JoinedBase, JoinedRef, Member
 from cachelayer.arrayrecord import mapping
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.errors import CacheLayerWarning, CorruptionError
 from cachelayer.records.memory import groups_of
+from cachelayer.records.selection import Selection
 
 VERSIONS, N = 3, 40
 KINDS = ("uniform", "varying", "zstd")
@@ -196,3 +197,14 @@ def test_rows_are_grouped_whatever_the_number_of_groups(groups: int) -> None:
     for group, rows in found:
         assert rows.tolist() == np.flatnonzero(group_of == group).tolist()
     assert list(groups_of(group_of[:0], groups)) == []
+
+
+@pytest.mark.parametrize("numbers", [range(N, N + 5), range(-3, 2), np.array([0, N]), np.array([1, -1])])
+def test_a_selection_outside_of_its_version_does_not_reach_into_the_next(folder: Path, numbers: Any) -> None:
+    a, b, _ = opened(folder, "uniform")
+    whole, wild = Selection.all(N), Selection(numbers)
+    base = JoinedBase([Member(each._base, selection, "00") for each, selection in ((a, whole), (b, wild), (a, whole))])
+    base.records(np.array([0, 2 * N]))
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="there is no record"):
+            base.records(np.array([0, N, N + 1, N + len(numbers)]))
