@@ -135,7 +135,7 @@ class JoinedBase(RecordBase):
     @property
     def records_per_read(self) -> int:
         fewest = min(member.base.records_per_read for member in self.members)
-        # A read calls each member for its share of the records, so it takes more of them to hide the cost of the calls.
+        # To find records of several members takes longer, so a read takes more of them to hide what each call costs.
         return fewest if self.is_fetched else fewest * min(len(self.members), _MOST_CALLS_HIDDEN)
 
     @property
