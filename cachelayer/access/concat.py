@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from cachelayer.access.dataref import DataRef
 from cachelayer.access.held import Held, joined
 from cachelayer.access.joined_fields import JoinedFieldsBase
+from cachelayer.access.joined_shards import JoinedShards
 from cachelayer.access.joined_views import JoinedViewsBase, in_common
-from cachelayer.access.local_shards import GroupedRecords
+from cachelayer.access.local_shards import GroupedRecords, LocalShards
 from cachelayer.access.record_base import RecordBase
 from cachelayer.access.selected_lengths import selected
 from cachelayer.access.stored_view import StoredView
@@ -28,6 +29,7 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.protocols import T
 from cachelayer.records.codec import Codec, codec_named
 from cachelayer.records.common_spec import common_spec
+from cachelayer.records.memory import groups_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ImageSize
@@ -133,7 +135,7 @@ class JoinedBase(RecordBase):
     @property
     def records_per_read(self) -> int:
         fewest = min(member.base.records_per_read for member in self.members)
-        # A read calls each member for its share of the records, so it takes more of them to hide the cost of the calls.
+        # To find records of several members takes longer, so a read takes more of them to hide what each call costs.
         return fewest if self.is_fetched else fewest * min(len(self.members), _MOST_CALLS_HIDDEN)
 
     @property
@@ -157,19 +159,63 @@ class JoinedBase(RecordBase):
         member_of = np.searchsorted(self._splits, numbers, side="right") - 1
         return member_of, numbers - self._splits[member_of]
 
+    @cached_property
+    def _local(self) -> Sequence[LocalShards]:
+        """The shards of each member's dataset, if all lie on this host."""
+        found = [shards for member in self.members if (shards := member.base.local_shards) is not None]
+        return found if len(found) == len(self.members) > 1 else []
+
+    @cached_property
+    def _shards(self) -> JoinedShards | None:
+        return JoinedShards.of(self._local)
+
+    @cached_property
+    def _firsts(self) -> NDArray[np.int64]:
+        """The number of the first record of each member's dataset in ``_shards``."""
+        return np.array([self._shards.first(each) for each in self._local if self._shards], np.int64)
+
+    @cached_property
+    def _offsets(self) -> NDArray[np.int64] | None:
+        """What to add to the numbers of each member for those in ``_shards``; None if that is not enough."""
+        starts = []
+        for member, shards in zip(self.members, self._local, strict=True):
+            numbers = member.selection.numbers
+            if isinstance(numbers, range) and numbers.step == 1 and 0 <= numbers.start <= numbers.stop <= len(shards):
+                starts.append(numbers.start)
+        return self._firsts + starts - self._splits[:-1] if len(starts) == len(self.members) else None
+
+    def _in_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the numbers of records in ``_shards``; None if a selection has records that are not there."""
+        if self._offsets is not None:
+            return numbers + self._offsets[self.located(numbers)[0]] if self._offsets.any() else numbers
+        out = np.empty_like(numbers)
+        for index, rows, own in self._by_member(numbers):
+            if int(own.min()) < 0 or int(own.max()) >= len(self._local[index]):
+                return None
+            out[rows] = self._firsts[index] + own
+        return out
+
+    def _together(self, numbers: NDArray[np.int64], *, in_part: bool) -> Records | None:
+        """Return the records in one call for all members; None if they must be read member by member."""
+        found = None if self._shards is None else self._in_shards(numbers)
+        return None if found is None or self._shards is None else self._shards.records(found, in_part=in_part)
+
     def records(self, numbers: NDArray[np.int64], *, in_part: bool = False) -> Records:
-        members = list(self._by_member(numbers))
-        if len(members) == 1:
-            return members[0][1].base.records(members[0][2], in_part=in_part)
+        together = self._together(numbers, in_part=in_part)
+        if together is not None:
+            return together
+        parts = list(self._by_member(numbers))
+        if len(parts) == 1:
+            return self.members[parts[0][0]].base.records(parts[0][2], in_part=in_part)
         # Records of which nothing is read yet are read together.
-        groups = [(rows, member.base.records(own, in_part=True)) for rows, member, own in members]
+        groups = [(rows, self.members[index].base.records(own, in_part=True)) for index, rows, own in parts]
         varying = VaryingRecords.joined(len(numbers), groups)
         if varying is not None:
             return varying if in_part else varying.places.records("none")
         return UniformRecords.joined(len(numbers), groups) or GroupedRecords(len(numbers), groups)
 
     def hold(self, numbers: NDArray[np.int64], share: float) -> Held:
-        groups = [(rows, member.base.hold(own, share)) for rows, member, own in self._by_member(numbers)]
+        groups = [(rows, self.members[index].base.hold(own, share)) for index, rows, own in self._by_member(numbers)]
         return joined(len(numbers), groups)
 
     @property
@@ -177,19 +223,14 @@ class JoinedBase(RecordBase):
         return any(member.base.is_fetched for member in self.members)
 
     def announce(self, numbers: NDArray[np.int64]) -> bool:
-        announced = [member.base.announce(own) for _, member, own in self._by_member(numbers)]
+        announced = [self.members[index].base.announce(own) for index, _, own in self._by_member(numbers)]
         return any(announced)
 
-    def _by_member(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Member, NDArray[np.int64]]]:
+    def _by_member(self, numbers: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield the members that have these records; with each, the rows of its records and their numbers in it."""
-        if len(self.members) == 1:
-            yield np.arange(len(numbers)), self.members[0], self.members[0].selection.numbers_of(numbers)
-            return
         member_of, within = self.located(numbers)
-        for index in np.flatnonzero(np.bincount(member_of)).tolist():
-            rows = np.flatnonzero(member_of == index)
-            member = self.members[index]
-            yield rows, member, member.selection.numbers_of(within[rows])
+        for index, rows in groups_of(member_of, len(self.members)):
+            yield index, rows, self.members[index].selection.numbers_of(within[rows])
 
     def lengths(self, leaf: int) -> LengthColumn:
         return JoinedColumn([selected(member.base.lengths(leaf), member.selection) for member in self.members])

@@ -19,7 +19,7 @@ from cachelayer.protocols import Failed, ReadingCost
 from cachelayer.records import tree
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.common_spec import common_spec
-from cachelayer.records.memory import distinct, splits_of
+from cachelayer.records.memory import groups_of, splits_of
 from cachelayer.records.spec import LeafSpec
 from cachelayer.records.tree import Tree
 from cachelayer.tally import READING, turn_to
@@ -145,7 +145,7 @@ class JoinedViewsBase:
     def _groups(self, numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Return the members that these elements come from, and the rows of each."""
         member_of = self._splits[1:].searchsorted(numbers, side="right")
-        return [(index, np.flatnonzero(member_of == index)) for index in distinct(member_of).tolist()]
+        return list(groups_of(member_of, len(self.members)))
 
 
 def _no_stored_leaves() -> InvalidTypeError:

@@ -99,6 +99,11 @@ class LocalShards:
     def __len__(self) -> int:
         return self._records
 
+    @property
+    def opened(self) -> OpenShards:
+        """The shards that are open."""
+        return self._open
+
     def reader(self, number: int) -> ShardReader:
         """Return the reader of a shard."""
         return self._open.reader(number, time.monotonic_ns())

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.access.held import Held
+from cachelayer.access.local_shards import LocalShards
 from cachelayer.arrayrecord.length_column import LengthColumn
 from cachelayer.errors import CacheLayerError, CorruptionError, ElementError, InvalidArgumentError
 from cachelayer.locks import cached_property
@@ -144,6 +145,11 @@ class RecordBase(ABC):
     def stored_records(self) -> RecordBase | None:
         """The stored records that the elements are made of."""
         return self
+
+    @property
+    def local_shards(self) -> LocalShards | None:
+        """The shards, if all records lie in those of one version on this host, in their order."""
+        return None
 
     @property
     def decodes(self) -> bool:

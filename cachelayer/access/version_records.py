@@ -119,6 +119,11 @@ class VersionRecords(RecordBase):
         ranged = RangedShards(self._read_pieces, _Objects(version.dataset_id, shards))
         return RemoteShards(records, ranged, self._cached_shards, checks=self.verify != "never")
 
+    @property
+    def local_shards(self) -> LocalShards | None:
+        shards = self.shards
+        return shards if isinstance(shards, LocalShards) else None
+
     @cached_property
     def _cached_shards(self) -> CachedShards | None:
         version = self.version

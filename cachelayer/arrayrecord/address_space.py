@@ -56,7 +56,7 @@ class Residents(Protocol):
 class Epoch:
     """Keeps files mapped that were evicted while it lasted: a reader that holds the epoch may go on reading them."""
 
-    __slots__ = ("evicted", "following")
+    __slots__ = ("__weakref__", "evicted", "following")
 
     def __init__(self) -> None:
         self.evicted: list[object] = []

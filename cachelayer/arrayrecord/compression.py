@@ -1,7 +1,7 @@
 """The compression of records in a shard, as users name it.
 
 ``writer``, ``index``, ``decompress`` and ``file`` write and read it; the fast paths for records that vary in size are
-in ``places`` and in ``access/open_shards``.
+in ``places`` and in ``access/shard_tables``.
 """
 
 from __future__ import annotations

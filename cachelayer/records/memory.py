@@ -182,6 +182,26 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     return found[is_first]
 
 
+def groups_of(group_of: Ints, groups: int) -> Iterator[tuple[int, Ints]]:
+    """Yield each group that has rows, and its rows, ascending.
+
+    Args:
+        group_of: the group of each row.
+        groups: the number of groups.
+    """
+    if groups == 1 and len(group_of):
+        yield 0, np.arange(len(group_of))
+        return
+    # numpy sorts small integers by their digits.
+    small = group_of.astype(np.uint8 if groups <= 1 << 8 else np.uint16 if groups <= 1 << 16 else np.int64)
+    order = small.argsort(kind="stable")
+    start = 0
+    for group, count in enumerate(np.bincount(group_of, minlength=groups).tolist()):
+        if count:
+            yield group, order[start : start + count]
+            start += count
+
+
 def splits_of(lengths: NDArray[Any]) -> Ints:
     """Return where rows of these lengths begin, one after another, and the end: int64 of shape ``[rows + 1]``."""
     splits = np.zeros(len(lengths) + 1, np.int64)

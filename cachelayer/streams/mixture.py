@@ -214,12 +214,12 @@ class MixedOrder:
     def __call__(self, epoch: int, start: int, stop: int) -> Indices:
         """Return the record numbers at positions ``start`` to ``stop`` of an epoch."""
         position, end = epoch * self.length + start, epoch * self.length + stop
-        pieces = [np.empty(0, np.int64)]
+        pieces = []
         while position < end:
             first, piece = self._piece_at(position)
             pieces.append(piece[position - first : end - first])
             position += len(pieces[-1])
-        return np.concatenate(pieces)
+        return pieces[0].copy() if len(pieces) == 1 else np.concatenate([np.empty(0, np.int64), *pieces])
 
     def _piece_at(self, position: int) -> tuple[int, Indices]:
         """Return the records of positions around this one, and the first of these positions."""
