@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, outside, pieces, to_position
-from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.decompress import LONG, CutRecords, StoredRows, decompressed
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import (
     Bytes,
@@ -131,15 +131,20 @@ class Places:
         """
         if compression == "none":
             return RecordBuffer.packed(self.ranges(), self.lengths)
-        # Decompress them from the mapped memory; copy only those that a block header cuts.
+        # Decompress them from the mapped memory; copy only short ones that a block header cuts.
         is_cut = self.logical % PAYLOAD > PAYLOAD - self.lengths
-        cut, whole = is_cut.nonzero()[0], (~is_cut).nonzero()[0]
-        starts = (to_position(self.logical) + self.base)[whole]
-        stored = [
-            (whole, RecordBuffer(self.space.memory, starts, self.lengths[whole])),
-            (cut, RecordBuffer.packed(self._copied(cut), self.lengths[cut])),
-        ]
-        return decompressed([part for part in stored if len(part[0])], self.name, self.holder)
+        is_long = self.lengths >= LONG
+        whole, cut, long = (rows.nonzero()[0] for rows in (~is_cut, is_cut & ~is_long, is_cut & is_long))
+        base = np.broadcast_to(self.base, is_cut.shape)
+        stored: list[StoredRows] = []
+        if len(whole):
+            starts = (to_position(self.logical) + base)[whole]
+            stored.append((whole, RecordBuffer(self.space.memory, starts, self.lengths[whole])))
+        if len(cut):
+            stored.append((cut, RecordBuffer.packed(self._copied(cut), self.lengths[cut])))
+        if len(long):
+            stored.append((long, CutRecords(self.space.memory, base[long], self.logical[long], self.lengths[long])))
+        return decompressed(stored, self.name, self.holder)
 
     def _copied(self, rows: Ints) -> Bytes:
         """Return a copy of some of the ranges, one after another."""
