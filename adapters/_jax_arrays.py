@@ -27,12 +27,13 @@ except ImportError as error:
 
 _batched_device_put: Any
 try:
-    # A tenth of the time of jax.device_put, which may be longer than it takes to read a small batch.
-    from jax._src.interpreters.pxla import batched_device_put
+    # A twentieth of the time of jax.device_put, which may be longer than it takes to read a small batch.
+    from jax._src.interpreters import pxla
+    from jax._src.lib import xla_client
 
-    _takes_x64 = "enable_x64" in signature(batched_device_put).parameters
-    _batched_device_put = batched_device_put if _takes_x64 else None
-except ImportError:
+    _takes_x64 = "enable_x64" in signature(pxla.batched_device_put).parameters
+    _batched_device_put = xla_client.batched_device_put if _takes_x64 else None
+except (ImportError, AttributeError):
     _batched_device_put = None
 
 # Before JAX takes down its devices, which it does at the end of the program too, nothing may be sent any more.
@@ -52,6 +53,8 @@ _NARROW = {
 }
 # JAX on a CPU uses aligned memory without a copy. Its own copy of a large array takes several times as long.
 _LARGE_NBYTES = 1 << 20
+# How many kinds of batches a sender remembers; a stream has few, of which only the last step of an epoch is another.
+_KINDS = 64
 
 
 @lru_cache(maxsize=256)
@@ -86,6 +89,7 @@ class Sender:
     def __init__(self, sharding: NamedSharding) -> None:
         self.sharding = sharding
         self.lost: dict[str, str] = {}
+        self._known: dict[Any, list[_Target]] = {}
 
     def __call__(self, batch: Any, size: int, *, wide: bool) -> Any:
         """Return global arrays of ``size`` rows.
@@ -95,16 +99,39 @@ class Sender:
             size: the number of rows of the global batch.
             wide: whether JAX has 64 bits. A thread cannot ask: a context manager of JAX sets it for one thread.
         """
-        rows = local_rows(self.sharding, size)
         leaves, structure = jax.tree.flatten(batch)
+        kind = (size, wide, *[(leaf.shape, leaf.dtype) if type(leaf) is np.ndarray else None for leaf in leaves])
+        targets = self._known.get(kind) or self._targets(batch, leaves, kind)
+        for place, (leaf, target) in enumerate(zip(leaves, targets, strict=True)):
+            array = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
+            if array.dtype != target.dtype:
+                array = self._narrowed(array, functools.partial(_name, batch, place))
+            leaves[place] = target.send(array)
+        return structure.unflatten(leaves)
+
+    def _targets(self, batch: Any, leaves: list[Any], kind: tuple[Any, ...]) -> list[_Target]:
+        """Return where the leaves go; remember it for batches of this kind.
+
+        Raises:
+            CacheLayerError: if JAX has no array for a leaf, or it does not have the rows that this process holds.
+        """
+        size, wide = kind[:2]
+        rows = local_rows(self.sharding, size)
         for place, leaf in enumerate(leaves):
             if not _fits(leaf, rows):
                 raise _leaf_error(jax.tree_util.tree_flatten_with_path(batch)[0][place], len(rows))
-            array = np.asarray(leaf)
-            if not wide and array.dtype.itemsize > 4 and array.dtype in _NARROW:
-                array = self._narrowed(array, functools.partial(_name, batch, place))
-            leaves[place] = self._sent(array, size, rows, wide=wide)
-        return structure.unflatten(leaves)
+        dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
+        if not wide:
+            dtypes = [_NARROW.get(dtype, dtype) for dtype in dtypes]
+        targets = [
+            _target(self.sharding, (size, *leaf.shape[1:]), dtype, wide)
+            for leaf, dtype in zip(leaves, dtypes, strict=True)
+        ]
+        if None not in kind:
+            if len(self._known) >= _KINDS:
+                self._known.clear()
+            self._known[kind] = targets
+        return targets
 
     def _narrowed(self, array: NDArray[Any], name: Callable[[], str]) -> NDArray[Any]:
         """Return a 64-bit array in the dtype that JAX has for it; note it if that changes its values."""
@@ -120,13 +147,6 @@ class Sender:
                 "them out",
             )
         return narrow
-
-    def _sent(self, array: NDArray[Any], size: int, rows: NDArray[np.int64], *, wide: bool) -> jax.Array:
-        target = _target(self.sharding, (size, *array.shape[1:]), array.dtype, wide)
-        parts = [array] if target.takes_whole else [_part(array, size, rows, index) for index in target.indices]
-        if target.aligns and array.nbytes >= _LARGE_NBYTES:
-            parts = list(map(_aligned, parts))
-        return target.put(parts)
 
 
 @dataclass(frozen=True)
@@ -146,7 +166,7 @@ class _Target:
     dtype: np.dtype[Any]
     aval: Any
     indices: tuple[tuple[slice, ...], ...]
-    devices: tuple[Any, ...]
+    devices: list[Any]
     wide: bool
 
     @cached_property
@@ -157,11 +177,22 @@ class _Target:
     def aligns(self) -> bool:
         return any(device.platform == "cpu" for device in self.devices)
 
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        return local_rows(self.sharding, self.shape[0])
+
+    def send(self, array: NDArray[Any]) -> jax.Array:
+        """Return the global array of the rows that this process holds."""
+        parts = [array] if self.takes_whole else [_part(array, self.shape[0], self.rows, each) for each in self.indices]
+        if self.aligns and array.nbytes >= _LARGE_NBYTES:
+            parts = list(map(_aligned, parts))
+        return self.put(parts)
+
     def put(self, parts: list[NDArray[Any]]) -> jax.Array:
         if self.aval is not None:
-            return _batched_device_put(self.aval, self.sharding, parts, list(self.devices), enable_x64=self.wide)
+            return _batched_device_put(self.aval, self.sharding, parts, self.devices, True, enable_x64=self.wide)
         with jax.enable_x64(self.wide):
-            arrays = jax.device_put(parts, list(self.devices))
+            arrays = jax.device_put(parts, self.devices)
             return jax.make_array_from_single_device_arrays(self.shape, self.sharding, arrays, dtype=self.dtype)
 
 
@@ -169,7 +200,7 @@ class _Target:
 def _target(sharding: NamedSharding, shape: tuple[int, ...], dtype: np.dtype[Any], wide: bool) -> _Target:
     sharding = of_rank(sharding, len(shape))
     held = sharding.addressable_devices_indices_map(shape)
-    target = _Target(sharding, shape, dtype, None, tuple(held.values()), tuple(held), wide)
+    target = _Target(sharding, shape, dtype, None, tuple(held.values()), list(held), wide)
     if _batched_device_put is None:
         return target
     parts = [np.zeros(sharding.shard_shape(shape), dtype) for _ in held]

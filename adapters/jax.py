@@ -121,7 +121,9 @@ class GlobalBatches(Generic[T]):
         """Return what reads the rows that this process holds, and sends them to its devices."""
         # In this thread: another does not see what a context manager of JAX sets.
         wide = bool(jax.config.jax_enable_x64)
-        reader = reader_of(self.stream).of_rows(lambda size: local_rows(self.sharding, size))
+        reader = reader_of(self.stream)
+        if not self.sharding.is_fully_addressable:
+            reader = reader.of_rows(lambda size: local_rows(self.sharding, size))
         if self.depth is not None:
             reader = replace(reader, options=replace(reader.options, prefetch=self.depth))
         on_cpu = self.sharding.mesh.devices.flat[0].platform == "cpu"

@@ -17,6 +17,9 @@ from cachelayer.records.memory import Bytes, Ints, Piece, splits_of
 BLOCK = 1 << 16
 HEADER = 24
 PAYLOAD = BLOCK - HEADER
+# The logical bytes that a file begins with, before any record: an empty chunk. A header comes before, so these end at
+# position 64.
+SIGNATURE = 40
 
 
 @overload

@@ -25,6 +25,8 @@ _TOGETHER = 64
 _LONG = 1 << 14
 # How many sizes of records have their tables in memory, of 256 KiB each.
 _SIZES = 8
+# Where the table of each byte of a run begins.
+_TABLES = np.arange(0, 4 * _TOGETHER * 256, 256)
 _SHIFTS = 8 * np.arange(4, dtype=np.uint32)
 
 
@@ -86,10 +88,9 @@ def _joined(checksums: Checksums, nbytes: int) -> Checksums:
     """Return the CRC32C of each run of records of one size; only the first run may be shorter than the others."""
     runs = -(-len(checksums) // _TOGETHER)
     # The checksum of no bytes is zero, so zeros before the first record change nothing.
-    padded = np.zeros(runs * _TOGETHER, np.uint32)
+    padded = np.zeros(runs * _TOGETHER, "<u4")
     padded[len(padded) - len(checksums) :] = checksums
-    digits = padded[:, None] >> _SHIFTS & 0xFF
-    places = digits.reshape(runs, -1) + np.arange(0, 4 * _TOGETHER * 256, 256)
+    places = padded.view(np.uint8).reshape(runs, -1) + _TABLES
     joined: Checksums = np.bitwise_xor.reduce(_tables(nbytes)[places], axis=1)
     return joined
 

@@ -13,10 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.address_space import AddressSpace
-from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, outside, pieces, to_position
-from cachelayer.arrayrecord.decompress import decompressed
+from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, outside, pieces, to_position
+from cachelayer.arrayrecord.decompress import LONG, CutRecords, StoredRows, decompressed
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, aligns, empty, gather_ranges, move_ranges, splits_of
+from cachelayer.records.memory import (
+    Bytes,
+    Ints,
+    aligns,
+    empty,
+    gather_aligned,
+    gather_ranges,
+    move_ranges,
+    splits_of,
+)
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.threads import Gain, Job, quickest
 
@@ -24,6 +33,8 @@ from cachelayer.records.threads import Gain, Job, quickest
 _LONG = 1 << 14
 # What a core's second cache holds, beside other things.
 _CACHED_NBYTES = 1 << 17
+# To align shorter rows, one more copy takes less time than to gather their last bytes apart.
+_SHIFTED_NBYTES = 1 << 10
 # numpy releases the GIL to gather more than 500 rows, or to copy more than 500 numbers.
 _RELEASING_ROWS = 501
 # What was learnt about sharing gathers of rows, by the binary logarithm of their size.
@@ -36,13 +47,15 @@ def _parts(copy: Callable[[int, int], None], rows: int, count: int) -> list[Job]
     return [partial(copy, first, last) for first, last in pairwise(bounds) if first < last]
 
 
-def _gathered(windows: NDArray[Any], starts: Ints) -> NDArray[Any]:
-    """Return the windows that begin at these places."""
-    nbytes, rows = windows.dtype.itemsize, len(starts)
+def _gathered(space: AddressSpace, nbytes: int, starts: Ints) -> NDArray[Any]:
+    """Return the windows of so many bytes that begin at these places, behind the signatures of their files."""
+    windows, rows = space.windows(nbytes), len(starts)
     found: list[NDArray[Any]] = []
 
     def gather() -> None:
-        if aligns(rows * nbytes):
+        if aligns(rows * nbytes) and nbytes >= _SHIFTED_NBYTES:
+            found[:] = [gather_aligned(space.windows, starts, nbytes)]
+        elif aligns(rows * nbytes):
             for job in parts(min(-(-rows * nbytes // _CACHED_NBYTES), max(1, rows // _RELEASING_ROWS))):
                 job()
         else:
@@ -118,15 +131,20 @@ class Places:
         """
         if compression == "none":
             return RecordBuffer.packed(self.ranges(), self.lengths)
-        # Decompress them from the mapped memory; copy only those that a block header cuts.
+        # Decompress them from the mapped memory; copy only short ones that a block header cuts.
         is_cut = self.logical % PAYLOAD > PAYLOAD - self.lengths
-        cut, whole = is_cut.nonzero()[0], (~is_cut).nonzero()[0]
-        starts = (to_position(self.logical) + self.base)[whole]
-        stored = [
-            (whole, RecordBuffer(self.space.memory, starts, self.lengths[whole])),
-            (cut, RecordBuffer.packed(self._copied(cut), self.lengths[cut])),
-        ]
-        return decompressed([part for part in stored if len(part[0])], self.name, self.holder)
+        is_long = self.lengths >= LONG
+        whole, cut, long = (rows.nonzero()[0] for rows in (~is_cut, is_cut & ~is_long, is_cut & is_long))
+        base = np.broadcast_to(self.base, is_cut.shape)
+        stored: list[StoredRows] = []
+        if len(whole):
+            starts = (to_position(self.logical) + base)[whole]
+            stored.append((whole, RecordBuffer(self.space.memory, starts, self.lengths[whole])))
+        if len(cut):
+            stored.append((cut, RecordBuffer.packed(self._copied(cut), self.lengths[cut])))
+        if len(long):
+            stored.append((long, CutRecords(self.space.memory, base[long], self.logical[long], self.lengths[long])))
+        return decompressed(stored, self.name, self.holder)
 
     def _copied(self, rows: Ints) -> Bytes:
         """Return a copy of some of the ranges, one after another."""
@@ -189,11 +207,12 @@ class VaryingRecords:
         """Return the first bytes of each record."""
         places = self.places
         self._refuse(self.lengths < nbytes)
+        self._refuse(places.logical < SIGNATURE, "begins in the signature of its file")
         return UniformRecords.inside(places.space, places.holder, places.base, places.logical, nbytes)
 
-    def _refuse(self, wrong: NDArray[np.bool_]) -> None:
+    def _refuse(self, wrong: NDArray[np.bool_], why: str = "is shorter than its parts") -> None:
         if wrong.any():
-            raise CorruptionError(f"{self.places.name(int(wrong.argmax()))} is shorter than its parts")
+            raise CorruptionError(f"{self.places.name(int(wrong.argmax()))} {why}")
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         self._refuse(outside(starts, lengths, self.lengths))
@@ -251,7 +270,10 @@ class UniformRecords:
     def inside(
         cls, space: AddressSpace, holder: object, base: Ints | int, logical: Ints, nbytes: int
     ) -> UniformRecords:
-        """Return the records at logical offsets of files that begin at ``base``; all must lie in their files."""
+        """Return the records at logical offsets of files that begin at ``base``.
+
+        All must lie in their files, behind the signatures.
+        """
         blocks, places = np.divmod(logical, PAYLOAD)
         blocks *= HEADER
         blocks += logical
@@ -308,8 +330,7 @@ class UniformRecords:
             self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
             return parts
         # Gather all rows as if no block header cut them. Then repair the few that a header does cut, row by row.
-        windows = self.space.windows(nbytes)
-        found = [_gathered(windows, part) for part in starts]
+        found = [_gathered(self.space, nbytes, part) for part in starts]
         crossing = self.crossing
         if len(crossing):
             room = self.room - offset

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, to_logical, to_position
+from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD, SIGNATURE, to_logical, to_position
 from cachelayer.arrayrecord.checksums import checked, whole
 from cachelayer.arrayrecord.footer import read_postscript
 from cachelayer.arrayrecord.mapping import MappedFile
@@ -103,10 +103,12 @@ class ShardReader:
         """Return the logical bytes from one record to the next, all of one size, and the logical offset of the first.
 
         Raises:
-            CorruptionError: if the last record does not lie in the file.
+            CorruptionError: if the first or the last record does not lie in the file.
         """
         stride, nbytes = self.header.stride(), self._mapped.nbytes
         first = int(to_logical(min(self.header.first_position, nbytes)))
+        if first < SIGNATURE:
+            raise CorruptionError(f"{path}: its index says that records begin in the signature of the file")
         last = first + (len(self) - 1) * stride + max(0, self._length - 1)
         if to_position(last) >= nbytes:
             raise CorruptionError(f"{path}: too short for {len(self)} records of {self._length} bytes")

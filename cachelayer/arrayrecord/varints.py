@@ -7,7 +7,7 @@ import numpy as np
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints
 
-_MAX_NBYTES = 10
+MAX_NBYTES = 10
 
 
 def nbytes_of(values: Ints) -> Ints:
@@ -28,7 +28,7 @@ def decode_all(buffer: Bytes) -> tuple[Ints, Ints]:
         raise CorruptionError("a varint is cut short")
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]) if len(ends) else np.empty(0, np.int64)
     lengths = ends - starts + 1
-    if len(lengths) and lengths.max() > _MAX_NBYTES:
+    if len(lengths) and lengths.max() > MAX_NBYTES:
         raise CorruptionError("a varint has more than 10 bytes")
     values = np.zeros(len(starts), np.uint64)
     for byte in range(int(lengths.max(initial=0))):
@@ -48,7 +48,7 @@ def decode_alike(rows: Bytes) -> Ints | None:
         return None
     ends = np.flatnonzero(~goes_on[0]) + 1
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    if (ends - starts).max() > _MAX_NBYTES:
+    if (ends - starts).max() > MAX_NBYTES:
         return None
     values = np.zeros((len(rows), len(ends)), np.uint64)
     for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -60,7 +60,7 @@ def decode_alike(rows: Bytes) -> Ints | None:
 def decode_at(buffer: Bytes, offset: int) -> tuple[int, int]:
     """Decode the varint at an offset; return its value and the offset after it."""
     value = 0
-    for byte in range(_MAX_NBYTES):
+    for byte in range(MAX_NBYTES):
         if offset + byte >= len(buffer):
             break
         item = int(buffer[offset + byte])
@@ -83,7 +83,7 @@ def decode_each(buffer: Bytes, offsets: Ints, ends: Ints | int) -> tuple[Ints, I
     after = np.array(offsets, np.int64)
     values = np.zeros(len(after), np.int64)
     active = np.arange(len(after))
-    for byte in range(_MAX_NBYTES):
+    for byte in range(MAX_NBYTES):
         places = after[active]
         if (places >= stops[active]).any():
             raise CorruptionError("a varint is cut short")

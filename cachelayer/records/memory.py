@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -61,7 +61,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Return an array of new memory that begins at a multiple of ``ALIGNMENT``."""
     dtype = np.dtype(dtype)
     memory = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
-    return np.ndarray(shape, dtype, memory, -memory.__array_interface__["data"][0] % ALIGNMENT)
+    return np.ndarray(shape, dtype, memory, _to_aligned(memory))
+
+
+def _to_aligned(memory: Bytes) -> int:
+    """Return how many bytes come before the first place that is aligned."""
+    return int(-memory.__array_interface__["data"][0] % ALIGNMENT)
 
 
 @cache
@@ -95,6 +100,35 @@ def gather_rows(buffer: Bytes, starts: Ints, nbytes: int) -> Bytes:
         return copies
     rows: Bytes = windows(buffer, nbytes)[starts].view(np.uint8).reshape(len(starts), nbytes)
     return rows
+
+
+def gather_aligned(windows_of: Callable[[int], NDArray[Any]], starts: Ints, nbytes: int) -> NDArray[Any]:
+    """Return a copy of the windows that begin at these places, in memory that is aligned.
+
+    numpy gathers into new memory alone, and most often gets what was freed last. So this looks how far that is from an
+    aligned place, and gathers windows that begin earlier by as much. That cuts off their last bytes, which are gathered
+    apart. It takes less than half as long as to copy all that was gathered.
+
+    Args:
+        windows_of: given a number of bytes, returns all windows of that size, as :func:`windows` does.
+        starts: where the windows begin: at ``ALIGNMENT`` or later.
+        nbytes: the size of the windows: at least ``ALIGNMENT``.
+    """
+    rows, source, earlier = len(starts), windows_of(nbytes), np.empty(len(starts) + 1, np.int64)
+    shift = _to_aligned(np.empty((rows + 1) * nbytes, np.uint8))
+    np.subtract(starts, shift, out=earlier[:rows])
+    # The last window goes on in the place of one more.
+    earlier[rows] = earlier[0]
+    gathered: Bytes = source[earlier].view(np.uint8)
+    found: NDArray[Any] = np.ndarray((rows,), source.dtype, gathered, shift)
+    if shift:
+        ends = np.ndarray((rows,), f"V{shift}", gathered, nbytes, (nbytes,))
+        ends[...] = windows_of(shift)[starts + (nbytes - shift)]
+    if _to_aligned(found.view(np.uint8)):
+        copy = aligned_empty(found.shape, found.dtype)
+        copy[...] = found
+        return copy
+    return found
 
 
 def scatter_rows(buffer: Bytes, starts: Ints, rows: Bytes) -> None:

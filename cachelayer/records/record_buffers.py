@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cachelayer.locks import cached_property
 from cachelayer.records.memory import Bytes, Ints, gather_ranges, gather_rows, move_ranges, scatter_rows, splits_of
 
 PREFIX = 8
@@ -142,11 +143,14 @@ class RecordBuffer:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def __getitem__(self, rows: Ints | slice) -> RecordBuffer:
+        return RecordBuffer(self.buffer, self.starts[rows], self.lengths[rows], self.uniform_nbytes)
+
     def memory(self) -> memoryview:
         """Return the buffer as a memoryview."""
         return _memory(self.buffer)
 
-    @property
+    @cached_property
     def packed_nbytes(self) -> int | None:
         """The bytes of every record if all are equal and follow one another, else None."""
         starts, lengths = self.starts, self.lengths
