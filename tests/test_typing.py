@@ -98,7 +98,10 @@ def others(
     assert_type(next(iter(pair.stream(8))), Any)
     assert_type(next(iter(other.stream(8))), Any)
     assert_type(other.read([1]), Any)
-    assert_type(one.stream(size), Stream[Any])
+    assert_type(one.stream(size), BatchStream[Any, Any])
+    options: dict[str, Any] = {"shuffle": True, "seed": 1}
+    assert_type(one.stream(8, **options), BatchStream[Any, Any])
+    assert_type(untyped.stream(8, **options), BatchStream[Any, Any])
     images, labels = untyped.stream(8)[0]
     mine: Stream[Other] = untyped.stream(8)
     assert_type(next(iter(storage.fetch("a@v").stream(8))), Any)

@@ -321,7 +321,7 @@ class View(ABC, Generic[T]):
         *,
         remainder: Literal["drop", "keep"] | None = ...,
         **options: Unpack[StreamArguments],
-    ) -> Stream[Any]: ...
+    ) -> BatchStream[Any, Any]: ...
     @takes_stream_options()
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """Return the records as a sequence: the same for any number of shards, resumable at any position.
