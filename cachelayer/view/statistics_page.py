@@ -9,7 +9,7 @@ from typing import Any, get_args
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from cachelayer.access.dataref import DataRef
@@ -105,10 +105,14 @@ _NOTHING = Finder(0, ())
 async def change(request: Request) -> Response:
     """Start or stop, as the form says, and return to the page."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MOST_FORM:
-            return Response(status_code=413)
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_FORM:
+                return Response(status_code=413)
+    except ClientDisconnect:
+        # Nobody reads the answer.
+        return Response(status_code=400)
     form = dict(parse_qsl(body.decode("ascii", "replace")))
     return await run_in_threadpool(_changed, request, form)
 
