@@ -270,8 +270,9 @@ class View(ABC, Generic[T]):
         """
         return self._base.batch(self._selection.take(indices), None if fields is None else _names(fields))
 
+    # The last overload must be of one class with those before it: else a call with `**options` would be Any.
     @overload
-    def stream(
+    def stream(  # type: ignore[overload-overlap]
         self,
         global_batch_size: None = ...,
         *,
