@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, existing_storage, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import FINDING, WELL, Answer, count, table
+from cachelayer.cli.output import FAILURE, WELL, Answer, count, table
 from cachelayer.drawing.quantities import ago, size
 from cachelayer.errors import CacheLayerError, DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
@@ -67,7 +67,7 @@ def _datasets(storage: Storage) -> Answer:
     begun = begun_datasets(storage._store, datasets)
     lines = [f"{dataset_id} cannot be read: {problem}" for dataset_id, problem in problems.items()]
     lines += [_begun(f"{storage.url}/{dataset_id}", builds) for dataset_id, builds in begun.items()]
-    code = FINDING if problems else WELL
+    code = FAILURE if problems else WELL
     return Answer(document, [shown if datasets else f"no dataset in {storage.url}", *lines], code)
 
 
