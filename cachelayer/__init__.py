@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from cachelayer.streams.block_order import Blocks
     from cachelayer.streams.buckets import Buckets
     from cachelayer.streams.iterator import StreamIterator
-    from cachelayer.streams.stream import Stream
+    from cachelayer.streams.stream import BatchStream, Stream
     from cachelayer.streams.stream_stats import StreamStats
     from cachelayer.versions.diff import Diff
     from cachelayer.versions.history import LogEvent
@@ -72,6 +72,7 @@ __all__ = [
     "ArrayRecordDataSource",
     "ArraySpec",
     "AudioSpec",
+    "BatchStream",
     "Blocks",
     "Buckets",
     "BuildRevokedError",
@@ -152,7 +153,7 @@ _HOMES = {
     "cachelayer.streams.block_order": ("Blocks",),
     "cachelayer.streams.buckets": ("Buckets",),
     "cachelayer.streams.iterator": ("StreamIterator",),
-    "cachelayer.streams.stream": ("Stream",),
+    "cachelayer.streams.stream": ("BatchStream", "Stream"),
     "cachelayer.streams.stream_stats": ("StreamStats",),
     "cachelayer.versions.diff": ("Diff",),
     "cachelayer.versions.history": ("LogEvent",),

@@ -23,6 +23,7 @@ PUBLIC = [
     "ArrayRecordDataSource",
     "ArraySpec",
     "AudioSpec",
+    "BatchStream",
     "Blocks",
     "Buckets",
     "BuildRevokedError",

@@ -11,13 +11,13 @@ import pytest
 pytestmark = pytest.mark.needs("mypy")
 GOOD = """
 from collections.abc import Iterator
-from typing import Any, assert_type
+from typing import Any, NamedTuple, TypedDict, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
 
 import cachelayer
-from cachelayer import ArraySpec, DataRef, JoinedRef, RaggedSpec, SparseSpec, Stream
+from cachelayer import ArraySpec, BatchStream, DataRef, JoinedRef, RaggedSpec, SparseSpec, Stream
 
 Row = dict[str, NDArray[np.float32]]
 storage = cachelayer.Storage("somewhere")
@@ -48,11 +48,71 @@ for element in ref.stream():
 for element in ref:
     assert_type(element, Row)
 assert_type(ref.stream(shuffle=True, seed=1), Stream[Row])
-assert_type(ref.stream(8, shuffle=True, seed=1), Stream[Any])
-assert_type(ref.stream(8, remainder="pad"), Stream[tuple[Any, NDArray[np.bool_]]])
+assert_type(ref.stream(8, shuffle=True, seed=1), BatchStream[Row, dict[str, Any]])
 for batch in ref.stream(8):
-    assert_type(batch, Any)
-assert_type(next(iter(storage.cache([1, 2, 3], "numbers", "v1").stream(2))), Any)
+    assert_type(batch, dict[str, Any])
+for named in ref.stream(8).epoch(2):
+    scores: NDArray[np.float32] | cachelayer.Ragged = named["x"]
+assert_type(ref.read([1, 2]), dict[str, Any])
+assert_type(ref.read(slice(3), ["x"]), dict[str, Any])
+padding = ref.stream(8, remainder="pad")
+assert_type(padding, BatchStream[Row, tuple[Any, NDArray[np.bool_]]])
+
+
+class Labelled(TypedDict):
+    label: int
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+
+
+class Other:
+    pass
+
+
+def others(
+    untyped: DataRef[Any],
+    one: DataRef[int],
+    text: DataRef[str],
+    null: DataRef[int | None],
+    arrays: DataRef[NDArray[np.uint8]],
+    labelled: DataRef[Labelled],
+    point: DataRef[Point],
+    pair: DataRef[tuple[int, str]],
+    other: DataRef[Other],
+    size: int | None,
+) -> None:
+    assert_type(untyped.stream(8), BatchStream[Any, Any])
+    assert_type(untyped.stream(8, remainder="pad"), BatchStream[Any, tuple[Any, NDArray[np.bool_]]])
+    assert_type(untyped.stream(), Stream[Any])
+    assert_type(untyped.read([1]), Any)
+    assert_type(one.stream(8)[0], NDArray[Any])
+    assert_type(one.read(range(3)), NDArray[Any])
+    assert_type(text.stream(8)[0], NDArray[Any])
+    assert_type(next(iter(null.stream(8))), Any)
+    assert_type(next(iter(arrays.stream(8))), Any)
+    assert_type(next(iter(labelled.stream(8))), Any)
+    assert_type(next(iter(point.stream(8))), Any)
+    assert_type(next(iter(pair.stream(8))), Any)
+    assert_type(next(iter(other.stream(8))), Any)
+    assert_type(other.read([1]), Any)
+    assert_type(one.stream(size), BatchStream[Any, Any])
+    options: dict[str, Any] = {"shuffle": True, "seed": 1}
+    assert_type(one.stream(8, **options), BatchStream[Any, Any])
+    assert_type(untyped.stream(8, **options), BatchStream[Any, Any])
+    images, labels = untyped.stream(8)[0]
+    mine: Stream[Other] = untyped.stream(8)
+    assert_type(next(iter(storage.fetch("a@v").stream(8))), Any)
+
+
+def trained(batches: Stream[dict[str, NDArray[np.float32]]]) -> None:
+    pass
+
+
+trained(ref.stream(8))
+trained(ref.stream())
 for element, state in ref.stream().with_state():
     assert_type(element, Row)
     assert_type(state, dict[str, Any])
@@ -102,17 +162,35 @@ assert_type(cachelayer.concat([ref, ref]), JoinedRef[Row])
 assert_type(cachelayer.concat([ref.windows("x", 8), ref.windows("x", 8)]), JoinedRef[dict[str, Any]])
 assert_type(ref.windows("x", 8), cachelayer.Windows)
 assert_type(ref[1:].packed(("x", "y"), 8), cachelayer.Packed)
-assert_type(ref.packed("x", 8).stream(8), Stream[Any])
+assert_type(ref.packed("x", 8).stream(8), BatchStream[dict[str, Any], dict[str, Any]])
 assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(), Stream[Row])
-assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(8), Stream[Any])
+assert_type(cachelayer.mix([(ref, 3), (ref[:2], 1)]).stream(8), BatchStream[Row, Any])
 
 
 def flip(row: Row, generator: np.random.Generator) -> list[int]:
     return []
 
 
-assert_type(ref.stream(8, seed=1).map(flip, rng=True), Stream[list[int]])
-assert_type(ref.stream(8).map(lambda row: 1).map_batches(lambda batch: "x"), Stream[str])
+assert_type(ref.stream(seed=1).map(flip, rng=True), Stream[list[int]])
+assert_type(ref.stream(8, seed=1).map(flip, rng=True), BatchStream[list[int], Any])
+assert_type(ref.stream(8).map(lambda row: 1).map_batches(lambda batch: "x"), BatchStream[int, str])
+
+
+def halved(number: int) -> float:
+    return number / 2
+
+
+def totalled(batch: NDArray[np.float64]) -> float:
+    return float(batch.sum())
+
+
+numbers = storage.cache([1, 2, 3], "numbers", "v1")
+assert_type(numbers.stream(2).map(halved).map_batches(totalled), BatchStream[float, float])
+assert_type(numbers.stream(2).map_batches(totalled), BatchStream[int, float])
+assert_type(
+    numbers.stream(2, remainder="pad").map_batches(totalled), BatchStream[int, tuple[float, NDArray[np.bool_]]]
+)
+assert_type(numbers.sample([1, 2, 3], seed=0).stream(2), BatchStream[int, Any])
 """
 
 BAD = """
@@ -153,6 +231,9 @@ storage.append("a", "v", "w")
 cachelayer.Storge
 cachelayer.Storage(2).fetch("a@v").nothing
 cachelayer.ArraySpec("float32", "large")
+rows(3).stream(2).map(str.upper)
+storage.cache([{"x": 1}], "a@v").stream(2)[0].x
+storage.cache([{"x": 1}], "a@v").read([0]).x
 """
 
 
@@ -185,4 +266,4 @@ def test_refs_streams_and_decorated_functions_keep_their_types(tmp_path: Path, c
 def test_wrong_uses_are_errors(tmp_path: Path, cache: Path) -> None:
     found = errors_of(tmp_path, cache, BAD)
     lines = {int(line.split(":")[1]) for line in found}
-    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 39)}
+    assert lines == {14, 15, 16, 17, 18, 19, 20, 22, *range(23, 42)}

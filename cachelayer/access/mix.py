@@ -26,7 +26,7 @@ from cachelayer.streams.mixture import ENDLESS, MOST_TURNS, MixedOrder, Pattern,
 from cachelayer.streams.order import Ordering
 from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.step_reader import StepReader
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
     MixtureArguments,
     blocks_of,
@@ -81,6 +81,8 @@ class Mixture(Generic[T]):
     @overload
     def stream(self, global_batch_size: None = ..., **options: Unpack[MixtureArguments]) -> Stream[T]: ...
     @overload
+    def stream(self, global_batch_size: int, **options: Unpack[MixtureArguments]) -> BatchStream[T, Any]: ...
+    @overload
     def stream(self, global_batch_size: int | None, **options: Unpack[MixtureArguments]) -> Stream[Any]: ...
     @takes_stream_options(
         "remainder",
@@ -106,7 +108,7 @@ class Mixture(Generic[T]):
         checked = make_options(self._length, global_batch_size, **options)
         order = self._order(checked.order, blocks)
         warn_of_few_lanes(checked.steps.shard_count, order.orders)
-        return Stream(StepReader(self._records, replace(checked, order=order)))
+        return stream_of(StepReader(self._records, replace(checked, order=order)))
 
     def _order(self, checked: Ordering, blocks: Blocks | None) -> MixedOrder:
         sizes = tuple(len(ref) for ref, _ in self._parts)
@@ -135,6 +137,8 @@ class EndingMixture(Mixture[T], Generic[T]):
 
     @overload
     def stream(self, global_batch_size: None = ..., **options: Unpack[EndingArguments]) -> Stream[T]: ...
+    @overload
+    def stream(self, global_batch_size: int, **options: Unpack[EndingArguments]) -> BatchStream[T, Any]: ...
     @overload
     def stream(self, global_batch_size: int | None, **options: Unpack[EndingArguments]) -> Stream[Any]: ...
     @takes_stream_options(

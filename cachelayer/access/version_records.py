@@ -87,7 +87,7 @@ class VersionRecords(RecordBase):
         return codec_named(manifest.codec, sized_spec(manifest.element_spec, dict(self.sizes)))
 
     @property
-    def home(self) -> StoredVersion:
+    def home(self) -> StoredVersion | None:
         return self.version
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, Self, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, SupportsIndex, TypeAlias, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,10 @@ from cachelayer.protocols import Failed, ReadingCost, T, records_of
 from cachelayer.records.selection import Selection
 from cachelayer.records.tree import Tree
 from cachelayer.streams.step_reader import StepReader
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import BatchStream, Stream, Untyped, stream_of
 from cachelayer.streams.stream_options import StreamArguments, make_options, takes_stream_options
+
+Indices: TypeAlias = Sequence[int] | NDArray[Any] | slice
 
 
 class ViewBase(Protocol):
@@ -80,6 +82,11 @@ class ViewBase(Protocol):
 
     def batches(self, batches: Sequence[NDArray[np.int64]]) -> Iterable[Any]:
         """Return a batch for each array of record numbers, all read at once."""
+
+
+if TYPE_CHECKING:
+    # Views whose batches are arrays.
+    Scalars: TypeAlias = "View[int] | View[float] | View[bool] | View[complex] | View[str] | View[bytes]"
 
 
 class View(ABC, Generic[T]):
@@ -235,7 +242,15 @@ class View(ABC, Generic[T]):
         """Return elements; see :meth:`ViewBase.elements`."""
         return self._base.elements(self._selection.take(indices), failed=failed)
 
-    def read(self, indices: Sequence[int] | NDArray[Any] | slice, fields: Sequence[str] | None = None) -> Any:
+    @overload
+    def read(self: View[Untyped], indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
+    @overload
+    def read(self: View[dict[str, Any]], indices: Indices, fields: Sequence[str] | None = ...) -> dict[str, Any]: ...
+    @overload
+    def read(self: Scalars, indices: Indices, fields: None = ...) -> NDArray[Any]: ...
+    @overload
+    def read(self, indices: Indices, fields: Sequence[str] | None = ...) -> Any: ...
+    def read(self, indices: Indices, fields: Sequence[str] | None = None) -> Any:
         """Return many elements at once, in the structure of one element, with leaves stacked on a leading axis.
 
         Args:
@@ -255,12 +270,9 @@ class View(ABC, Generic[T]):
         """
         return self._base.batch(self._selection.take(indices), None if fields is None else _names(fields))
 
+    # The last overload must be of one class with those before it: else a call with `**options` would be Any.
     @overload
-    def stream(
-        self, global_batch_size: int, *, remainder: Literal["pad"], **options: Unpack[StreamArguments]
-    ) -> Stream[tuple[Any, NDArray[np.bool_]]]: ...
-    @overload
-    def stream(
+    def stream(  # type: ignore[overload-overlap]
         self,
         global_batch_size: None = ...,
         *,
@@ -269,12 +281,48 @@ class View(ABC, Generic[T]):
     ) -> Stream[T]: ...
     @overload
     def stream(
+        self, global_batch_size: int, *, remainder: Literal["pad"], **options: Unpack[StreamArguments]
+    ) -> BatchStream[T, tuple[Any, NDArray[np.bool_]]]: ...
+    @overload
+    def stream(
+        self: View[Untyped],
+        global_batch_size: int,
+        *,
+        remainder: Literal["drop", "keep"] | None = ...,
+        **options: Unpack[StreamArguments],
+    ) -> BatchStream[T, Any]: ...
+    @overload
+    def stream(
+        self: View[dict[str, Any]],
+        global_batch_size: int,
+        *,
+        remainder: Literal["drop", "keep"] | None = ...,
+        **options: Unpack[StreamArguments],
+    ) -> BatchStream[T, dict[str, Any]]: ...
+    @overload
+    def stream(
+        self: Scalars,
+        global_batch_size: int,
+        *,
+        remainder: Literal["drop", "keep"] | None = ...,
+        **options: Unpack[StreamArguments],
+    ) -> BatchStream[T, NDArray[Any]]: ...
+    @overload
+    def stream(
+        self,
+        global_batch_size: int,
+        *,
+        remainder: Literal["drop", "keep"] | None = ...,
+        **options: Unpack[StreamArguments],
+    ) -> BatchStream[T, Any]: ...
+    @overload
+    def stream(
         self,
         global_batch_size: int | None,
         *,
         remainder: Literal["drop", "keep"] | None = ...,
         **options: Unpack[StreamArguments],
-    ) -> Stream[Any]: ...
+    ) -> BatchStream[Any, Any]: ...
     @takes_stream_options()
     def stream(self, global_batch_size: int | None = None, **options: Any) -> Stream[Any]:
         """Return the records as a sequence: the same for any number of shards, resumable at any position.
@@ -311,7 +359,7 @@ class View(ABC, Generic[T]):
 
     def _stream(self, global_batch_size: int | None, options: Mapping[str, Any]) -> Stream[Any]:
         checked = make_options(len(self), global_batch_size, self._base.record_nbytes, **options)
-        return Stream(StepReader(records_of(self), checked))
+        return stream_of(StepReader(records_of(self), checked))
 
 
 def _names(fields: Any) -> Sequence[str]:

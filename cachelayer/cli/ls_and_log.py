@@ -12,9 +12,9 @@ from rich.console import RenderableType
 
 from cachelayer.cli.addresses import Address, DatasetArgument, Options, StorageArgument, existing_storage, open_storage
 from cachelayer.cli.command import command
-from cachelayer.cli.output import Answer, count, table
+from cachelayer.cli.output import FAILURE, WELL, Answer, count, table
 from cachelayer.drawing.quantities import ago, size
-from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError
+from cachelayer.errors import CacheLayerError, DatasetNotFoundError, InvalidArgumentError
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.unpublished import UnpublishedBuild, begun_datasets
@@ -49,18 +49,35 @@ def _dataset(place: str, option: Options) -> tuple[Storage, str] | None:
 
 
 def _datasets(storage: Storage) -> Answer:
-    datasets = {dataset_id: storage.versions(dataset_id) for dataset_id in storage.datasets()}
+    problems: dict[str, str] = {}
+    datasets = {dataset_id: _known(storage, dataset_id, problems) for dataset_id in storage.datasets()}
     shown = table("dataset", "newest", "versions", "records", "size", "published", right=_NUMBERS)
     for dataset_id, versions in datasets.items():
         newest = next(reversed(versions.values()), None)
         shown.add_row(dataset_id, newest.version if newest else "-", count(len(versions)), *_columns(newest))
     document = [
-        {"dataset_id": dataset_id, "versions": len(versions), "newest": _newest(versions)}
+        {
+            "dataset_id": dataset_id,
+            "versions": len(versions),
+            "newest": _newest(versions),
+            "problem": problems.get(dataset_id),
+        }
         for dataset_id, versions in datasets.items()
     ]
     begun = begun_datasets(storage._store, datasets)
-    lines = [_begun(f"{storage.url}/{dataset_id}", builds) for dataset_id, builds in begun.items()]
-    return Answer(document, [shown if datasets else f"no dataset in {storage.url}", *lines])
+    lines = [f"{dataset_id} cannot be read: {problem}" for dataset_id, problem in problems.items()]
+    lines += [_begun(f"{storage.url}/{dataset_id}", builds) for dataset_id, builds in begun.items()]
+    code = FAILURE if problems else WELL
+    return Answer(document, [shown if datasets else f"no dataset in {storage.url}", *lines], code)
+
+
+def _known(storage: Storage, dataset_id: str, problems: dict[str, str]) -> dict[str, VersionInfo]:
+    """Return the versions of a dataset; if it cannot be read, none, and add the problem."""
+    try:
+        return storage.versions(dataset_id)
+    except CacheLayerError as error:
+        problems[dataset_id] = str(error)
+        return {}
 
 
 def _begun(url: str, builds: Sequence[UnpublishedBuild]) -> str:

@@ -44,10 +44,11 @@ class StringSummary:
         if self._seen is None:
             return StringStats(None, ())
         ranked = sorted(self._seen.items(), key=lambda item: (-item[1], item[0]))
-        common = tuple((_shown(text), count) for text, count in ranked[:COMMON])
+        common = tuple((shown_string(text), count) for text, count in ranked[:COMMON])
         return StringStats(len(self._seen), common)
 
 
-def _shown(string: str | bytes) -> str:
+def shown_string(string: str | bytes) -> str:
+    """Return a string for people: bytes as the text of a literal."""
     # A lone surrogate cannot be printed.
     return string.encode("utf-8", "backslashreplace").decode() if isinstance(string, str) else repr(string)

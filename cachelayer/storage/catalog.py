@@ -16,6 +16,7 @@ from cachelayer.errors import (
     FormatError,
     InvalidArgumentError,
     InvalidNameError,
+    StorageError,
     VersionNotFoundError,
 )
 from cachelayer.objects import paths
@@ -23,10 +24,11 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
+from cachelayer.user_warnings import warn
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent, history
-from cachelayer.versions.log import Log, datasets
+from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference, dataset_and_plain_version, split_url
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -128,17 +130,32 @@ class Catalog:
         return snapshot
 
     def datasets(self) -> list[str]:
-        """Return the ids of the datasets that have a version, sorted."""
-        names = datasets(self._store)
-        with ThreadPoolExecutor(_THREADS, "cachelayer-datasets") as threads:
-            return [name for name, is_one in zip(names, threads.map(self._has_versions, names), strict=True) if is_one]
+        """Return the ids of the datasets that have a version, sorted.
 
-    def _has_versions(self, dataset_id: str) -> bool:
+        A dataset that cannot be read is listed too, with a warning that names it: opening it says what is wrong.
+
+        Raises:
+            StorageError: if the store fails, or none of its datasets can be read.
+        """
+        names = [name for name in self._store.names("") if paths.is_dataset_id(name)]
+        with ThreadPoolExecutor(_THREADS, "cachelayer-datasets") as threads:
+            found = dict(zip(names, threads.map(self._has_versions, names), strict=True))
+        failed = {name: error for name, error in found.items() if isinstance(error, StorageError)}
+        if failed and True not in found.values():
+            raise next(iter(failed.values()))
+        for name, error in failed.items():
+            warn(f"{name} cannot be read: {error}")
+        return [name for name, is_one in found.items() if is_one]
+
+    def _has_versions(self, dataset_id: str) -> bool | StorageError:
+        """Return whether a folder is a dataset with versions, or why that cannot be told."""
         try:
-            return bool(Log(self._store, dataset_id).head().versions)
+            return has_log(self._store, dataset_id) and bool(Log(self._store, dataset_id).head().versions)
         except (CorruptionError, FormatError):
             # List a damaged dataset: opening it says what is wrong.
             return True
+        except StorageError as error:
+            return error
 
     def versions(self, dataset_id: str) -> dict[str, VersionInfo]:
         """Return the versions of a dataset by name, in the order of their publication.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,13 @@ from cachelayer.streams.steps import MOST_POSITIONS, Step
 from cachelayer.streams.stream_options import StreamOptions
 from cachelayer.user_warnings import warn
 
+B = TypeVar("B")
 U = TypeVar("U")
 OnError = Literal["raise", "replace"]
+
+
+class Untyped:
+    """Stands for ``Any`` as a type argument: it is no other type, so a first overload that takes it is that of Any."""
 
 
 class Stream(Generic[T]):
@@ -116,7 +121,7 @@ class Stream(Generic[T]):
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
         limit = _limit(on_error, integer("max_failures", max_failures, 1))
         added = ElementMap(_function(fn), boolean("rng", rng), integer("threads", threads, 0), drawing, declared, limit)
-        return Stream(replace(self._reader, maps=(*self._reader.maps, added), kinds={}))
+        return stream_of(replace(self._reader, maps=(*self._reader.maps, added), kinds={}))
 
     def map_batches(self, fn: Callable[[T], U], *, on_error: Literal["raise"] = "raise") -> Stream[U]:
         """Return the stream with a function applied to each batch.
@@ -137,7 +142,7 @@ class Stream(Generic[T]):
             raise InvalidArgumentError(
                 "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
             )
-        return Stream(replace(self._reader, batch_maps=(*self._reader.batch_maps, _function(fn))))
+        return stream_of(replace(self._reader, batch_maps=(*self._reader.batch_maps, _function(fn))))
 
     def __iter__(self) -> StreamIterator[T]:
         """Return an iterator from ``start`` on, independent of others; each has the same order."""
@@ -257,6 +262,63 @@ class Stream(Generic[T]):
         return f"Stream({self._reader.records!r}, {self._options})"
 
 
+class BatchStream(Stream[B], Generic[T, B]):
+    """A :class:`Stream` of batches, for type checkers: ``T`` is an element, which ``map`` takes, and ``B`` a batch.
+
+    A batch has the structure of an element. If elements are dicts, type checkers take it for a ``dict[str, Any]``; if
+    they are numbers or strings, for an array; else, and if the elements have no type, for ``Any``. To name the type
+    yourself, annotate the stream: ``stream: Stream[MyBatch] = ref.stream(64)``.
+    """
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def map(
+            self,
+            fn: Callable[[T], U],
+            *,
+            rng: Literal[False] = ...,
+            threads: int = ...,
+            element_spec: Any = ...,
+            on_error: OnError = ...,
+            max_failures: int = ...,
+        ) -> BatchStream[U, Any]: ...
+        @overload
+        def map(
+            self,
+            fn: Callable[[T, np.random.Generator], U],
+            *,
+            rng: Literal[True],
+            threads: int = ...,
+            element_spec: Any = ...,
+            on_error: OnError = ...,
+            max_failures: int = ...,
+        ) -> BatchStream[U, Any]: ...
+        def map(self, fn: Callable[..., Any], **options: Any) -> BatchStream[Any, Any]:
+            """Return the stream with a function applied to each element; see :meth:`Stream.map`."""
+
+        @overload
+        def map_batches(
+            self: BatchStream[Any, Untyped], fn: Callable[[Any], U], *, on_error: Literal["raise"] = ...
+        ) -> BatchStream[T, U]: ...
+        @overload
+        def map_batches(
+            self: BatchStream[Any, tuple[Any, NDArray[np.bool_]]],
+            fn: Callable[[Any], U],
+            *,
+            on_error: Literal["raise"] = ...,
+        ) -> BatchStream[T, tuple[U, NDArray[np.bool_]]]: ...
+        @overload
+        def map_batches(self, fn: Callable[[B], U], *, on_error: Literal["raise"] = ...) -> BatchStream[T, U]: ...
+        def map_batches(self, fn: Callable[..., Any], *, on_error: Any = "raise") -> BatchStream[Any, Any]:
+            """Return the stream with a function applied to each batch; see :meth:`Stream.map_batches`."""
+
+
+def stream_of(reader: StepReader) -> Stream[Any]:
+    """Return the stream that a reader reads."""
+    return (BatchStream if reader.options.batched else Stream)(reader)
+
+
 def reader_of(stream: Stream[Any]) -> StepReader:
     """Return the reader of a stream's steps, which has its records and options: for adapters."""
     return stream._reader
@@ -269,7 +331,7 @@ def batch_and_failures(stream: Stream[Any], step: int) -> tuple[Any, tuple[Failu
 
 def with_options(stream: Stream[T], **changes: Any) -> Stream[T]:
     """Return a stream with other :class:`StreamOptions`, which are taken as they are: for adapters."""
-    return Stream(replace(stream._reader, options=replace(stream._reader.options, **changes)))
+    return stream_of(replace(stream._reader, options=replace(stream._reader.options, **changes)))
 
 
 def iteration(stream: Stream[T], number: int) -> Stream[T]:
@@ -279,7 +341,7 @@ def iteration(stream: Stream[T], number: int) -> Stream[T]:
     epochs have the same order, or the stream has no end, every iteration is the stream.
     """
     reader = stream._reader
-    return Stream(replace(reader, options=Iterations(reader.options).options_of(number)))
+    return stream_of(replace(reader, options=Iterations(reader.options).options_of(number)))
 
 
 def _limit(on_error: Any, max_failures: int) -> int | None:

@@ -49,7 +49,7 @@ def checked_grace(grace: Any) -> float:
 
 
 def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, progress: bool | None = None) -> list[str]:
-    """Collect the garbage of every dataset in a store; leave damaged and forbidden datasets alone, with a warning.
+    """Collect the garbage of every dataset in a store; leave those that cannot be read alone, with a warning.
 
     Args:
         store: the store.
@@ -59,10 +59,14 @@ def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, prog
 
     Returns:
         The attempts that were deleted, or would be, as ``<dataset id>/<attempt>``.
+
+    Raises:
+        StorageError: if no dataset can be read.
     """
     if not dry_run:
         remove_left_over()
     deleted: list[str] = []
+    failed: list[StorageError] = []
     names = list(filter(paths.is_dataset_id, store.names("")))
     with Progress(f"gc {store.url}", len(names), progress, unit="dataset") as shown:
         for dataset_id in names:
@@ -72,9 +76,11 @@ def collect_all(store: ObjectStore, *, grace: float, dry_run: bool = False, prog
                     deleted += [f"{dataset_id}/{attempt}" for attempt in found]
             except (CorruptionError, FormatError, StorageError) as error:
                 if isinstance(error, StorageError) and not isinstance(error.__cause__, PermissionError):
-                    raise
+                    failed.append(error)
                 warn(f"nothing of {dataset_id!r} is collected: {error}")
             shown.update(1, 0)
+    if failed and len(failed) == len(names):
+        raise failed[0]
     return deleted
 
 

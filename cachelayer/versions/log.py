@@ -111,11 +111,6 @@ class Log:
         return True
 
 
-def datasets(store: ObjectStore) -> list[str]:
-    """Return the ids of the datasets: the folders that have our log. Other folders belong to somebody else."""
-    return [name for name in store.names("") if paths.is_dataset_id(name) and has_log(store, name)]
-
-
 def has_log(store: ObjectStore, dataset_id: str) -> bool:
     """Return whether a folder has our log; False for a folder that this user may not read."""
     try:

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
+from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts, State, attempts_of, began_at
 from cachelayer.versions.log import Log
 from cachelayer.versions.unfinished import PLAN, Unfinished
@@ -45,9 +47,20 @@ class UnpublishedBuild:
 
 
 def begun_datasets(store: ObjectStore, published: Collection[str]) -> dict[str, list[UnpublishedBuild]]:
-    """Return the builds of the datasets that have no version yet, by dataset; ``published`` are the others."""
+    """Return the builds of the datasets that have no version yet, by dataset; ``published`` are the others.
+
+    A folder that cannot be read is left out, with a warning that names it.
+    """
     others = [name for name in store.names("") if paths.is_dataset_id(name) and name not in published]
-    return {name: builds for name in others if (builds := unpublished(store, name))}
+    return {name: builds for name in others if (builds := _readable(store, name))}
+
+
+def _readable(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:
+    try:
+        return unpublished(store, dataset_id)
+    except StorageError as error:
+        warn(f"{dataset_id} cannot be read: {error}")
+        return []
 
 
 def unpublished(store: ObjectStore, dataset_id: str) -> list[UnpublishedBuild]:

@@ -23,7 +23,7 @@ from cachelayer.errors import (
     StateError,
     StorageError,
 )
-from cachelayer.view import order_page, record_pages, statistics_page, storage_pages
+from cachelayer.view import find_page, order_page, record_pages, statistics_page, storage_pages
 from cachelayer.view.render import page
 from cachelayer.view.shelf import Shelf
 from cachelayer.view.surveys import Surveys
@@ -67,6 +67,7 @@ def application(shelf: Shelf) -> Starlette:
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.wav", record_pages.sound),
             Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}/film.png", record_pages.film_of),
             Route(f"{_VERSION}/order", order_page.order),
+            Route(f"{_VERSION}/find", find_page.find),
             Route(f"{_VERSION}/statistics", statistics_page.statistics),
             Route(f"{_VERSION}/statistics", statistics_page.change, methods=["POST"]),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static", follow_symlink=True)),

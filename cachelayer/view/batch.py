@@ -14,7 +14,7 @@ from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.drawn_leaf import Look, named
 from cachelayer.drawing.leaf_paths import shown_path
 from cachelayer.drawing.leaf_text import leaf_text
-from cachelayer.drawing.read_records import DrawnRecord, drawn_records
+from cachelayer.drawing.read_records import DrawnRecord, Stored, drawn_records
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, StorageError
 from cachelayer.records import tree
 from cachelayer.records.spec import AudioSpec, ImageSpec, LeafSpec
@@ -60,7 +60,7 @@ def _is_single(leaf: LeafSpec) -> bool:
     return leaf.dtype is str or (isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biufU")
 
 
-def batch_of(raw: DataRef[Any], numbers: Sequence[int], by: str, look: Look) -> Batch:
+def batch_of(raw: Stored, numbers: Sequence[int], by: str, look: Look) -> Batch:
     """Return a batch, sorted by the leaf of this name; in the order of training if it is empty.
 
     Raises:
@@ -76,7 +76,7 @@ def batch_of(raw: DataRef[Any], numbers: Sequence[int], by: str, look: Look) -> 
     paths = [path for path, _ in tree.leaves(raw.element_spec)]
     leaf = [shown_path(path) for path in paths].index(by)
     try:
-        nbytes = int(raw.stored_nbytes(numbers).sum())
+        nbytes = int(raw.stored_nbytes(np.asarray(numbers, np.int64)).sum())
         if nbytes > MOST_NBYTES:
             return Batch(list(numbers), [], f"not sorted: {nbytes:,} bytes, more than {MOST_NBYTES:,}")
         values = _column(raw, numbers, by, leaf)
@@ -91,10 +91,10 @@ def batch_of(raw: DataRef[Any], numbers: Sequence[int], by: str, look: Look) -> 
     return Batch([numbers[row] for row in order], words if is_grouped else [])
 
 
-def _column(raw: DataRef[Any], numbers: Sequence[int], name: str, leaf: int) -> list[Any]:
+def _column(raw: Stored, numbers: Sequence[int], name: str, leaf: int) -> list[Any]:
     """Return one leaf of these records."""
     rows = np.asarray(numbers, np.int64)
-    if isinstance(raw.element_spec, dict):
+    if isinstance(raw, DataRef) and isinstance(raw.element_spec, dict):
         narrow = raw.fields(name)
         return [tree.flatten_like(narrow.element_spec, one)[0] for one in narrow.__getitems__(rows)]
     return [tree.flatten_like(raw.element_spec, one)[leaf] for one in raw.__getitems__(rows)]
@@ -111,7 +111,7 @@ def _words(look: Look, by: str, path: str, value: Any) -> str:
     return f"{by} {leaf_text(value)} {named(look.names, path, value)}".rstrip()
 
 
-def drawn_groups(raw: DataRef[Any], batch: Batch, first: int, look: Look) -> list[Group]:
+def drawn_groups(raw: Stored, batch: Batch, first: int, look: Look) -> list[Group]:
     """Return up to :data:`PAGE` records of a batch from the one in this place on, drawn, in groups of equal values."""
     stop = first + PAGE
     drawn = drawn_records(raw, batch.numbers[first:stop], look)

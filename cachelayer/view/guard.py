@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
+from collections.abc import Iterator, Sequence
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
@@ -78,7 +79,8 @@ class Guard:
         given = [value for name, value in query if name == TOKEN]
         if given:
             return self._moved(scope, query) if self._is_token(given[0]) else _refusal(403, _ASK)
-        return None if self._is_token(self._of_cookie(headers.get("cookie", ""))) else _refusal(403, _ASK)
+        is_known = any(map(self._is_token, self._of_cookies(headers.getlist("cookie"))))
+        return None if is_known else _refusal(403, _ASK)
 
     def _moved(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
         """Return a redirection to the URL without the token, which sets the cookie."""
@@ -89,14 +91,13 @@ class Guard:
         answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="lax")
         return answer
 
-    def _of_cookie(self, text: str) -> str:
-        """Return the token of a header of cookies; empty if it has none."""
-        for pair in text.split(";"):
+    def _of_cookies(self, headers: Sequence[str]) -> Iterator[str]:
+        """Yield the tokens in headers of cookies: another server of this host may have set a cookie of our name."""
+        for pair in ";".join(headers).split(";"):
             name, _, value = pair.strip().partition("=")
             if name == self._cookie:
                 quoted = SimpleCookie(f"{name}={value}").get(name) if value.startswith('"') else None
-                return value if quoted is None else quoted.value
-        return ""
+                yield value if quoted is None else quoted.value
 
     def _is_token(self, text: str) -> bool:
         return secrets.compare_digest(text.encode("utf-8", "surrogatepass"), self._token.encode())

@@ -14,12 +14,13 @@ from starlette.responses import Response
 from cachelayer.access.dataref import DataRef
 from cachelayer.errors import InvalidArgumentError, StateError
 from cachelayer.streams.block_order import Blocks
-from cachelayer.streams.state import StreamIdentity
 from cachelayer.streams.steps import MOST_POSITIONS
 from cachelayer.streams.stream import Stream, reader_of, with_options
 from cachelayer.view.batch import PAGE, batch_of, drawn_groups, sortable
+from cachelayer.view.made_views import MadeView, records_of_version, stored_of
 from cachelayer.view.record_pages import LEAVES, THUMBNAIL
 from cachelayer.view.render import page, whole
+from cachelayer.view.shelf import Shelf
 from cachelayer.view.storage_pages import ref_of, shelf_of
 
 MOST_BATCH, MOST_SHARDS = 65_536, 4096
@@ -40,6 +41,8 @@ class Choice:
         shuffle: ``none``, ``exact`` or ``blocks``.
         state: the state of a sampler as JSON; empty if there is none.
         by: the leaf by which the records are sorted; empty for the order of training.
+        view: what stands between the version and ``.stream(...)`` in a program; empty if nothing does.
+        buckets: the argument ``buckets`` of the stream in Python; empty for none.
     """
 
     batch: int
@@ -50,6 +53,8 @@ class Choice:
     shuffle: str
     state: str
     by: str
+    view: str
+    buckets: str
 
     @classmethod
     def of(cls, query: Mapping[str, str], records: int) -> Choice:
@@ -75,6 +80,8 @@ class Choice:
             shuffle,
             query.get("state", "").strip(),
             query.get("by", ""),
+            query.get("view", "").strip().removeprefix("ref"),
+            query.get("buckets", "").strip(),
         )
 
     def query(self, step: int, shard: int | None, first: int = 0) -> str:
@@ -87,6 +94,8 @@ class Choice:
             "shard": shard,
             "step": step,
             "by": self.by or None,
+            "view": self.view or None,
+            "buckets": self.buckets or None,
             "from": first or None,
             "state": self.state or None,
         }
@@ -104,36 +113,51 @@ class ShardRow:
 
 def order(request: Request) -> Response:
     """Show the batch of a step: its records, or those of one shard, and the numbers in each shard."""
-    ref = ref_of(request)
+    ref, shelf = ref_of(request), shelf_of(request)
     choice = Choice.of(request.query_params, len(ref))
-    if len(ref) == 0:
-        raise InvalidArgumentError(f"{ref.dataset_id}@{ref.dataset_version} has no records, and so no order")
-    arguments, position = _order_of(ref, choice)
-    stream = ref.stream(choice.batch, num_epochs=None, start=position, **arguments)
-    step = reader_of(stream).options.steps.nth(position, choice.step)
+    made = shelf.made_view(ref, choice.view, choice.buckets)
+    if len(made.view) == 0:
+        raise InvalidArgumentError(
+            f"{ref.dataset_id}@{ref.dataset_version}{choice.view} has no records, and so no order"
+        )
+    choice, made, arguments, position = _order_of(shelf, ref, choice, made)
+    stream = _stream(made, choice, arguments, position)
+    steps = reader_of(stream).options.steps
+    step = steps.nth(position, choice.step)
     begin = position if step is None else step.begin
-    look, raw = shelf_of(request).look(ref, THUMBNAIL, LEAVES), ref.raw()
-    batch = batch_of(raw, _numbers(stream, choice, choice.shard), choice.by, look)
+    look, drawn = shelf.look(ref, THUMBNAIL, LEAVES), stored_of(made.view)
+    batch = batch_of(drawn, _numbers(stream, choice, choice.shard), choice.by, look)
     first = whole(request.query_params, "from", 0, 0, MOST_BATCH)
+    groups = drawn_groups(drawn, batch, first, look)
+    shown = [record.number for group in groups for record in group.records] if choice.view else []
     return page(
         "order.html",
         ref=ref,
-        records=len(ref),
+        records=len(made.view),
         choice=choice,
-        seed=arguments["seed"],
+        is_sampled=made.sampled is not None,
+        bound=None if made.buckets is None or step is None else made.buckets.lengths[steps.bucket(step)],
+        seed=arguments.get("seed"),
         shuffles=list(_SHUFFLES),
-        leaves=sortable(raw.element_spec),
+        leaves=sortable(made.view.element_spec),
         position=position,
         begin=begin,
-        epoch=begin // len(ref),
-        place=begin % len(ref),
+        epoch=begin // len(made.view),
+        place=begin % len(made.view),
         rows=[_row(stream, choice, shard) for shard in _shown(choice)],
         batch=batch,
         first=first,
-        groups=drawn_groups(raw, batch, first, look),
+        groups=groups,
+        origins=dict(zip(shown, records_of_version(ref, made.view, shown), strict=True)),
         page_size=PAGE,
         python=_python(choice, arguments, position),
     )
+
+
+def _stream(made: MadeView, choice: Choice, arguments: Mapping[str, Any], position: int) -> Stream[Any]:
+    if made.sampled is not None:
+        return made.sampled.stream(choice.batch, start=position)
+    return made.view.stream(choice.batch, num_epochs=None, start=position, buckets=made.buckets, **arguments)
 
 
 def _shown(choice: Choice) -> range:
@@ -144,31 +168,69 @@ def _shown(choice: Choice) -> range:
     return range(first, first + _SHARDS)
 
 
-def _order_of(ref: DataRef[Any], choice: Choice) -> tuple[dict[str, Any], int]:
-    """Return the arguments of the stream, and the position at which it begins: those of the state, if there is one.
+def _order_of(
+    shelf: Shelf, ref: DataRef[Any], choice: Choice, made: MadeView
+) -> tuple[Choice, MadeView, dict[str, Any], int]:
+    """Return the choice, the view, the arguments of the stream, and its position: those of the state, if there is one.
 
     Raises:
-        StateError: if the state is not one of this version.
+        StateError: if the state is not one of this view.
     """
+    arguments: dict[str, Any] = {"shuffle": _SHUFFLES[choice.shuffle], "seed": choice.seed}
+    if made.sampled is not None:
+        arguments = {}
     if not choice.state:
-        return {"shuffle": _SHUFFLES[choice.shuffle], "seed": choice.seed}, 0
+        return choice, made, arguments, 0
+    state, described = _described(choice.state)
+    if "weights" in described and made.sampled is None:
+        raise StateError(
+            'the state is one of a weighted sample: enter what draws it as the view, such as .sample("weight", seed=3)'
+        )
+    if "buckets" in described:
+        choice = _bucketed(choice, described["buckets"])
+        made = shelf.made_view(ref, choice.view, choice.buckets)
+    if made.sampled is None:
+        arguments = {
+            "shuffle": _blocks(described["blocks"]) if "blocks" in described else described.get("shuffle"),
+            "seed": described.get("seed"),
+            "reshuffle": described.get("reshuffle", True),
+        }
+    stream = _stream(made, choice, arguments, 0)
+    identity = reader_of(stream).identity
+    if state.get("digest") != identity.digest:
+        raise StateError(
+            "the state belongs to another stream: its records are not these. If its stream was one of a view, such as "
+            "ref[:45000] or ref.windows(...), enter the view; mixtures are not shown here, stream.records(t) lists them"
+        )
+    return choice, made, arguments, identity.position(state)
+
+
+def _described(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a state, and what it says of its order.
+
+    Raises:
+        StateError: if it is not a state.
+    """
     try:
-        state = json.loads(choice.state)
+        state = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"the state is not JSON: {error}") from error
     described = state.get("order") if isinstance(state, dict) else None
     if not isinstance(described, dict):
         raise StateError("not a sampler state: it has no order; paste what iterator.get_state() returned, as JSON")
-    for name in ("buckets", "weights"):
-        if name in described:
-            raise StateError(f"the state is one of a stream with {name}, whose steps this page does not show")
-    arguments = {
-        "shuffle": _blocks(described["blocks"]) if "blocks" in described else described.get("shuffle"),
-        "seed": described.get("seed"),
-        "reshuffle": described.get("reshuffle", True),
-    }
-    stream = ref.stream(1, num_epochs=None, **arguments)
-    return arguments, StreamIdentity(ref.digest, reader_of(stream).options.order).position(state)
+    return state, described
+
+
+def _bucketed(choice: Choice, described: Any) -> Choice:
+    """Return the choice with the buckets and the batch size that a state has."""
+    names = ("leaves", "bounds", "global_batch_size")
+    if not isinstance(described, dict) or any(name not in described for name in names):
+        raise StateError("not a sampler state: its buckets are no object with leaves, bounds and global_batch_size")
+    leaves, bounds, batch = (described[name] for name in names)
+    checked = whole({"batch": str(batch)}, "batch", 1, 1, MOST_BATCH)
+    if checked % choice.shards:
+        raise StateError(f"the batch size of the state is {checked}, not a multiple of {choice.shards} shards")
+    return replace(choice, batch=checked, buckets=repr((leaves, bounds)))
 
 
 def _blocks(sizes: Any) -> Blocks:
@@ -197,6 +259,8 @@ def _row(stream: Stream[Any], choice: Choice, shard: int) -> ShardRow:
 
 def _python(choice: Choice, arguments: Mapping[str, Any], position: int) -> str:
     options = "".join(f", {name}={value!r}" for name, value in arguments.items() if value is not None)
+    options += f", buckets={choice.buckets}" if choice.buckets else ""
+    options += "" if choice.shard is None else f", shard=({choice.shard}, {choice.shards})"
+    options += ", num_epochs=None" if arguments else ""
     start = f", start={position}" if position else ""
-    shard = "" if choice.shard is None else f", shard=({choice.shard}, {choice.shards})"
-    return f"ref.stream({choice.batch}{options}{shard}, num_epochs=None{start}).records({choice.step})"
+    return f"ref{choice.view}.stream({choice.batch}{options}{start}).records({choice.step})"

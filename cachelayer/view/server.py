@@ -41,7 +41,8 @@ class PageServer:
         guarded = Guard(application(shelf), self._token, host, self.port)
         config = uvicorn.Config(
             guarded,
-            log_level="warning",
+            # Requests that are no HTTP fill no terminal.
+            log_level="error",
             # It would hold the token.
             access_log=False,
             server_header=False,

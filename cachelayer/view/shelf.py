@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.class_names import class_names
 from cachelayer.drawing.drawn_leaf import Detokenize, Look
 from cachelayer.storage.storage import Storage
 from cachelayer.versions.reference import Reference
-from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.view.made_views import MadeView, made_view
 
 _OPEN = 8
+T = TypeVar("T")
 
 
 class Shelf:
@@ -27,7 +29,8 @@ class Shelf:
     def __init__(self, storage: Storage, detokenize: Detokenize | None = None) -> None:
         self.storage = storage
         self.detokenize = detokenize
-        self._open: OrderedDict[tuple[str, VersionInfo], DataRef[Any]] = OrderedDict()
+        self._open: OrderedDict[Hashable, DataRef[Any]] = OrderedDict()
+        self._made: OrderedDict[Hashable, MadeView] = OrderedDict()
         self._lock = threading.Lock()
 
     def look(self, ref: DataRef[Any], side: int, leaves: int) -> Look:
@@ -41,15 +44,30 @@ class Shelf:
             CacheLayerError: as :meth:`cachelayer.Storage.fetch` does.
         """
         reference = Reference.parse(dataset_id, version)
-        key = (reference.dataset_id, reference.resolve(self.storage._snapshot(reference.dataset_id)))
+        info = reference.resolve(self.storage._snapshot(reference.dataset_id))
+        key = reference.dataset_id, info
+        return self._kept(self._open, key, lambda: self.storage._open(reference.dataset_id, info))
+
+    def made_view(self, ref: DataRef[Any], text: str, buckets: str) -> MadeView:
+        """Return a view of a version; see :func:`cachelayer.view.made_views.made_view`.
+
+        It stays open, because the weights of a sample, the plan of packs and the records of buckets take long to make.
+
+        Raises:
+            CacheLayerError: if the text is none of a view, or the library refuses it.
+        """
+        key = ref.reference, text, buckets
+        return self._kept(self._made, key, lambda: made_view(ref, text, buckets))
+
+    def _kept(self, shelf: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+        """Return what has a key, made if it is new; the ones that were used last are kept."""
         with self._lock:
-            found = self._open.get(key)
-            if found is not None:
-                self._open.move_to_end(key)
-                return found
-        made = self.storage._open(*key)
+            if key in shelf:
+                shelf.move_to_end(key)
+                return shelf[key]
+        made = make()
         with self._lock:
-            self._open[key] = made
-            while len(self._open) > _OPEN:
-                self._open.popitem(last=False)
+            shelf[key] = made
+            while len(shelf) > _OPEN:
+                shelf.popitem(last=False)
         return made

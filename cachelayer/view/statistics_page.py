@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, get_args
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
+from cachelayer.access.dataref import DataRef
 from cachelayer.drawing.class_names import Names, class_names
 from cachelayer.drawing.drawn_leaf import named
+from cachelayer.records import tree
+from cachelayer.records.spec import LeafSpec
 from cachelayer.statistics import LeafStats, Statistics
 from cachelayer.statistics.histogram import Number
+from cachelayer.statistics.matches import Kind, Wanted, can_have
 from cachelayer.statistics.numbers import NumberStats
+from cachelayer.view.find_page import WHOLE_RECORD, Search
 from cachelayer.view.render import page, version_path, whole
 from cachelayer.view.storage_pages import ref_of
 from cachelayer.view.surveys import Surveys
@@ -25,17 +31,27 @@ _WIDTH, _HEIGHT = 320, 80
 # So many seconds at most, a page waits for statistics that are nearly ready.
 _PATIENCE = 0.3
 _MOST_FORM = 4096
+_LENGTHS_OF_RECORDS = ("axis 0", "values", "bytes", "characters")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a histogram: its place and size in the drawing, and what it says."""
+    """A bar of a histogram: its place and size in the drawing, what it says, and the query that finds its records."""
 
     x: float
     y: float
     width: float
     height: float
     label: str
+    query: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """A number of records with the query that finds them; the query is empty if they cannot be found."""
+
+    count: int
+    query: str
 
 
 @dataclass(frozen=True)
@@ -47,23 +63,56 @@ class Chart:
     bars: list[Bar]
     axis: tuple[str, str] = ("", "")
     longest: int | None = None
+    nans: Link = Link(0, "")
+    infinities: Link = Link(0, "")
 
 
 @dataclass(frozen=True)
 class LeafCharts:
-    """A leaf with its charts."""
+    """A leaf with its charts, and links to the records with nulls and with its most common strings."""
 
     leaf: LeafStats
     charts: list[Chart]
+    nulls: Link
+    strings: list[tuple[str, Link]]
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Makes links to the records of one leaf.
+
+    Args:
+        leaf: its number; :data:`cachelayer.view.find_page.WHOLE_RECORD` for stored bytes.
+        kinds: by what its records can be found.
+    """
+
+    leaf: int
+    kinds: Collection[Kind]
+
+    @classmethod
+    def of(cls, number: int, spec: LeafSpec) -> Finder:
+        """Return that of a leaf."""
+        return cls(number, [kind for kind in get_args(Kind) if can_have(spec, kind)])
+
+    def query(self, kind: Kind, low: Number | str | None = None, high: Number | None = None) -> str:
+        """Return the query that finds records; empty if they cannot be found by this."""
+        return Search(self.leaf, Wanted(kind, low, high)).query() if kind in self.kinds else ""
+
+
+_NOTHING = Finder(0, ())
 
 
 async def change(request: Request) -> Response:
     """Start or stop, as the form says, and return to the page."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MOST_FORM:
-            return Response(status_code=413)
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_FORM:
+                return Response(status_code=413)
+    except ClientDisconnect:
+        # Nobody reads the answer.
+        return Response(status_code=400)
     form = dict(parse_qsl(body.decode("ascii", "replace")))
     return await run_in_threadpool(_changed, request, form)
 
@@ -93,10 +142,16 @@ def statistics(request: Request) -> Response:
         survey=survey,
         found=found,
         record_chart=None if found is None else _record_chart(found),
-        leaves=[] if found is None else [_leaf(leaf, class_names(ref.metadata)) for leaf in found.leaves],
+        leaves=[] if found is None else _leaves(ref, found),
         width=_WIDTH,
         height=_HEIGHT,
     )
+
+
+def _leaves(ref: DataRef[Any], found: Statistics) -> list[LeafCharts]:
+    names, specs = class_names(ref.metadata), [spec for _, spec in tree.leaves(ref.raw().element_spec)]
+    finders = [Finder.of(number, spec) for number, spec in enumerate(specs)]
+    return [_leaf(leaf, finder, names) for leaf, finder in zip(found.leaves, finders, strict=True)]
 
 
 def _surveys(request: Request) -> Surveys:
@@ -106,45 +161,67 @@ def _surveys(request: Request) -> Surveys:
 
 def _record_chart(found: Statistics) -> Chart:
     sizes = found.record_nbytes
-    return _chart("stored bytes", sizes.numbers, longest=sizes.longest)
+    return _chart("stored bytes", sizes.numbers, Finder(WHOLE_RECORD, ["length"]), "length", longest=sizes.longest)
 
 
-def _leaf(leaf: LeafStats, names: Names) -> LeafCharts:
-    return LeafCharts(leaf, list(_charts(leaf, names.get(leaf.path, []))))
+def _leaf(leaf: LeafStats, finder: Finder, names: Names) -> LeafCharts:
+    strings = [] if leaf.strings is None else leaf.strings.common
+    return LeafCharts(
+        leaf,
+        list(_charts(leaf, finder, names.get(leaf.path, []))),
+        Link(leaf.nulls, finder.query("null")),
+        [(text, Link(times, finder.query("text", text))) for text, times in strings],
+    )
 
 
-def _charts(leaf: LeafStats, classes: list[str]) -> Iterator[Chart]:
+def _charts(leaf: LeafStats, finder: Finder, classes: list[str]) -> Iterator[Chart]:
     if leaf.numbers is not None:
-        yield _chart("values", leaf.numbers, classes)
+        yield _chart("values", leaf.numbers, finder, "value", classes)
     for lengths in leaf.lengths:
-        yield _chart(f"length: {lengths.of}", lengths.numbers, longest=lengths.longest)
+        # Other lengths are several in a record.
+        own = finder if lengths.of in _LENGTHS_OF_RECORDS else _NOTHING
+        own = own if lengths.of == leaf.lengths[0].of else _NOTHING
+        yield _chart(f"length: {lengths.of}", lengths.numbers, own, "length", longest=lengths.longest)
     if leaf.images is not None:
-        yield _chart("width of images", leaf.images.width)
-        yield _chart("height of images", leaf.images.height)
+        yield _chart("width of images", leaf.images.width, _NOTHING, "value")
+        yield _chart("height of images", leaf.images.height, _NOTHING, "value")
 
 
-def _chart(title: str, numbers: NumberStats, classes: Sequence[str] = (), longest: int | None = None) -> Chart:
+def _chart(
+    title: str,
+    numbers: NumberStats,
+    finder: Finder,
+    kind: Kind,
+    classes: Sequence[str] = (),
+    longest: int | None = None,
+) -> Chart:
     """Return a chart with a bar for each value if there are few, otherwise for equal ranges."""
-    if numbers.values is not None:
+    nans, infinities = (Link(count, finder.query(name)) for name, count in _not_finite(numbers))
+    ends, bars = ("", ""), []
+    if numbers.values:
         names = [f"{value} {named({'': list(classes)}, '', value)}".rstrip() for value, _ in numbers.values]
-        counts = [times for _, times in numbers.values]
-        ends = (names[0], names[-1]) if names else ("", "")
+        queries = [finder.query(kind, int(value)) for value, _ in numbers.values]
+        ends, bars = (names[0], names[-1]), _bars(names, [times for _, times in numbers.values], queries)
     elif numbers.histogram is not None:
-        edges, counts = list(map(_short, numbers.histogram.edges)), list(numbers.histogram.counts)
+        edges = list(map(_short, numbers.histogram.edges))
         names = [f"{low} to {high}" for low, high in pairwise(edges)]
-        ends = (edges[0], edges[-1])
-    else:
-        return Chart(title, numbers, [], longest=longest)
-    return Chart(title, numbers, _bars(names, counts), ends, longest)
+        queries = [finder.query(kind, low, high) for low, high in pairwise(numbers.histogram.edges)]
+        ends, bars = (edges[0], edges[-1]), _bars(names, numbers.histogram.counts, queries)
+    return Chart(title, numbers, bars, ends, longest, nans, infinities)
 
 
-def _bars(names: Sequence[str], counts: Sequence[int]) -> list[Bar]:
+def _not_finite(numbers: NumberStats) -> tuple[tuple[Kind, int], tuple[Kind, int]]:
+    return ("nan", numbers.nans), ("infinite", numbers.infinities)
+
+
+def _bars(names: Sequence[str], counts: Sequence[int], queries: Sequence[str]) -> list[Bar]:
     most, width = max(counts, default=1) or 1, _WIDTH / max(1, len(counts))
     bars = []
-    for place, (name, times) in enumerate(zip(names, counts, strict=True)):
+    for place, (name, times, query) in enumerate(zip(names, counts, queries, strict=True)):
         tall = max(1.0, times / most * _HEIGHT) if times else 0.0
         left, top = round(place * width, 2), round(_HEIGHT - tall, 2)
-        bars.append(Bar(left, top, round(width * 0.9, 2), round(tall, 2), f"{name}: {times:,}"))
+        label = f"{name}: {times:,}"
+        bars.append(Bar(left, top, round(width * 0.9, 2), round(tall, 2), label, query if times else ""))
     return bars
 
 

@@ -37,13 +37,14 @@ _CHOICES = 100
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A dataset in the list: its versions and builds, or why it cannot be listed."""
+    """A dataset in the list: its versions and builds, or why it cannot be listed, with the error of the storage."""
 
     dataset_id: str
     versions: int = 0
     newest: VersionInfo | None = None
     builds: Sequence[UnpublishedBuild] = ()
     problem: str = ""
+    error: StorageError | None = None
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,17 @@ def storage(request: Request) -> Response:
     names = [name for name in shelf.storage._store.names("") if paths.is_dataset_id(name)]
     with ThreadPoolExecutor(_THREADS, "cachelayer-view") as threads:
         rows = [row for row in threads.map(lambda name: _row(shelf, name), names) if row is not None]
+    if rows and all(row.error is not None for row in rows):
+        raise next(row.error for row in rows if row.error is not None)
     return page("storage.html", url=shelf.storage.url, rows=rows)
 
 
 def _row(shelf: Shelf, name: str) -> DatasetRow | None:
     """Return the row of a folder; None if it is somebody else's."""
     store = shelf.storage._store
-    is_dataset = has_log(store, name)
+    is_dataset = False
     try:
+        is_dataset = has_log(store, name)
         # The error that a dataset does not exist would list all datasets.
         versions = list(Log(store, name).head().versions.values()) if is_dataset else []
         builds = unpublished(store, name)
@@ -87,10 +91,10 @@ def _row(shelf: Shelf, name: str) -> DatasetRow | None:
             return None
         return DatasetRow(name, len(versions), versions[-1] if versions else None, builds)
     except StorageError as error:
-        # A folder that this user may not read is somebody else's; any other error is a failure of the store itself.
-        if is_dataset or not isinstance(error.__cause__, PermissionError):
-            raise
-        return None
+        # A folder that this user may not read is somebody else's.
+        if not is_dataset and isinstance(error.__cause__, PermissionError):
+            return None
+        return DatasetRow(name, problem=str(error), error=error)
     except CacheLayerError as error:
         return DatasetRow(name, problem=str(error))
 

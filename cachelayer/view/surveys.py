@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from cachelayer.access.dataref import DataRef
@@ -11,10 +12,12 @@ from cachelayer.statistics import Statistics, survey
 
 _AT_ONCE = 2
 _KEPT = 16
+# So many seconds after the last look, a survey stops: its page looks every second while it is open.
+_UNSEEN = 600.0
 
 
 class _StoppedError(Exception):
-    """The user stopped the survey."""
+    """The survey was stopped."""
 
 
 class Survey:
@@ -30,7 +33,9 @@ class Survey:
         self.read = 0
         self.found: Statistics | None = None
         self.problem = ""
+        self.name = f"{ref.dataset_id}@{ref.dataset_version}"
         self._ref, self._records = ref, records
+        self._looked = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cachelayer-statistics", daemon=True)
 
@@ -40,6 +45,10 @@ class Survey:
 
     def start(self) -> None:
         self._thread.start()
+
+    def look(self) -> None:
+        """Note that somebody looks at it."""
+        self._looked = time.monotonic()
 
     def stop(self) -> None:
         """Ask it to stop; it does after the batch that it reads."""
@@ -52,8 +61,8 @@ class Survey:
     def _run(self) -> None:
         try:
             self.found = survey(self._ref, records=self._records, progress=False, each_batch=self._count)
-        except _StoppedError:
-            self.problem = "stopped"
+        except _StoppedError as error:
+            self.problem = str(error)
         except CacheLayerError as error:
             self.problem = str(error)
         except Exception as error:
@@ -63,7 +72,9 @@ class Survey:
     def _count(self, read: int) -> None:
         self.read = read
         if self._stop.is_set():
-            raise _StoppedError
+            raise _StoppedError("stopped")
+        if time.monotonic() - self._looked > _UNSEEN:
+            raise _StoppedError(f"stopped: nobody has looked for {_UNSEEN / 60:g} minutes")
 
 
 class Surveys:
@@ -74,8 +85,11 @@ class Surveys:
         self._lock = threading.Lock()
 
     def find(self, ref: DataRef[Any]) -> Survey | None:
-        """Return the survey of a version; None if there is none."""
-        return self._of.get((ref.dataset_id, ref.digest))
+        """Return the survey of a version, which somebody looks at now; None if there is none."""
+        found = self._of.get((ref.dataset_id, ref.digest))
+        if found is not None:
+            found.look()
+        return found
 
     def start(self, ref: DataRef[Any], records: int | None) -> Survey:
         """Start the survey of a version, in place of an earlier one; return the one that runs if one does.
@@ -88,8 +102,11 @@ class Surveys:
             known = self._of.get(key)
             if known is not None and known.is_running:
                 return known
-            if sum(each.is_running for each in self._of.values()) >= _AT_ONCE:
-                raise InvalidArgumentError("two surveys run already: stop one of them, or wait")
+            running = [each.name for each in self._of.values() if each.is_running]
+            if len(running) >= _AT_ONCE:
+                raise InvalidArgumentError(
+                    f"the statistics of {' and '.join(running)} are being read: stop one of them, or wait"
+                )
             ended = [name for name, each in self._of.items() if not each.is_running]
             for name in ended[: max(0, len(self._of) + 1 - _KEPT)]:
                 del self._of[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import json
@@ -79,6 +80,15 @@ def test_the_records_are_those_of_the_stream_epoch_by_epoch(ref: Any) -> None:
         expected = [batch["x"].tolist() for batch in ref.stream(BATCH, shuffle=True, seed=SEED).epoch(epoch)]
         assert [[row[0] for row in batch] for batch in loader] == expected
         assert len(loader) == len(expected)
+
+
+def test_the_seeds_of_an_element_are_those_of_the_docs(ref: Any) -> None:
+    for position, row in enumerate(row for batch in batches(ref) for row in batch):
+        key = SEED.to_bytes(8, "little") + position.to_bytes(8, "little")
+        seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+        generators = random.Random(seed), np.random.RandomState(seed % 2**32), torch.Generator().manual_seed(seed)
+        python, numpy, pytorch = generators
+        assert row[1:] == [python.random(), numpy.random_sample(), torch.rand((), generator=pytorch).item()]
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -78,6 +78,8 @@ def test_links_lead_from_the_storage_to_a_record(page: Any) -> None:
         "/d/d/v1/records",
         "/d/d/v1/records/2",
         "/d/d/v1/order?batch=8&shards=2",
+        "/d/d/v1/order?batch=8&view=[:50].exclude([1])",
+        "/d/d/v1/find?leaf=0&low=3",
         "/diff?one=d@v1&other=d@half",
         "/d/d/v1/statistics",
     ],

@@ -182,7 +182,7 @@ def test_a_state_shows_where_it_stands_and_what_comes_next(client: Client, stora
         ({**state, "order": {**state["order"], "seed": "<b>"}}, "seed"),
         ({**state, "order": {**state["order"], "blocks": 3}}, "blocks"),
         ([1], "not a sampler state"),
-        ({"order": {"weights": 1}}, "weights"),
+        ({"order": {"weights": 1}}, "weighted sample"),
     ]:
         assert words in shown(client, f"/d/d/v1/order?batch=8&state={quote(json.dumps(other))}", 400)
     assert "not JSON" in shown(client, "/d/d/v1/order?state=%7B", 400)

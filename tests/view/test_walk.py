@@ -124,6 +124,31 @@ def test_a_stranger_finds_the_wrong_label_behind_a_jump_of_the_loss(
         assert f"{(WRONG + 3) % 10} {CLASSES[(WRONG + 3) % 10]}" in " ".join(page.inner_text("main").split())
 
 
+def test_a_bar_of_the_labels_leads_to_the_records_behind_it(client: Client, browser: Any) -> None:
+    """Without a step and a seed: the records of a class, of which one shows another digit."""
+    wrong = (WRONG + 3) % 10
+    with tab(browser, client, viewport=SIZE) as page:
+        page.goto("/d/digits/v1/statistics")
+        if page.get_by_role("button", name="Read all").count():
+            page.get_by_role("button", name="Read all").click()
+            page.get_by_text("Statistics of 1,797 records").wait_for()
+        bar = page.get_by_role("link", name=f"{wrong} {CLASSES[wrong]}: 181")
+        bar.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/find?leaf=1&has=value&low=*")
+        assert page.get_by_role("heading", level=1).inner_text().startswith(f"label {wrong} {CLASSES[wrong]}")
+        found: list[int] = []
+        while True:
+            found += [int(text.replace(",", "")) for text in page.locator(".card h3").all_inner_texts()]
+            if not page.locator('a[rel="next"]').count():
+                break
+            place_before = page.url
+            page.keyboard.press("ArrowRight")
+            page.wait_for_url(lambda url, before=place_before: url != before)
+        assert len(found) == 181
+        assert [number for number in found if number % 10 != wrong] == [WRONG]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_for_the_docs_are_made_if_asked_for(
     storage: cachelayer.Storage,

@@ -13,7 +13,7 @@ from cachelayer.records.tree import Tree
 from cachelayer.streams.sampled_order import SampledOrder
 from cachelayer.streams.step_reader import StepReader
 from cachelayer.streams.steps import MOST_POSITIONS
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import check_seed, make_options, takes_stream_options
 
 _DRAWN = "each position draws a record by its weight"
@@ -50,6 +50,8 @@ class Sampled(Generic[T]):
     @overload
     def stream(self, global_batch_size: None = ..., **options: Unpack[SampleArguments]) -> Stream[T]: ...
     @overload
+    def stream(self, global_batch_size: int, **options: Unpack[SampleArguments]) -> BatchStream[T, Any]: ...
+    @overload
     def stream(self, global_batch_size: int | None, **options: Unpack[SampleArguments]) -> Stream[Any]: ...
     @takes_stream_options(
         shuffle=f"{_DRAWN}, so nothing is left to shuffle; for blocks, stream the records themselves",
@@ -71,7 +73,7 @@ class Sampled(Generic[T]):
             InvalidTypeError: if an argument is of the wrong type.
         """
         checked = make_options(MOST_POSITIONS, global_batch_size, num_epochs=None, remainder="drop", **options)
-        return Stream(StepReader(self._records, replace(checked, order=self._order)))
+        return stream_of(StepReader(self._records, replace(checked, order=self._order)))
 
     def __repr__(self) -> str:
         return f"Sampled({self._records!r}, seed={self._order.seed}, weights='sha256:{self._order.weights}')"

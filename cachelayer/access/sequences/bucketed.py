@@ -21,7 +21,7 @@ from cachelayer.records.bit_sets import Marks, no_bits
 from cachelayer.records.tree import Tree
 from cachelayer.streams.buckets import Buckets
 from cachelayer.streams.step_reader import StepReader
-from cachelayer.streams.stream import Stream
+from cachelayer.streams.stream import Stream, stream_of
 from cachelayer.streams.stream_options import make_options
 
 # Lengths that are read at a time; whole bytes of bits. Far shards are read whole, so it is more than most of them have.
@@ -208,4 +208,4 @@ def bucketed_stream(
     ]
     nbytes = views[-1]._base.record_nbytes
     checked = make_options(len(view), global_batch_size, nbytes, _table_of(view, buckets), **options)
-    return Stream(StepReader(_Records(view, None, views[-1]), checked, buckets=PaddedBuckets(views)))
+    return stream_of(StepReader(_Records(view, None, views[-1]), checked, buckets=PaddedBuckets(views)))
