@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
@@ -152,7 +152,7 @@ class ShardWriter:
         """
         self.close()
         # The disk is the slowest part, so flush the shard while the index is made.
-        with ThreadPoolExecutor(1, "cachelayer-sync") as beside:
+        with Pool(1, "cachelayer-sync") as beside:
             synced = beside.submit(_sync, self.path)
             stats = self._finished()
         try:
@@ -272,8 +272,8 @@ def _refuse_after_fork(path: Path) -> None:
     _compressing.add(os.getpid())
     if len(_compressing) > 1:
         raise StorageError(
-            f"cannot write {path}: this process was forked from one that had written compressed shards, and array_record "
-            "crashes after that: start processes that build with the method 'spawn' or 'forkserver'"
+            f"cannot write {path}: this process was forked from one that had written compressed shards, and "
+            "array_record crashes after that: start processes that build with the method 'spawn' or 'forkserver'"
         )
 
 

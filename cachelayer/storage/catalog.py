@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import Any, overload
 
@@ -23,6 +22,7 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
+from cachelayer.system_threads import Pool
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
 from cachelayer.versions.history import LogEvent, history
@@ -130,7 +130,7 @@ class Catalog:
     def datasets(self) -> list[str]:
         """Return the ids of the datasets that have a version, sorted."""
         names = datasets(self._store)
-        with ThreadPoolExecutor(_THREADS, "cachelayer-datasets") as threads:
+        with Pool(_THREADS, "cachelayer-datasets") as threads:
             return [name for name, is_one in zip(names, threads.map(self._has_versions, names), strict=True) if is_one]
 
     def _has_versions(self, dataset_id: str) -> bool:
