@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
 
@@ -194,7 +195,7 @@ def _in_threads(jobs: Sequence[Job], helpers: int) -> int:
     """
     left, failed = deque(enumerate(jobs)), dict[int, Exception]()
     try:
-        begun = []
+        begun: list[Future[int]] = []
         # The system may give no threads, and at its end the program starts no more.
         with suppress(RuntimeError, StorageError):
             # One after another: those that have begun are waited for even if no more can begin.
