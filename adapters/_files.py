@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from cachelayer.builds.source_identity import FileFacts, identity_of_files
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.provenance.secrecy import without_userinfo
+from cachelayer.system_threads import Pool
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _PATTERN = "*?["
@@ -217,7 +217,7 @@ def facts_of_all(files: Iterable[File]) -> list[FileFacts]:
     Raises:
         SourceError: if a file cannot be inspected.
     """
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with Pool(_AT_ONCE, "cachelayer-files") as pool:
         return list(pool.map(lambda file: file.facts, files))
 
 

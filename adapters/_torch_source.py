@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from copy import copy
+from time import monotonic
 from typing import Any, NamedTuple
 
 from torch.utils import data
@@ -21,6 +22,8 @@ from cachelayer.records.tree import Tree
 
 _KIND = "torch"
 _FIRST_ITEMS = 8
+_MOST_SECONDS = 10.0
+"""About the longest that a dataset is asked for items at a time: a kill loses them."""
 _LOADER_OPTIONS = (
     "num_workers",
     "collate_fn",
@@ -254,6 +257,7 @@ def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
     size, length = _FIRST_ITEMS, _known_length(dataset)
     while start < length:
         numbers = list(range(start, min(start + size, length)))
+        began = monotonic()
         try:
             items = dataset.__getitems__(numbers)
         except Exception:
@@ -265,10 +269,11 @@ def _many_at_once(dataset: Any, start: int) -> Iterator[Any]:
                 f"__getitems__ of the {type(dataset).__name__} returned {len(items)} items for {len(numbers)} numbers, "
                 f"from {start} on"
             )
+        in_time = int(len(numbers) * _MOST_SECONDS / max(1e-9, monotonic() - began))
         yield from items
         start += len(numbers)
         leaves = tree.leaf_values(items[-1])
-        size = batch_records(sum(getattr(leaf, "nbytes", 64) for _, leaf in leaves))
+        size = min(max(_FIRST_ITEMS, in_time), batch_records(sum(getattr(leaf, "nbytes", 64) for _, leaf in leaves)))
 
 
 def _loaded(loader: Any, done: int) -> Iterator[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,6 +18,7 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.locks import cached_property
 from cachelayer.records.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
@@ -179,7 +179,7 @@ class FilesSource:
         Raises:
             SourceError: if a file cannot be read; names it and its record.
         """
-        with ThreadPoolExecutor(_READERS) as pool:
+        with Pool(_READERS, "cachelayer-folders") as pool:
             stop = None if limit is None else self._first + limit
             for chunk in _chunks(list(enumerate(self._listing.files[self._first : stop], self._first))):
                 yield Elements(list(pool.map(self._element, chunk)))

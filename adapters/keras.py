@@ -12,7 +12,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("this needs Keras and a backend: pip install 'cachelayer[keras]'") from error
 from cachelayer.adapters._keras_callbacks import BackupCallback, EpochsCallback
+from cachelayer.system_threads import Pool
 
 _MAP = "pass stream.map_batches(lambda batch: (batch['image'], batch['label'])), with your own keys"
 
@@ -118,7 +119,7 @@ def _epoch(dataset: Any) -> Iterator[Any]:
         with ProcessPoolExecutor(dataset.workers, initializer=_keep, initargs=(dataset,)) as processes:
             yield from _in_order(processes, _kept_batch, numbers, dataset.max_queue_size)
     elif dataset.workers > 1:
-        with ThreadPoolExecutor(dataset.workers, "cachelayer-keras") as threads:
+        with Pool(dataset.workers, "cachelayer-keras") as threads:
             yield from _in_order(threads, dataset.__getitem__, numbers, dataset.max_queue_size)
     else:
         for number in numbers:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -22,6 +21,7 @@ from cachelayer.adapters._text import parts_of_text
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.errors import InvalidArgumentError, MissingDependencyError, SourceError
 from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
 
 try:
     import pyarrow as pa
@@ -169,7 +169,7 @@ def _opened(files: Files, part: Callable[[File], ArrowPart]) -> Callable[[], lis
 
     @cache
     def opened() -> list[ArrowPart]:
-        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
             parts = list(pool.map(part, find(files.paths, files.storage_options)))
         for other in parts[1:]:
             check_schema(parts[0], other)

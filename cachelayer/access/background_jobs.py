@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from cachelayer.errors import CacheLayerError, CorruptionError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.objects.local_cache import CopyOutcome
+from cachelayer.system_threads import start
 
 Job = TypeVar("Job")
 
@@ -88,12 +89,12 @@ class BackgroundJobs(Generic[Job]):
                 thread = threading.Thread(target=_run, args=(weakref.ref(self),), name="cachelayer-copy", daemon=True)
                 self._threads.add(thread)
                 try:
-                    thread.start()
-                except RuntimeError as error:
+                    start(thread, "to copy in")
+                except StorageError as error:
                     self._threads.discard(thread)
                     # One is enough; without any, the next call tries again.
                     if not self._threads:
-                        self.failure = StorageError(f"no thread to copy in: {error}: raise the limit of threads")
+                        self.failure = error
                     return
 
     def _enqueue(self, jobs: Iterable[Job]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -25,6 +24,7 @@ from cachelayer.progress.meter import Progress
 from cachelayer.records.memory import Bytes, splits_of
 from cachelayer.records.record_buffers import Records
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -136,7 +136,7 @@ class VersionLengths:
             f"{self._version.name} was written before cachelayer stored lengths: {count:,} records are read once, and "
             "again in each process. storage.rewrite() makes a version that stores their lengths"
         )
-        threads = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "cachelayer-lengths")
+        threads = Pool(min(_MOST_THREADS, os.cpu_count() or 1), "cachelayer-lengths")
         with Progress(f"lengths of {self._version.name}", count, None) as progress, threads:
             return {
                 shard: self._file_of(shard, splits[shard], splits[shard + 1], threads, progress) for shard in missing
@@ -148,7 +148,7 @@ class VersionLengths:
         return max(1, min(_TOGETHER, _TOGETHER_NBYTES // max(1, each)))
 
     def _file_of(
-        self, shard: int, start: int, stop: int, threads: ThreadPoolExecutor, progress: Progress
+        self, shard: int, start: int, stop: int, threads: Pool, progress: Progress
     ) -> tuple[LengthsFile, bytes]:
         """Return the file of lengths of the records ``start`` to ``stop``, which are those of a shard."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,15 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
 _READ_NBYTES = 1 << 20
 # The chunk header, and enough of a compressed chunk for the size of one record and the varints before its frame.
 _CHUNK_HEAD = CHUNK_HEADER + 64
+_compressing: set[int] = set()
+"""The processes that have written compressed shards: this one, and those that it was forked from."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class ShardWriter:
     ) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
+        if compression.is_compressed:
+            _refuse_after_fork(path)
         self.path = path
         self.index_path = index_path
         self._lengths_path = lengths_path
@@ -148,7 +152,7 @@ class ShardWriter:
         """
         self.close()
         # The disk is the slowest part, so flush the shard while the index is made.
-        with ThreadPoolExecutor(1, "cachelayer-sync") as beside:
+        with Pool(1, "cachelayer-sync") as beside:
             synced = beside.submit(_sync, self.path)
             stats = self._finished()
         try:
@@ -258,6 +262,19 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _refuse_after_fork(path: Path) -> None:
+    """Raise if a process that this one was forked from has written compressed shards.
+
+    What array_record shares among its writers does not survive a fork: the next one would crash, or wait for ever.
+    """
+    _compressing.add(os.getpid())
+    if len(_compressing) > 1:
+        raise StorageError(
+            f"cannot write {path}: this process was forked from one that had written compressed shards, and "
+            "array_record crashes after that: start processes that build with the method 'spawn' or 'forkserver'"
+        )
 
 
 def _sync(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import reduce
 from itertools import chain
@@ -23,6 +22,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress
 from cachelayer.records.codec import codec_for
+from cachelayer.system_threads import Pool
 from cachelayer.versions.attempts import pause
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.unfinished import FinishedPart, Unfinished
@@ -88,7 +88,7 @@ def join_parts(task: PartTask, finished: Mapping[int, FinishedPart]) -> Built:
     def of(number: int) -> FinishedPart | None:
         return finished.get(number) or unfinished.part(task.attempt, number)
 
-    with ThreadPoolExecutor(_AT_ONCE, "cachelayer-parts") as threads:
+    with Pool(_AT_ONCE, "cachelayer-parts") as threads:
         found = list(threads.map(of, of_version(task.parts)))
     parts = [part for part in found if part is not None]
     if len(parts) < len(found):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic
@@ -20,6 +20,7 @@ from cachelayer.errors import CacheLayerError, SourceError
 from cachelayer.progress.meter import Progress
 from cachelayer.records.codec import codec_for
 from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
 
 _SAMPLE = 8
 _BLOCKS_PER_WORKER = 2
@@ -47,7 +48,7 @@ class Workers:
         self._count = count
         self._children = ExitStack()
         self._idle: queue.SimpleQueue[Child] = queue.SimpleQueue()
-        self._threads = ThreadPoolExecutor(count, "cachelayer-workers")
+        self._threads = Pool(count, "cachelayer-workers")
 
     def __enter__(self) -> Self:
         for _ in range(self._count):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -11,6 +10,7 @@ from cachelayer.errors import StorageError
 from cachelayer.records import spec_json
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.build_plan import Plan
 from cachelayer.versions.kept_records import Piece
@@ -90,7 +90,7 @@ class BuildNotes:
         if not wanted:
             return []
         ours, theirs = self._unfinished.kept(self.attempt, begun), self._unfinished.kept(attempt, finished)
-        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-kept") as threads:
+        with Pool(_AT_ONCE, "cachelayer-kept") as threads:
             taken = list(threads.map(lambda piece: ours.take(piece, theirs), wanted))
         damaged = [piece for piece, is_taken in zip(wanted, taken, strict=True) if not is_taken]
         if damaged:

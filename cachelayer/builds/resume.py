@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from cachelayer.builds.notes import BuildNotes
@@ -14,6 +13,7 @@ from cachelayer.progress.meter import Waiting
 from cachelayer.provenance.environment import event
 from cachelayer.records import spec_json
 from cachelayer.records.tree import Tree
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions.attempts import Attempts
 from cachelayer.versions.commit import named_attempts
@@ -188,7 +188,7 @@ class Resumption:
             files = shard.files.items()
             return all(self._store.size(f"{self._dataset_id}/{name}") == nbytes for name, nbytes in files)
 
-        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-resume") as threads:
+        with Pool(_AT_ONCE, "cachelayer-resume") as threads:
             found = {
                 number: [threads.submit(is_there, shard) for shard in part.shards] for number, part in parts.items()
             }

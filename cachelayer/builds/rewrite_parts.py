@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames
 from cachelayer.records.tree import Tree
 from cachelayer.streams.permutation import permuted_pieces, places_of
+from cachelayer.system_threads import Pool
 
 _LEAST_RUN, _MOST_RUN = 256 << 20, 1 << 30
 _RANGE_NBYTES = 1 << 20
@@ -308,7 +308,7 @@ class _FramesSource:
 
 def _ahead(frames: Iterator[Frames]) -> Iterator[Frames]:
     """Yield frames, and read the next ones meanwhile."""
-    with ThreadPoolExecutor(1, "cachelayer-rewrite") as thread:
+    with Pool(1, "cachelayer-rewrite") as thread:
         coming = thread.submit(next, frames, None)
         while (found := coming.result()) is not None:
             coming = thread.submit(next, frames, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from cachelayer.records.record_buffers import Frames
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.tree import Tree
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.system_threads import Pool
 from cachelayer.versions.shard_table import ShardFile
 
 _BATCHES_IN_FLIGHT = 4
@@ -77,8 +78,8 @@ class ShardPipeline:
         self._cutter = ShardCutter(shards.shard_bytes)
         self._varying = VaryingLeaves(codec_for(shards.spec)) if shards.stores_lengths else None
         self._progress = progress
-        self._hashing = ThreadPoolExecutor(1, "cachelayer-hash")
-        self._finishing = ThreadPoolExecutor(1, "cachelayer-finish")
+        self._hashing = Pool(1, "cachelayer-hash")
+        self._finishing = Pool(1, "cachelayer-finish")
         self._uploads = uploads
         self._hashes: deque[Future[None]] = deque()
         self._writer: ShardWriter | _ShardChecker | None = None

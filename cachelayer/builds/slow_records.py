@@ -97,10 +97,10 @@ class SlowRecords:
             self._drawn.popleft()
         seconds = sum(each.seconds for each in self._drawn)
         nbytes = sum(each.frames.buffer.nbytes for each in self._drawn)
-        if seconds >= KEEP_SECONDS:
-            self._keep()
-        elif nbytes > _QUICK_NBYTES + _NBYTES_PER_SECOND * seconds:
+        if nbytes > _QUICK_NBYTES + _NBYTES_PER_SECOND * seconds:
             self._drawn.clear()
+        elif seconds >= KEEP_SECONDS:
+            self._keep()
 
     def _keep(self) -> None:
         if not self._drawn:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
+from cachelayer.system_threads import Pool
 from cachelayer.versions.shard_table import ShardFile
 
 # Enough uploads at once to use the link while some of them wait for replies.
@@ -49,7 +50,7 @@ class Uploads:
         self._notes = notes
         # Limit the queue: shards that wait for their upload take room on the disk.
         self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // shard_bytes), _MOST_IN_FLIGHT)
-        self._threads = ThreadPoolExecutor(_UPLOADS, "cachelayer-upload")
+        self._threads = Pool(_UPLOADS, "cachelayer-upload")
         self._begun: deque[Future[None]] = deque()
 
     def add(self, number: int, path: Path, shard: Future[ShardFile], nullable: frozenset[int]) -> None:

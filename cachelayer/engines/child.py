@@ -24,6 +24,7 @@ from typing import IO, Any, Self, cast
 
 from cachelayer.engines.local_call import LocalCall, called
 from cachelayer.engines.remote_call import outcome, result
+from cachelayer.errors import StorageError
 from cachelayer.progress.meter import Progress, current
 
 _LENGTH = struct.Struct("<Q")
@@ -42,6 +43,9 @@ class Child:
 
     Args:
         function: the function to call.
+
+    Raises:
+        StorageError: if the system starts no process.
     """
 
     def __init__(self, function: LocalCall) -> None:
@@ -50,13 +54,19 @@ class Child:
         self._counted = (0, 0)
         descriptors = self._counts.fileno(), *function.descriptors
         # The child gets a session of its own, so that Ctrl-C reaches only the parent, which then ends its children.
-        self._process = subprocess.Popen(  # noqa: S603 - this Python
-            [sys.executable, "-c", _MAIN, *map(str, descriptors)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=descriptors,
-        )
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this Python
+                [sys.executable, "-c", _MAIN, *map(str, descriptors)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=descriptors,
+            )
+        except OSError as error:
+            self._counts.close()
+            raise StorageError(
+                f"cannot start a worker process: {error}: raise the limit of processes, or build with workers=1"
+            ) from error
         current().watch(self.counts)
         self._requests = cast(IO[bytes], self._process.stdin)
         self._replies = cast(IO[bytes], self._process.stdout)

@@ -11,8 +11,8 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from cachelayer.errors import StorageError
 from cachelayer.locks import ProcessLock
+from cachelayer.system_threads import start
 
 T = TypeVar("T")
 
@@ -73,13 +73,11 @@ def running_loop() -> asyncio.AbstractEventLoop:
             loop = asyncio.new_event_loop()
             thread = threading.Thread(target=loop.run_forever, name="cachelayer-requests", daemon=True)
             try:
-                thread.start()
-            except BaseException as error:
+                start(thread, "for requests")
+            except BaseException:
                 if thread.ident is None:
                     loop.close()
-                if not isinstance(error, RuntimeError):
-                    raise
-                raise StorageError(f"there is no thread for requests: {error}: raise the limit of threads") from error
+                raise
             atexit.register(_stop, os.getpid(), loop, thread)
             # Only now: requests to a loop that does not run would wait for ever.
             _loops[os.getpid()] = loop

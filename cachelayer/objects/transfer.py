@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from itertools import chain
 from pathlib import Path
@@ -20,6 +19,7 @@ from cachelayer.objects.loop import together
 from cachelayer.objects.ranges import Span, pieces
 from cachelayer.objects.retry import REFUSALS, Kind, RequestError, pauses, retried
 from cachelayer.records.memory import Piece
+from cachelayer.system_threads import Pool
 from cachelayer.tally import add_bytes
 
 T = TypeVar("T")
@@ -207,7 +207,7 @@ async def download(client: Client, path: str, target: Path, nbytes: int, on_byte
     slots, loop = asyncio.Semaphore(_PIECES_AT_ONCE), asyncio.get_running_loop()
     try:
         # All writes have ended when the file is closed, even if the copy is abandoned.
-        with in_place(target) as file, ThreadPoolExecutor(1, "cachelayer-write") as writing:
+        with in_place(target) as file, Pool(1, "cachelayer-write") as writing:
 
             async def write(run: Sequence[bytes], position: int, checksum: int) -> int:
                 return await loop.run_in_executor(writing, _write_at, file.fileno(), run, position, checksum)

@@ -12,9 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
+
+from cachelayer.errors import StorageError
+from cachelayer.system_threads import Pool
 
 Job = Callable[[], None]
 
@@ -192,10 +195,11 @@ def _in_threads(jobs: Sequence[Job], helpers: int) -> int:
     """
     left, failed = deque(enumerate(jobs)), dict[int, Exception]()
     try:
-        begun = []
-        # At its end, the program starts no more threads.
-        with suppress(RuntimeError):
-            begun += [_pool(os.getpid()).submit(_work, left, failed) for _ in range(min(helpers, len(jobs) - 1))]
+        begun: list[Future[int]] = []
+        # The system may give no threads, and at its end the program starts no more.
+        with suppress(RuntimeError, StorageError):
+            # One after another: those that have begun are waited for even if no more can begin.
+            begun.extend(_pool(os.getpid()).submit(_work, left, failed) for _ in range(min(helpers, len(jobs) - 1)))
         mine = _work(left, failed)
         for other in begun:
             if not other.cancel():
@@ -226,8 +230,8 @@ def _work(left: deque[tuple[int, Job]], failed: dict[int, Exception]) -> int:
 
 
 @cache
-def _pool(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child does not have its parent's threads
-    return ThreadPoolExecutor(max(1, cores() - 1), "cachelayer-read")
+def _pool(pid: int) -> Pool:  # noqa: ARG001 - a forked child does not have its parent's threads
+    return Pool(max(1, cores() - 1), "cachelayer-read")
 
 
 # The child does not have the parent's threads, whose reads would never end.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import Any, overload
 
@@ -24,6 +23,7 @@ from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.environment import event
+from cachelayer.system_threads import Pool
 from cachelayer.user_warnings import warn
 from cachelayer.versions import gc
 from cachelayer.versions.diff import Diff
@@ -138,7 +138,7 @@ class Catalog:
             StorageError: if the store fails, or none of its datasets can be read.
         """
         names = [name for name in self._store.names("") if paths.is_dataset_id(name)]
-        with ThreadPoolExecutor(_THREADS, "cachelayer-datasets") as threads:
+        with Pool(_THREADS, "cachelayer-datasets") as threads:
             found = dict(zip(names, threads.map(self._has_versions, names), strict=True))
         failed = {name: error for name, error in found.items() if isinstance(error, StorageError)}
         if failed and True not in found.values():

@@ -24,6 +24,7 @@ from cachelayer.engines import Engine, Processes
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, InvalidNameError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
+from cachelayer.objects.store import ObjectStore
 from cachelayer.provenance.origin import Origin
 from cachelayer.records.leaf_names import field_names
 from cachelayer.storage.submit import BuildingCatalog
@@ -148,9 +149,10 @@ class RewritingCatalog(BuildingCatalog):
                 wanted.refuse_other(found)
                 return found
             parts = wanted.parts(options, hosts)
-            if hosts is None or hosts.index == 0:
-                _check_room(self._store, wanted, parts, options)
             publisher = Publisher(log, self._copies, wanted.version, parts, Origin(), options)
+            if hosts is None or hosts.index == 0:
+                finished_nbytes = _finished_nbytes(self._store, wanted, publisher) if options.resume else 0
+                _check_room(self._store, wanted, parts, options, finished_nbytes)
             try:
                 built = publisher.build_once(hosts)
             except AlreadyExistsError:
@@ -231,8 +233,13 @@ def _memory_nbytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _check_room(store: Any, wanted: _Rewrite, parts: RewriteParts, options: BuildOptions) -> None:
+def _check_room(
+    store: ObjectStore, wanted: _Rewrite, parts: RewriteParts, options: BuildOptions, finished_nbytes: int
+) -> None:
     """Raise if the disk has too little room for the version and its runs, as far as their size is known.
+
+    Args:
+        finished_nbytes: what is there already, in a local store.
 
     Raises:
         StorageError: with what is needed.
@@ -241,7 +248,7 @@ def _check_room(store: Any, wanted: _Rewrite, parts: RewriteParts, options: Buil
     if isinstance(store, LocalStore):
         folder = store.path("")
         known = 0 if options.compression.is_compressed else whole
-        needed_nbytes = known + (whole if parts.runs else 0) - _finished_nbytes(store, wanted)
+        needed_nbytes = known + (whole if parts.runs else 0) - finished_nbytes
     else:
         folder = Path(tempfile.gettempdir())
         run = int(parts.sizes.run * (parts.sizes.nbytes + RECORD_OVERHEAD))
@@ -257,8 +264,10 @@ def _check_room(store: Any, wanted: _Rewrite, parts: RewriteParts, options: Buil
         )
 
 
-def _finished_nbytes(store: LocalStore, wanted: _Rewrite) -> int:
-    """Return the bytes on disk that interrupted attempts have finished."""
-    unfinished = Unfinished(store, wanted.dataset_id, wanted.version)
-    found = [unfinished.read(attempt) for attempt in unfinished.attempts()]
-    return sum(part.nbytes for each in found if each is not None for part in each.parts.values())
+def _finished_nbytes(store: ObjectStore, wanted: _Rewrite, publisher: Publisher) -> int:
+    """Return the bytes in a local store that interrupted attempts at the same rewrite have finished."""
+    if not isinstance(store, LocalStore):
+        return 0
+    unfinished, plan = Unfinished(store, wanted.dataset_id, wanted.version), publisher.job().plan
+    found = [each for name in unfinished.attempts() if (each := unfinished.read(name)) is not None]
+    return sum(part.nbytes for each in found if not plan.changes(each.plan) for part in each.parts.values())

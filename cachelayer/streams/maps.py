@@ -12,12 +12,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.errors import ElementError
+from cachelayer.errors import ElementError, StorageError
 from cachelayer.locks import ProcessLock
 from cachelayer.protocols import Failed, Stacking
 from cachelayer.streams.block_plan import Dropped, Reading
 from cachelayer.streams.failures import Notice, bare, is_of_element, noted
 from cachelayer.streams.interruptible_future import Flag
+from cachelayer.system_threads import start
 
 Indices = NDArray[np.int64]
 U = TypeVar("U")
@@ -101,8 +102,8 @@ class ElementMap:
         try:
             for thread in threads:
                 try:
-                    thread.start()
-                except RuntimeError:
+                    start(thread, "to map in")
+                except StorageError:
                     # The system gives no more threads: the caller does this part.
                     thread.run()
             for thread in threads:

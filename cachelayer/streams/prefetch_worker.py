@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from cachelayer.errors import StorageError
 from cachelayer.streams.block_plan import Dropped
 from cachelayer.streams.interruptible_future import Flag, Outcome
+from cachelayer.system_threads import start
 
 R = TypeVar("R")
 _Task = tuple[Outcome[Any], Callable[[Flag], Any]]
@@ -52,11 +53,11 @@ class Worker:
         thread = threading.Thread(target=_work, args=(self._tasks, self._stop), name=self._name, daemon=True)
         _threads[thread] = self.close
         try:
-            thread.start()
-        except RuntimeError as error:
+            start(thread, "to read in")
+        except StorageError:
             del _threads[thread]
             if not alive:
-                raise StorageError(f"there is no thread to read in: {error}: raise the limit of threads") from error
+                raise
             return alive
         self._threads = (*alive, thread)
         return self._threads

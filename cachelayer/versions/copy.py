@@ -6,7 +6,7 @@ import hashlib
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -32,6 +32,7 @@ from cachelayer.objects.store import ObjectStore
 from cachelayer.progress.meter import Progress
 from cachelayer.provenance.environment import event, now
 from cachelayer.records.selection import Selection
+from cachelayer.system_threads import Pool
 from cachelayer.versions.attempts import attempts_of
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
@@ -243,7 +244,7 @@ class VersionCopy:
         }
 
     def _copy_files(self, names: _Names, there: set[str], progress: Progress) -> None:
-        threads = ThreadPoolExecutor(_FILES_AT_ONCE, "cachelayer-copy")
+        threads = Pool(_FILES_AT_ONCE, "cachelayer-copy")
         try:
             work = {
                 threads.submit(self._copy_file, file, names.of(file.name), names.of(file.name) in there): file

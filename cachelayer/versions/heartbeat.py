@@ -28,6 +28,7 @@ from cachelayer import json_values
 from cachelayer.errors import CorruptionError, InvalidArgumentError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
+from cachelayer.system_threads import start
 from cachelayer.versions.process_identity import Process, this_process
 
 EXPIRY = 30.0
@@ -78,7 +79,12 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._beat()
         self._thread = threading.Thread(target=self._run, name="cachelayer-heartbeat", daemon=True)
-        self._thread.start()
+        try:
+            start(self._thread, "to show that the build is at work")
+        except StorageError:
+            # Others would wait for this attempt.
+            self._store.delete(self._name)
+            raise
 
     def _beat(self) -> None:
         self._beats += 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
 from cachelayer.errors import CorruptionError
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
+from cachelayer.system_threads import Pool
 from cachelayer.versions.snapshot import Snapshot
 
 _AT_ONCE = 16
@@ -68,7 +68,7 @@ def history(store: ObjectStore, dataset_id: str, last: int) -> list[LogEvent]:
         return LogEvent.of(Snapshot.decode(raw, f"{store.url}/{name}", sequence))
 
     found: list[LogEvent] = []
-    with ThreadPoolExecutor(_AT_ONCE, "cachelayer-history") as threads:
+    with Pool(_AT_ONCE, "cachelayer-history") as threads:
         # A log may claim any number of entries: stop at the first that is missing, before asking for the rest.
         while len(found) < last:
             found += threads.map(event, range(len(found) + 1, min(last, len(found) + _AT_A_TIME) + 1))

@@ -18,7 +18,6 @@ import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count, takewhile
@@ -30,6 +29,7 @@ from cachelayer.errors import BuildRevokedError, CorruptionError, FormatError, S
 from cachelayer.objects import paths
 from cachelayer.objects.store import ObjectStore
 from cachelayer.records import spec_json
+from cachelayer.system_threads import Pool
 from cachelayer.versions.kept_records import KeptRecords, Piece, pieces_in
 from cachelayer.versions.shard_table import ShardFile, check_stats
 
@@ -208,7 +208,7 @@ class Unfinished:
         def found(number: int) -> FinishedPart | None:
             return taken_over.get(number) or self.part(attempt, number)
 
-        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-unfinished") as threads:
+        with Pool(_AT_ONCE, "cachelayer-unfinished") as threads:
             parts = list(threads.map(found, numbers))
         if None in parts:
             raise BuildRevokedError(f"build attempt {attempt} was published, or given up, meanwhile: build again")
@@ -265,7 +265,7 @@ class Unfinished:
         # A process that was killed while writing a note has left a piece of it, under another name.
         there = self._store.names(f"{self._folder}/{attempt}")
         names = [name for name in there if name.endswith(".json")]
-        with ThreadPoolExecutor(_AT_ONCE, "cachelayer-unfinished") as threads:
+        with Pool(_AT_ONCE, "cachelayer-unfinished") as threads:
             found = list(threads.map(lambda name: self._store.read(f"{self._folder}/{attempt}/{name}"), names))
         documents = dict(zip(names, found, strict=True))
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -25,6 +24,7 @@ from cachelayer.records.codec import codec_named
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
+from cachelayer.system_threads import Pool
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.plans import plan_problems
 from cachelayer.versions.stored_version import StoredVersion
@@ -154,7 +154,7 @@ def _checked_file(path: Path, stats: ShardStats, lengths: _Lengths) -> Iterator[
             checked.records(np.arange(start, min(start + _FEW_RECORDS, stats.records)))
         raise CorruptionError(f"{path}: the file does not match its CRC32C")
     plain, digest = ShardReader(path, index_path, stats, "never"), ShardDigest()
-    with closing(StockReader(path)) as stock, ThreadPoolExecutor(1) as beside:
+    with closing(StockReader(path)) as stock, Pool(1, "cachelayer-verify") as beside:
         if len(stock) != stats.records:
             raise CorruptionError(f"{path}: array_record finds {len(stock)} records, expected {stats.records}")
         start, count, hashed = 0, 1, beside.submit(digest.add_records, [])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, product
 from typing import Any
 
 from cachelayer.errors import CorruptionError, FormatError, NotFoundError
 from cachelayer.storage.storage import Storage
+from cachelayer.system_threads import Pool
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
@@ -43,7 +43,7 @@ def relations(storage: Storage, dataset_id: str, infos: Sequence[VersionInfo]) -
         StorageError: if the storage failed.
     """
     chosen = infos[:MOST]
-    with ThreadPoolExecutor(_THREADS, "cachelayer-view") as threads:
+    with Pool(_THREADS, "cachelayer-view") as threads:
         manifests = list(threads.map(lambda info: _manifest(storage, dataset_id, info), chosen))
     sizes = accumulate(len(each.shards) if isinstance(each, Manifest) else 0 for each in manifests)
     fit = sum(size <= MOST_SHARDS for size in sizes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,6 +19,7 @@ from cachelayer.provenance.environment import OF_COMPARISONS
 from cachelayer.records import tree
 from cachelayer.records.spec import LeafSpec
 from cachelayer.storage.storage import Storage
+from cachelayer.system_threads import Pool
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
@@ -71,7 +71,7 @@ def storage(request: Request) -> Response:
     """List the datasets, and the builds that are running or were interrupted."""
     shelf = shelf_of(request)
     names = [name for name in shelf.storage._store.names("") if paths.is_dataset_id(name)]
-    with ThreadPoolExecutor(_THREADS, "cachelayer-view") as threads:
+    with Pool(_THREADS, "cachelayer-view") as threads:
         rows = [row for row in threads.map(lambda name: _row(shelf, name), names) if row is not None]
     if rows and all(row.error is not None for row in rows):
         raise next(row.error for row in rows if row.error is not None)

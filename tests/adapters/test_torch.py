@@ -28,6 +28,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import cachelayer
 from cachelayer import ArraySpec, Nullable, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
+from cachelayer.adapters import _torch_source
 from cachelayer.adapters.torch import BatchSampler, Sampler, as_source, loader, tensors, to_torch
 
 # Forks beside threads are what DataLoader does, and what these tests are about.
@@ -311,6 +312,23 @@ def test_an_item_that_raises_an_index_error_is_no_end(storage: Storage, case: st
     with pytest.raises(cachelayer.SourceError):
         storage.cache(make(error), "d", "v1", **options)
     assert storage.datasets() == []
+
+
+def test_a_slow_dataset_is_asked_for_few_items_at_a_time(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Asked(ManyItems):
+        def __getitems__(self, numbers: list[int]) -> list[Any]:
+            asked.append(len(numbers))
+            return super().__getitems__(numbers)
+
+    assert len(storage.cache(Asked(200), "d", "quick")) == 200
+    assert max(asked) > 100
+    asked.clear()
+    # Each call takes longer than it may.
+    monkeypatch.setattr(_torch_source, "_MOST_SECONDS", 0.0)
+    assert len(storage.cache(Asked(200), "d", "slow")) == 200
+    assert max(asked) == asked[0]
 
 
 def test_other_items_than_the_length_says_are_refused(storage: Storage) -> None:

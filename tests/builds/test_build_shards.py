@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import in_a_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_entries import commit
@@ -177,3 +178,18 @@ def test_a_write_that_fails_anywhere_is_a_storage_error(
     assert refused.startswith("refused: cannot")
     assert (kept, rebuilt) == ("['v1'] True", "True")
     assert len(list((tmp_path / "d" / "_builds").iterdir())) == 2
+
+
+def test_a_forked_child_of_a_process_that_compressed_refuses_to_compress_and_builds_otherwise(tmp_path: Path) -> None:
+    storage, rows = Storage(tmp_path), [{"n": number} for number in range(2000)]
+    storage.submit(rows, "d", "v1", compression="zstd", shard_bytes=20_000)
+
+    def tried(version: str, compression: str | None) -> str:
+        try:
+            return storage.submit(rows, "d", version, compression=compression, shard_bytes=20_000).digest
+        except StorageError as error:
+            return str(error)
+
+    assert "forked" in in_a_fork(lambda: tried("v2", "zstd"))
+    assert in_a_fork(lambda: tried("v3", None)) == storage.fetch("d", "v1").digest
+    assert "v2" not in storage.versions("d")

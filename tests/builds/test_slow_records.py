@@ -406,6 +406,8 @@ def test_nothing_is_kept_if_shards_take_less_than_a_minute() -> None:
 def test_nothing_is_kept_of_a_source_that_gives_much() -> None:
     assert draw(Notes(), [1.0] * 90, nbytes=1 << 18) == []
     assert draw(Notes(), [1.0] * 90, nbytes=1 << 16) == [(0, 600)]
+    # Elements that take a minute each are no exception: two or three of them fill a shard.
+    assert draw(Notes(), [61.0], nbytes=7 << 20) == []
     # A quick beginning is left out; it is quick to make again.
     assert draw(Notes(), [0.01] * 9 + [20.0] * 3, nbytes=1 << 18) == [(90, 120)]
 

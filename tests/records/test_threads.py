@@ -12,6 +12,7 @@ import pytest
 
 from cachelayer.records import threads
 from cachelayer.records.threads import Cost, Gain, Job, Reading, allowed, each, quickest
+from cachelayer.system_threads import Pool
 
 
 class AlwaysShared(Gain):
@@ -47,6 +48,36 @@ def test_all_jobs_are_done_and_another_thread_helps() -> None:
 
     shared([partial(job, number) for number in range(20)])
     assert sorted(done) == list(range(20))
+
+
+def test_a_read_waits_for_a_thread_that_helps_although_the_system_refuses_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[int] = []
+    helped, may_end = threading.Event(), threading.Event()
+    begin, begun = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    def job(number: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            assert helped.wait(30)
+            may_end.set()
+        else:
+            helped.set()
+            assert may_end.wait(30)
+            sum(range(1_000_000))
+        done.append(number)
+
+    with Pool(2, "two") as pool:
+        monkeypatch.setattr(threads, "_pool", lambda _: pool)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        shared([partial(job, number) for number in range(3)])
+        assert sorted(done) == [0, 1, 2]
 
 
 def test_the_error_of_the_first_failed_job_is_raised() -> None:

@@ -508,6 +508,23 @@ def test_too_little_room_is_said_before_anything_is_written(storage: Storage, mo
     assert files(storage) == before
 
 
+@pytest.mark.parametrize("other", [{"shuffle_seed": SEED + 1}, {"resume": False}])
+def test_what_cannot_be_taken_over_leaves_no_more_room(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(storage, "v3")
+    # It fits if what the interrupted attempt has written counts as written.
+    usage = shutil.disk_usage(storage.url)._replace(free=200_000)
+    monkeypatch.setattr(rewrite.shutil, "disk_usage", lambda _: usage)
+    before = files(storage)
+    with small_runs(), pytest.raises(cachelayer.StorageError, match=r"takes about .* free"):
+        storage.rewrite("d", "v1", "v3", **{**OPTIONS, **other})
+    assert files(storage) == before
+    with small_runs():
+        storage.rewrite("d", "v1", "v3", **OPTIONS)
+
+
 def test_from_store_to_store_it_takes_requests_for_runs_and_not_for_records(
     gcs: Server, made: Path, expected: str
 ) -> None:

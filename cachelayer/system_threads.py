@@ -1,0 +1,53 @@
+"""Start threads, which the system may refuse: there is a limit of them, or of memory, or the program ends."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from cachelayer.errors import StorageError
+
+
+def start(thread: threading.Thread, purpose: str) -> None:
+    """Start a thread.
+
+    Args:
+        thread: the thread.
+        purpose: what it is for, such as ``"to read in"``.
+
+    Raises:
+        StorageError: if the system gives no thread.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise _refused(purpose, error) from error
+
+
+class Pool(ThreadPoolExecutor):
+    """Threads that do tasks; if the system gives only some of them, these do all tasks.
+
+    Args:
+        threads: the most threads that are started.
+        name: what the names of the threads begin with.
+
+    Raises:
+        StorageError: by ``submit``, if the system gives no thread at all. Then the task is never done.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, name)
+
+    # ``submit`` has queued the task when it calls this. If this raised although a thread is there, that thread would do
+    # a task for which the caller has no future.
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError as error:
+            if not self._threads:
+                self._work_queue.get_nowait()
+                raise _refused("to work in", error) from error
+
+
+def _refused(purpose: str, error: RuntimeError) -> StorageError:
+    return StorageError(f"there is no thread {purpose}: {error}: raise the limit of threads")

@@ -1,0 +1,64 @@
+"""Threads that the system refuses: work goes on in fewer, or an error of ours says what to do."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from threads_denied import no_threads
+
+from cachelayer import Storage, StorageError
+from cachelayer.objects.local import LocalStore
+from cachelayer.system_threads import Pool, start
+from cachelayer.versions.heartbeat import Heartbeat
+
+ATTEMPT = "0" * 32
+
+
+def test_a_refused_thread_is_an_error_that_says_what_it_was_for() -> None:
+    with no_threads(), pytest.raises(StorageError, match=r"no thread to sing in: .*: raise the limit"):
+        start(threading.Thread(target=print), "to sing in")
+
+
+def test_a_pool_does_all_tasks_in_the_threads_that_it_gets() -> None:
+    go_on = threading.Event()
+    with Pool(3, "few") as pool:
+        first = pool.submit(go_on.wait, 30)
+        with no_threads():
+            others = [pool.submit(int, text) for text in "123"]
+        go_on.set()
+        assert first.result()
+        assert [other.result() for other in others] == [1, 2, 3]
+
+
+def test_a_pool_without_threads_refuses_a_task_and_never_does_it() -> None:
+    done: list[int] = []
+    with Pool(2, "none") as pool:
+        with no_threads(), pytest.raises(StorageError, match="no thread to work in"):
+            pool.submit(done.append, 1)
+        pool.submit(done.append, 2)
+    assert done == [2]
+
+
+def test_a_build_without_threads_is_refused_and_the_next_one_builds(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    with no_threads(), pytest.raises(StorageError, match="raise the limit of threads"):
+        storage.submit([1, 2, 3], "d", "v1", progress=False)
+    assert len(storage.cache([1, 2, 3], "d", "v1", progress=False)) == 3
+
+
+def test_an_attempt_that_cannot_show_that_it_is_at_work_keeps_nobody_waiting(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with no_threads(), pytest.raises(StorageError, match="no thread to show"):
+        Heartbeat(store, "d", ATTEMPT, str)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_process_that_the_system_does_not_start_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(StorageError, match=r"cannot start a worker process: .*workers=1"):
+        Storage(tmp_path).submit([1, 2, 3], "d", "v1", workers=2, progress=False)
