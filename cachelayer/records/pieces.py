@@ -46,6 +46,14 @@ class Pieces:
     offset: Ints
     ends: NDArray[np.bool_]
 
+    def not_empty(self) -> Pieces:
+        """Return those pieces that have values."""
+        held = np.flatnonzero(self.count > 0)
+        if len(held) == len(self.count):
+            return self
+        columns = (self.row, self.record, self.begin, self.count, self.offset)
+        return Pieces(*(column[held] for column in columns), self.ends[held])
+
     def listed(self) -> list[DocumentPiece]:
         """Return the pieces one by one."""
         columns = (self.record, self.begin, self.begin + self.count, self.offset)
