@@ -204,8 +204,9 @@ class StoredColumn(LengthColumn):
             if sums is None:
                 left.append(rows)
                 continue
-            found = sums.searchsorted(rest[rows], side="right") - 1
-            numbers[rows], places[rows] = found + self._records[shard], rest[rows] - sums[found]
+            mine = rest[rows]
+            found = sums.searchsorted(mine, side="right") - 1
+            numbers[rows], places[rows] = found + self._records[shard], mine - sums[found]
         for piece in _pieces_of(np.concatenate(left)):
             numbers[piece], places[piece] = self._located(shard_of[piece], rest[piece], extra)
         return numbers, places
