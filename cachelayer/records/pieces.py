@@ -79,7 +79,10 @@ class Pieces:
             ranges = zip(splits_of(counts).tolist(), self._first_offsets(rows), counts.tolist(), strict=False)
             for into, (start, begin, count) in zip(out, ranges, strict=True):
                 end = begin + count
-                into[:begin] = into[end:] = fill
+                if begin:
+                    into[:begin] = fill
+                if end < length:
+                    into[end:] = fill
                 into[begin:end] = values[start : start + count]
             return out
         out = np.full((rows, length), fill, values.dtype)
