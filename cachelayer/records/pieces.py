@@ -52,7 +52,8 @@ class Pieces:
         if len(held) == len(self.count):
             return self
         columns = (self.row, self.record, self.begin, self.count, self.offset)
-        return Pieces(*(column[held] for column in columns), self.ends[held])
+        row, record, begin, count, offset = (column[held] for column in columns)
+        return Pieces(row, record, begin, count, offset, self.ends[held])
 
     def listed(self) -> list[DocumentPiece]:
         """Return the pieces one by one."""

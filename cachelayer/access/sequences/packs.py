@@ -93,9 +93,9 @@ def _ids(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int32], NDA
     counts = np.insert(pieces.count, ends, length - held.astype(np.int64))
     number = np.insert(np.arange(1, len(pieces.row) + 1) - np.repeat(ends - per_row, per_row), ends, 0)
     segments = np.repeat(number.astype(np.int32), counts).reshape(rows, length)
-    positions = np.arange(rows * length, dtype=np.int32)
-    positions -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
-    positions = positions.reshape(rows, length)
+    cells = np.arange(rows * length, dtype=np.int32)
+    cells -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
+    positions = cells.reshape(rows, length)
     for row, end in enumerate(held.astype(np.int64).tolist()):
         positions[row, end:] = 0
     return segments, positions
