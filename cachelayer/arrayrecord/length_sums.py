@@ -15,8 +15,8 @@ _MOST_NBYTES = 1 << 24
 class HeldSums:
     """The running sums of the lengths of shards: those of as many shards as fit. Thread-safe.
 
-    Those of a shard are held as soon as as many of its pages have been read as it has, or more. They are never let go
-    of, so that no lengths are summed again and again, whichever shards come next.
+    A shard's sums are held once as many pages have been read as it has. They are never let go of, so that no lengths
+    are summed again and again, whichever shards come next.
 
     Args:
         most_nbytes: the most memory that the sums may take.
@@ -56,14 +56,15 @@ class HeldSums:
             sums = _summed(table, lengths) if nbytes <= self._left else None
             if sums is None:
                 return None
-            sums += np.arange(len(sums)) * key[1]
+            if key[1]:
+                sums += np.arange(len(sums)) * key[1]
             self._left -= nbytes
             self._held[key] = sums
             return sums
 
 
 def _summed(table: Table, lengths: NDArray[np.uint32]) -> Ints | None:
-    """Return the running sums from 0 on; None if they contradict the table: who reads the damaged page will say so."""
+    """Return the running sums from 0 on; None if they contradict the table: reading the damaged page raises that."""
     sums = splits_of(lengths)
     ends = np.minimum(np.arange(len(table.sums)) * PAGE, len(lengths))
     return sums if np.array_equal(sums[ends], table.sums) else None
