@@ -154,8 +154,7 @@ class Places:
     def _copied(self, logical: Ints, lengths: Ints, base: Ints | int) -> Bytes:
         # The pieces follow one another, as the ranges do.
         owner, _, position, length = pieces(logical, lengths)
-        position += base if isinstance(base, int) else base[owner]
-        return gather_ranges(self.space.memory, position, length)
+        return gather_ranges(self.space.memory, position + (base if isinstance(base, int) else base[owner]), length)
 
 
 @dataclass(frozen=True, eq=False)
