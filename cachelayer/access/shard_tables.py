@@ -171,8 +171,7 @@ class ShardTables:
     def _rows(self, space: AddressSpace, shard_of: Ints, numbers: Ints) -> Any:
         """Return the index rows of records, from mapped indices."""
         within = numbers - self.splits[shard_of]
-        places = self.index[shard_of] + (index.HEADER_NBYTES + within * index.ROW.itemsize)
-        return space.windows(index.ROW.itemsize)[places].view(index.ROW)
+        return index.mapped_rows(space.memory, self.index[shard_of], within)
 
     def enter(self, shard: int, reader: ShardReader, start: int) -> None:
         """Enter a mapped shard, whose file begins at an address."""

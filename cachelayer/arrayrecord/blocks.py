@@ -28,7 +28,9 @@ def to_logical(position: int) -> int: ...
 def to_logical(position: Ints) -> Ints: ...
 def to_logical(position: Any) -> Any:
     """Return the logical offset of a position. A header has the logical offset of the first byte after it."""
-    return position // BLOCK * PAYLOAD + np.maximum(position % BLOCK - HEADER, 0)
+    # numpy divides by one number several times as fast as it finds the remainder.
+    block = position // BLOCK
+    return block * PAYLOAD + np.maximum(position - block * BLOCK - HEADER, 0)
 
 
 @overload
@@ -38,6 +40,12 @@ def to_position(logical: Ints) -> Ints: ...
 def to_position(logical: Any) -> Any:
     """Return the position of the byte at a logical offset."""
     return logical + HEADER * (logical // PAYLOAD + 1)
+
+
+def in_blocks(logical: Ints) -> tuple[Ints, Ints]:
+    """Return the block of each logical offset, and its place among the bytes of that block after the header."""
+    block = logical // PAYLOAD
+    return block, logical - block * PAYLOAD
 
 
 def without_headers(pieces: Sequence[Piece], begin: int) -> Bytes:
@@ -117,4 +125,4 @@ def pieces(logical: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     block = first[owner] + np.arange(splits[-1]) - splits[owner]
     start = np.maximum(begin[owner], block * PAYLOAD)
     stop = np.minimum(end[owner], (block + 1) * PAYLOAD)
-    return ranges[owner], start - begin[owner], to_position(start), stop - start
+    return ranges[owner], start - begin[owner], start + HEADER * (block + 1), stop - start

@@ -132,6 +132,15 @@ class LengthPages(Protocol):
     def values(self, shards: Sequence[int]) -> list[NDArray[np.uint32]]:
         """Return all lengths of each of these shards, read-only."""
 
+    def sums(self, shard: int, extra: int, pages: int) -> Ints | None:
+        """Return where each record of a shard begins, and where the last ends; None if that is not in memory.
+
+        Args:
+            shard: the shard.
+            extra: how much longer each record is taken to be.
+            pages: the number of pages that the caller reads if the sums are not in memory.
+        """
+
 
 class StoredColumn(LengthColumn):
     """The lengths of one leaf in shards that follow one another.
@@ -187,19 +196,32 @@ class StoredColumn(LengthColumn):
     def _locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
         numbers, places = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int64)
         begins = self._totals + self._records * extra if extra else self._totals
-        for piece in _pieces_of(np.arange(len(offsets))):
-            shard_of = begins.searchsorted(offsets[piece], side="right") - 1
-            rest = offsets[piece] - begins[shard_of]
-            page_of = np.empty(len(rest), np.int64)
-            for table, rows in self._by_shard(shard_of):
-                sums = table.sums
-                if extra:
-                    sums = sums + np.minimum(np.arange(len(sums)) * PAGE, self._count(shard_of[rows[0]])) * extra
-                page_of[rows] = sums.searchsorted(rest[rows], side="right") - 1
-                rest[rows] -= sums[page_of[rows]]
-            row, places[piece] = self._searched(shard_of, page_of, rest, extra)
-            numbers[piece] = self._records[shard_of] + page_of * PAGE + row
+        shard_of = begins.searchsorted(offsets, side="right") - 1
+        rest = offsets - begins[shard_of]
+        left = [np.empty(0, np.int64)]
+        for shard, rows in zip(*grouped(shard_of), strict=True):
+            sums = self._pages.sums(shard, extra, len(rows))
+            if sums is None:
+                left.append(rows)
+                continue
+            mine = rest[rows]
+            found = sums.searchsorted(mine, side="right") - 1
+            numbers[rows], places[rows] = found + self._records[shard], mine - sums[found]
+        for piece in _pieces_of(np.concatenate(left)):
+            numbers[piece], places[piece] = self._located(shard_of[piece], rest[piece], extra)
         return numbers, places
+
+    def _located(self, shard_of: Ints, offsets: Ints, extra: int) -> tuple[Ints, Ints]:
+        """Return what :meth:`locate` does by pages, given the shard of each offset, which counts from its begin."""
+        page_of, rest = np.empty(len(offsets), np.int64), offsets.copy()
+        for table, rows in self._by_shard(shard_of):
+            sums = table.sums
+            if extra:
+                sums = sums + np.minimum(np.arange(len(sums)) * PAGE, self._count(shard_of[rows[0]])) * extra
+            page_of[rows] = sums.searchsorted(rest[rows], side="right") - 1
+            rest[rows] -= sums[page_of[rows]]
+        row, places = self._searched(shard_of, page_of, rest, extra)
+        return self._records[shard_of] + page_of * PAGE + row, places
 
     def _searched(self, shard_of: Ints, page_of: Ints, offsets: Ints, extra: int) -> tuple[Ints, Ints]:
         """Return the record of its page in which each offset of the page lies, and its place in that record."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.length_column import grouped
+from cachelayer.arrayrecord.length_sums import HeldSums
 from cachelayer.arrayrecord.lengths import (
     LENGTH,
     PAGE,
@@ -188,6 +189,7 @@ class BufferPages:
         self._leaf = leaf
         self._checked = checked
         self._open: _Kept[OpenColumn] = _Kept(_FILES_KEPT)
+        self._sums = HeldSums()
 
     def tables(self, shards: Sequence[int]) -> list[Table]:
         """See :class:`LengthPages`."""
@@ -216,6 +218,11 @@ class BufferPages:
     def values(self, shards: Sequence[int]) -> list[NDArray[np.uint32]]:
         """See :class:`LengthPages`."""
         return [self._column(shard).lengths for shard in shards]
+
+    def sums(self, shard: int, extra: int, pages: int) -> Ints | None:
+        """See :class:`LengthPages`."""
+        column = self._column(shard)
+        return self._sums.of(shard, extra, pages, column.table, column.lengths)
 
     def _column(self, shard: int) -> OpenColumn:
         column = self._open.get((shard,))
@@ -299,6 +306,9 @@ class RangedPages:
         for table, file, raw in zip(self.tables(shards), files, bodies, strict=True):
             check_pages(raw, table.checksums.tolist(), file.name)
         return [np.frombuffer(raw, LENGTH) for raw in bodies]
+
+    def sums(self, shard: int, extra: int, pages: int) -> None:
+        """Return None: no shard is read as a whole."""
 
     def _chunks_of(self, wanted: Sequence[tuple[int, int]]) -> list[NDArray[np.uint32]]:
         """Return the pages of each of these chunks: uint32 ``[_PAGES_TOGETHER, PAGE]``, with zeros after the last."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.address_space import AddressSpace
-from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, outside, pieces, to_position
+from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, in_blocks, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import LONG, CutRecords, StoredRows, decompressed
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import (
@@ -121,7 +121,11 @@ class Places:
 
     def ranges(self) -> Bytes:
         """Return a copy of the ranges, one after another."""
-        return self._copied(np.arange(len(self.lengths)))
+        return self.parts(np.zeros(len(self.lengths), np.int64), self.lengths)
+
+    def parts(self, starts: Ints, lengths: Ints) -> Bytes:
+        """Return a copy of a part of each range, one after another; it must lie in its range."""
+        return self._copied(self.logical + starts, lengths, self.base)
 
     def records(self, compression: str) -> RecordBuffer:
         """Return the records that are stored in these ranges.
@@ -132,7 +136,7 @@ class Places:
         if compression == "none":
             return RecordBuffer.packed(self.ranges(), self.lengths)
         # Decompress them from the mapped memory; copy only short ones that a block header cuts.
-        is_cut = self.logical % PAYLOAD > PAYLOAD - self.lengths
+        is_cut = in_blocks(self.logical)[1] > PAYLOAD - self.lengths
         is_long = self.lengths >= LONG
         whole, cut, long = (rows.nonzero()[0] for rows in (~is_cut, is_cut & ~is_long, is_cut & is_long))
         base = np.broadcast_to(self.base, is_cut.shape)
@@ -141,17 +145,16 @@ class Places:
             starts = (to_position(self.logical) + base)[whole]
             stored.append((whole, RecordBuffer(self.space.memory, starts, self.lengths[whole])))
         if len(cut):
-            stored.append((cut, RecordBuffer.packed(self._copied(cut), self.lengths[cut])))
+            copied = self._copied(self.logical[cut], self.lengths[cut], base[cut])
+            stored.append((cut, RecordBuffer.packed(copied, self.lengths[cut])))
         if len(long):
             stored.append((long, CutRecords(self.space.memory, base[long], self.logical[long], self.lengths[long])))
         return decompressed(stored, self.name, self.holder)
 
-    def _copied(self, rows: Ints) -> Bytes:
-        """Return a copy of some of the ranges, one after another."""
+    def _copied(self, logical: Ints, lengths: Ints, base: Ints | int) -> Bytes:
         # The pieces follow one another, as the ranges do.
-        owner, _, position, length = pieces(self.logical[rows], self.lengths[rows])
-        base = self.base if isinstance(self.base, int) else self.base[rows][owner]
-        return gather_ranges(self.space.memory, position + base, length)
+        owner, _, position, length = pieces(logical, lengths)
+        return gather_ranges(self.space.memory, position + (base if isinstance(base, int) else base[owner]), length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +219,7 @@ class VaryingRecords:
 
     def ranges(self, starts: Ints, lengths: Ints) -> Bytes:
         self._refuse(outside(starts, lengths, self.lengths))
-        return replace(self.places, logical=self.places.logical + starts, lengths=lengths).ranges()
+        return self.places.parts(starts, lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +277,7 @@ class UniformRecords:
 
         All must lie in their files, behind the signatures.
         """
-        blocks, places = np.divmod(logical, PAYLOAD)
+        blocks, places = in_blocks(logical)
         blocks *= HEADER
         blocks += logical
         blocks += base + HEADER

@@ -210,6 +210,9 @@ class ShardReader:
         wrong = (numbers < 0) | (numbers >= len(self))
         if wrong.any():
             raise CorruptionError(f"{self._name(numbers[wrong][0])} does not exist: the shard has {len(self)} records")
+        mapped = self._index.slot
+        if mapped is not None:
+            return index.mapped_rows(mapped.space.memory, mapped.start, numbers)
         places = index.HEADER_NBYTES + numbers * index.ROW.itemsize
         return self._index.rows(places, index.ROW.itemsize).view(index.ROW)[:, 0]
 

@@ -342,7 +342,8 @@ class TypedCodec(TreeCodec):
             raw = records.slab(layout.lengths, 4 * layout.variable_count)
             nbytes = raw.view("<u4").astype(np.int64)
         starts = np.full((len(lengths), layout.variable_count + 1), layout.fixed_nbytes)
-        starts[:, 1:] += np.cumsum(_padded(nbytes), axis=1)
+        for part in range(layout.variable_count):
+            starts[:, part + 1] = starts[:, part] + _padded(nbytes[:, part])
         wrong = np.flatnonzero(starts[:, -1] != lengths)
         if len(wrong):
             row = wrong[0]

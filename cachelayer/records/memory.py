@@ -21,6 +21,8 @@ Piece = bytes | memoryview
 _LONG = 1 << 10
 # A vectorised move of fewer ranges takes longer than as many slices.
 _FEW = 1 << 10
+# Gathering ranges by vectorised moves takes longer than by slices unless at least half of them are shorter than this.
+_SHORT = 1 << 9
 # numpy has no items of 2 GiB. Far smaller rows are copied one by one already, which costs nothing extra.
 _LONG_ROW = 1 << 20
 # How many bytes of other elements an element may keep alive. With less, each element would need its own copy.
@@ -148,7 +150,8 @@ def _memory(buffer: Any) -> memoryview:
 
 def gather_ranges(buffer: Bytes, starts: Ints, lengths: Ints) -> Bytes:
     """Return a copy of ranges of any lengths, one after another."""
-    if int((lengths < _LONG).sum()) >= _FEW:
+    short = int((lengths < _SHORT).sum())
+    if short >= _FEW and 2 * short >= len(lengths):
         splits = splits_of(lengths)
         out = np.empty(int(splits[-1]), np.uint8)
         move_ranges(out, splits[:-1], buffer, starts, lengths)

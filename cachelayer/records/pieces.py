@@ -46,6 +46,15 @@ class Pieces:
     offset: Ints
     ends: NDArray[np.bool_]
 
+    def not_empty(self) -> Pieces:
+        """Return those pieces that have values."""
+        held = np.flatnonzero(self.count > 0)
+        if len(held) == len(self.count):
+            return self
+        columns = (self.row, self.record, self.begin, self.count, self.offset)
+        row, record, begin, count, offset = (column[held] for column in columns)
+        return Pieces(row, record, begin, count, offset, self.ends[held])
+
     def listed(self) -> list[DocumentPiece]:
         """Return the pieces one by one."""
         columns = (self.record, self.begin, self.begin + self.count, self.offset)
@@ -71,7 +80,10 @@ class Pieces:
             ranges = zip(splits_of(counts).tolist(), self._first_offsets(rows), counts.tolist(), strict=False)
             for into, (start, begin, count) in zip(out, ranges, strict=True):
                 end = begin + count
-                into[:begin] = into[end:] = fill
+                if begin:
+                    into[:begin] = fill
+                if end < length:
+                    into[end:] = fill
                 into[begin:end] = values[start : start + count]
             return out
         out = np.full((rows, length), fill, values.dtype)

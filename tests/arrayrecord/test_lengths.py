@@ -17,7 +17,8 @@ from samples import examples
 from cachelayer import CorruptionError, FormatError, InvalidArgumentError
 from cachelayer.arrayrecord.length_column import JoinedColumn, LengthColumn, StoredColumn
 from cachelayer.arrayrecord.length_pages import BufferPages, LengthsFile, RangedPages, check_lengths
-from cachelayer.arrayrecord.lengths import MOST, PAGE, encode, header_checksum
+from cachelayer.arrayrecord.length_sums import HeldSums
+from cachelayer.arrayrecord.lengths import MOST, PAGE, Table, encode, header_checksum
 from cachelayer.arrayrecord.writer import ShardStats
 
 SIZES = [0, 1, 2, 255, 256, 257, 511, 512, 600, 17 * PAGE]
@@ -91,10 +92,12 @@ def check_as_lists(column: LengthColumn, lengths: NDArray[np.int64], rng: np.ran
         assert column.take(numbers).tolist() == lengths[numbers].tolist()
     if splits[-1]:
         offsets = np.concatenate([rng.integers(0, splits[-1], 50), [0, splits[-1] - 1]])
-        expected = np.searchsorted(splits, offsets, side="right") - 1
-        found, places = column.locate(offsets)
-        assert found.tolist() == expected.tolist()
-        assert places.tolist() == (offsets - splits[expected]).tolist()
+        # Few of them by pages, and then more by sums that are held.
+        for some in (offsets[:2], offsets, offsets):
+            expected = np.searchsorted(splits, some, side="right") - 1
+            found, places = column.locate(some)
+            assert found.tolist() == expected.tolist()
+            assert places.tolist() == (some - splits[expected]).tolist()
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -221,6 +224,30 @@ def test_lengths_that_do_not_add_up_are_found_even_if_their_checksums_are_right(
         for by_ranges in (True, False):
             with pytest.raises(CorruptionError, match=r"add up|sums"):
                 files.column(0, by_ranges=by_ranges).locate(np.array([15]))
+
+
+def test_damage_to_one_page_never_hides_the_records_of_others() -> None:
+    shard = np.full((3 * PAGE, 1), 7)
+    files, raw = Files([shard]), bytearray(encode(shard))
+    raw[-1] += 1
+    files.raw = [bytes(raw)]
+    column = files.column(0, by_ranges=False)
+    for _ in range(3):
+        assert column.locate(np.arange(0, 14 * PAGE, 5))[0].tolist() == (np.arange(0, 14 * PAGE, 5) // 7).tolist()
+        with pytest.raises(CorruptionError, match=f"from record {2 * PAGE} on do not add up"):
+            column.locate(np.array([14 * PAGE]))
+
+
+def test_sums_are_held_as_soon_as_reading_pages_has_cost_as_much_and_only_as_many_as_fit() -> None:
+    tables = [Table(np.array([0, 3, 5]), np.zeros(2, np.uint32))] * 2
+    lengths = np.concatenate([np.full(3, 1), np.zeros(PAGE - 3, np.int64), np.full(2, 1)]).astype(np.uint32)
+    held = HeldSums(most_nbytes=(PAGE + 3) * 8)
+    ways = [(0, 0, 1), (0, 0, 1), (0, 0, 1), (0, 4, 2), (1, 0, 100), (0, 0, 1)]
+    found = [held.of(shard, extra, pages, tables[shard], lengths) for shard, extra, pages in ways]
+    assert [sums is not None for sums in found] == [False, True, True, False, False, True]
+    assert found[1] is found[5]
+    assert found[1] is not None
+    assert found[1].tolist() == [0, 1, 2, *[3] * (PAGE - 2), 4, 5]
 
 
 def test_a_newer_layout_asks_for_an_update_and_another_file_is_none_of_ours() -> None:

@@ -17,6 +17,7 @@ from cachelayer.access.sequences.pack_plans import plan_of
 from cachelayer.access.view import View
 from cachelayer.arrayrecord.pack_plan import PackPlan
 from cachelayer.locks import cached_property
+from cachelayer.records.memory import splits_of
 from cachelayer.records.pieces import DocumentPiece, Pieces
 from cachelayer.records.selection import Selection
 from cachelayer.records.spec import ArraySpec
@@ -82,16 +83,21 @@ class PacksBase(ArraysBase):
 
 
 def _ids(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the segment id of each cell, from 1 in each row, and its position in its segment; 0 for padding."""
-    begins = np.flatnonzero(np.concatenate([[True], pieces.row[1:] != pieces.row[:-1]])[: len(pieces.row)])
-    first = np.zeros(rows, np.int64)
-    first[pieces.row[begins]] = begins
-    number = np.arange(len(pieces.row)) - first[pieces.row] + 1
-    held = int(pieces.count.sum())
-    within = np.arange(held, dtype=np.int32)
-    within -= np.repeat((np.cumsum(pieces.count) - pieces.count).astype(np.int32), pieces.count)
-    placed = [np.repeat(number.astype(np.int32), pieces.count), within]
-    segments, positions = (pieces.placed(values, rows, length, 0) for values in placed)
+    """Return the segment id of each cell, from 1 in each row, and its position in its segment; 0 for padding.
+
+    The pieces fill each row from its first cell on.
+    """
+    per_row, held = np.bincount(pieces.row, minlength=rows), np.bincount(pieces.row, pieces.count, rows)
+    # The padding of a row is one more piece, after all others.
+    ends = np.cumsum(per_row)
+    counts = np.insert(pieces.count, ends, length - held.astype(np.int64))
+    number = np.insert(np.arange(1, len(pieces.row) + 1) - np.repeat(ends - per_row, per_row), ends, 0)
+    segments = np.repeat(number.astype(np.int32), counts).reshape(rows, length)
+    cells = np.arange(rows * length, dtype=np.int32)
+    cells -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
+    positions = cells.reshape(rows, length)
+    for row, end in enumerate(held.astype(np.int64).tolist()):
+        positions[row, end:] = 0
     return segments, positions
 
 

@@ -53,9 +53,10 @@ class Windowing:
         slots = column.plus(self.extra)
         begins = numbers * self.stride
         filled = np.minimum(slots.total - begins, self.length)
-        found, places = slots.locate(np.concatenate([begins, begins + filled - 1]))
-        first, last, places = found[: len(numbers)], found[len(numbers) :], places[: len(numbers)]
-        counts = last - first + 1
+        # Both ends of a window follow each other, so that what the search for one reads is at hand for the other.
+        found, places = slots.locate(np.stack([begins, begins + filled - 1], axis=1).reshape(-1))
+        first, places = found[::2], places[::2]
+        counts = found[1::2] - first + 1
         splits = splits_of(counts)
         row = np.repeat(np.arange(len(numbers)), counts)
         record = np.arange(splits[-1]) - (splits[:-1] - first)[row]
@@ -65,9 +66,7 @@ class Windowing:
         at = ends[:-1] - (ends[splits[:-1]] + places)[row]
         begin = np.maximum(-at, 0)
         count = np.minimum(lengths, filled[row] - at) - begin
-        held = np.flatnonzero(count > 0)
-        ends = begin + count == lengths
-        pieces = Pieces(row[held], record[held], begin[held], count[held], np.maximum(at, 0)[held], ends[held])
+        pieces = Pieces(row, record, begin, count, np.maximum(at, 0), begin + count == lengths).not_empty()
         separators = np.empty(0, np.int64)
         if self.extra:
             place = at + lengths
