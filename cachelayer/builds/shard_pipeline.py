@@ -137,8 +137,7 @@ class ShardPipeline:
             return
 
         def finish() -> ShardFile:
-            last_hash.result()
-            return self._of.file(number, writer.finish())
+            return self._of.file(number, writer.finish(last_hash.result))
 
         finished = self._finishing.submit(finish)
         self._shards.append(finished)
