@@ -8,11 +8,11 @@ from pathlib import Path
 
 from cachelayer.errors import StorageError
 
-_NBYTES = 32 << 20
+_NBYTES = 8 << 20
 
 
 class EarlySync:
-    """Flushes a file in a thread of its own, once for every 32 MiB that are written to it and once at its end.
+    """Flushes a file in a thread of its own, once for every 8 MiB that are written to it and once at its end.
 
     Args:
         path: the file, which another object writes.

@@ -17,7 +17,7 @@ from cachelayer.records.tree import Tree
 from cachelayer.records.values import Nullable
 
 BATCH_NBYTES = 1 << 22
-MAX_BATCH_RECORDS = 1 << 13
+MAX_BATCH_RECORDS = 1024
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its records can be kept before a kill comes."""
 
