@@ -35,6 +35,10 @@ class EarlySync:
         self._unflushed = 0
         self._begun.append(self._thread.submit(self._flush))
 
+    def stop(self) -> None:
+        """End the thread; the file is not needed."""
+        self._thread.shutdown(cancel_futures=True)
+
     def wait(self) -> None:
         """Wait until all is on the disk.
 

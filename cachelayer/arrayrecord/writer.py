@@ -146,6 +146,11 @@ class ShardWriter:
         except RuntimeError as error:
             raise StorageError(f"cannot write {self.path}: {error}") from error
 
+    def give_up(self) -> None:
+        """Close the file, which will not be finished."""
+        self._sync.stop()
+        self.close()
+
     def finish(self, hashed: Callable[[], object]) -> ShardStats:
         """Close the shard, check where its records lie, write its index, and flush both to disk.
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,3 +69,15 @@ def test_a_failure_to_flush_is_raised_even_if_the_system_reports_it_only_once(
         build(tmp_path)
     # It was flushed again later, without a failure.
     assert failed[0] in {inode for inode, _ in synced}
+
+
+def test_a_build_that_fails_leaves_no_thread_that_flushes(tmp_path: Path, synced: list[tuple[int, int]]) -> None:
+    def fails() -> Iterator[np.ndarray[Any, Any]]:
+        yield from (np.zeros(1 << 17, np.uint8) for _ in range(RECORDS))
+        raise OSError("the source is gone")
+
+    with pytest.raises(cachelayer.SourceError) as caught:
+        cachelayer.Storage(tmp_path).submit(fails(), "blocks", "v1")
+    assert synced
+    assert "the source is gone" in str(caught.value)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("cachelayer-sync")]
