@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cachelayer.arrayrecord import index, varints
 from cachelayer.arrayrecord import lengths as lengths_file
 from cachelayer.arrayrecord.blocks import to_logical, to_position
 from cachelayer.arrayrecord.compression import Compression
+from cachelayer.arrayrecord.early_sync import EarlySync
 from cachelayer.arrayrecord.footer import CHUNK_HEADER, Footer, read_footer
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.errors import StorageError
@@ -28,6 +30,8 @@ from cachelayer.system_threads import Pool
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
 _READ_NBYTES = 1 << 20
+# Records of about so many bytes are checksummed and written together: they stay in the processor's cache meanwhile.
+_CACHED_NBYTES = 1 << 17
 # The chunk header, and enough of a compressed chunk for the size of one record and the varints before its frame.
 _CHUNK_HEAD = CHUNK_HEADER + 64
 _compressing: set[int] = set()
@@ -106,6 +110,7 @@ class ShardWriter:
         self._lengths: list[Ints] = []
         self._checksums: list[Ints] = []
         self._closed = False
+        self._sync = EarlySync(path)
         try:
             self._writer = ArrayRecordWriter(str(path), f"{_OPTIONS},{compression.writer_option}")
         except (RuntimeError, OSError) as error:
@@ -121,17 +126,20 @@ class ShardWriter:
         Raises:
             StorageError: if the disk is full or fails.
         """
-        records = frames.to_list()
         if self._varying is not None:
             stored = RecordBuffer(frames.buffer, frames.starts, frames.lengths)
             self._leaf_lengths.append(self._varying.lengths(stored).astype(lengths_file.LENGTH))
         self._lengths.append(frames.lengths)
-        self._checksums.append(np.fromiter(map(google_crc32c.value, records), np.int64, len(records)))
+        checksums: list[int] = []
         try:
-            # A deque of length 0 keeps nothing. It calls `write` for each record without a loop in Python.
-            deque(map(self._writer.write, records), maxlen=0)
+            for records in frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))):
+                checksums.extend(map(google_crc32c.value, records))
+                # A deque of length 0 keeps nothing. It calls `write` for each record without a loop in Python.
+                deque(map(self._writer.write, records), maxlen=0)
         except RuntimeError as error:
             raise StorageError(f"cannot write {self.path}: {error}") from error
+        self._checksums.append(np.array(checksums, np.int64))
+        self._sync.written(len(frames.buffer))
 
     def close(self) -> None:
         """Close the file. Do nothing if it is closed."""
@@ -143,25 +151,30 @@ class ShardWriter:
         except RuntimeError as error:
             raise StorageError(f"cannot write {self.path}: {error}") from error
 
-    def finish(self) -> ShardStats:
+    def give_up(self) -> None:
+        """Close the file, which will not be finished."""
+        self._sync.stop()
+        self.close()
+
+    def finish(self, hashed: Callable[[], object]) -> ShardStats:
         """Close the shard, check where its records lie, write its index, and flush both to disk.
+
+        Args:
+            hashed: waits until all records are hashed.
 
         Raises:
             StorageError: if the disk is full or fails.
             CorruptionError: if the file is not what was written.
         """
         self.close()
-        # The disk is the slowest part, so flush the shard while the index is made.
-        with Pool(1, "cachelayer-sync") as beside:
-            synced = beside.submit(_sync, self.path)
-            stats = self._finished()
+        # The disk is the slowest part, so flush the shard while the last records are hashed and the index is made.
+        self._sync.begin()
         try:
-            synced.result()
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error}") from error
-        return stats
+            return self._finished(hashed)
+        finally:
+            self._sync.wait()
 
-    def _finished(self) -> ShardStats:
+    def _finished(self, hashed: Callable[[], object]) -> ShardStats:
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, np.int64)
         checksums = np.concatenate(self._checksums) if self._checksums else np.empty(0, np.int64)
         mapped = MappedFile.open(self.path)
@@ -181,10 +194,12 @@ class ShardWriter:
         except OSError as error:
             raise StorageError(f"cannot write {self.index_path}: {error}") from error
         lengths_crc32c, length_totals = self._write_lengths()
+        checksum = file_checksum(self.path)
+        hashed()
         return ShardStats(
             records=len(lengths),
             nbytes=mapped.nbytes,
-            crc32c=file_checksum(self.path),
+            crc32c=checksum,
             sha256=self._digest.hexdigest(),
             index_nbytes=len(encoded),
             index_crc32c=index.header_checksum(encoded),
@@ -275,8 +290,3 @@ def _refuse_after_fork(path: Path) -> None:
             f"cannot write {path}: this process was forked from one that had written compressed shards, and "
             "array_record crashes after that: start processes that build with the method 'spawn' or 'forkserver'"
         )
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any, Protocol, Self
 
 from cachelayer.builds.array_source import ArraySource
@@ -19,7 +19,7 @@ from cachelayer.builds.source import Seekable, Skippable, Source, from_record
 from cachelayer.builds.staging import Stage
 from cachelayer.builds.uploads import ShardNotes, Uploads
 from cachelayer.builds.writer_process import WritingProcess
-from cachelayer.errors import ElementError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.progress.meter import Progress
 from cachelayer.records import spec_json
 from cachelayer.records.codec import codec_for
@@ -225,19 +225,23 @@ def whole_shards(done: Container[int]) -> int:
 
 
 def infer_spec(batches: Iterator[Batch]) -> tuple[Tree, Iterator[Batch]]:
-    """Return the spec of the first elements, and an iterator over all batches."""
+    """Return the spec of the first elements, None if there are none, and an iterator over all batches."""
     seen: list[Batch] = []
-    elements: list[Any] = []
-    for batch in batches:
-        batch = batch.elements() if isinstance(batch, Rows) else batch
-        seen.append(batch)
-        if not isinstance(batch, Elements):
-            raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
-        elements.extend(batch.items)
-        try:
-            return from_elements(elements), chain(seen, batches)
-        except ElementError as error:
+
+    def elements() -> Iterator[Any]:
+        looked_at = 0
+        for batch in batches:
+            batch = batch.elements() if isinstance(batch, Rows) else batch
+            seen.append(batch)
+            if not isinstance(batch, Elements):
+                raise InvalidArgumentError("a source without an element spec must yield elements, not batches")
+            yield from batch.items
             # None so far: a later element may show what the leaf is.
-            if error.record is not None or len(elements) >= _LOOK_AHEAD:
-                raise
-    return (from_elements(elements) if elements else None), iter(seen)
+            looked_at += len(batch)
+            if looked_at >= _LOOK_AHEAD:
+                return
+
+    found = elements()
+    first = list(islice(found, 1))
+    spec = from_elements(chain(first, found)) if first else None
+    return spec, chain(seen, batches)

@@ -21,6 +21,8 @@ from cachelayer.records.tree import Tree
 
 FAILURES = (Exception, GeneratorExit)
 """What a source may raise."""
+_GROWS_EVERY = 16 * MAX_BATCH_RECORDS
+"""After so many elements, batches have room for ``MAX_BATCH_RECORDS`` more."""
 _NEXT = ("__next__", "next")
 _KEYS = "If its items have other keys than 0, 1, ..., pass a function that returns its iterator"
 _ONCE = "pass a function that returns a new one, so that each build begins with the first element"
@@ -72,7 +74,8 @@ class IterableSource:
             rest = chain((first,), elements)
             plan = Plan.of(first)
             if plan is not None:
-                kept, other = plan.keep(rest, MAX_BATCH_RECORDS, BATCH_NBYTES, BATCH_SECONDS)
+                together = _batch_records(record - self._first)
+                kept, other = plan.keep(rest, together, BATCH_NBYTES, BATCH_SECONDS)
                 record += len(kept)
                 # Copied at once: nobody knows how long the source leaves it as it is.
                 rest = chain([_copy(each, record) for each in other], elements)
@@ -129,6 +132,14 @@ class SequenceSource(IterableSource):
         skipped = copy(self)
         skipped._first += records
         return skipped
+
+
+def _batch_records(before: int) -> int:
+    """Return how many elements a batch may have after so many others.
+
+    Larger batches cost less, but what is in an unfinished one is lost when a build is killed: at most an eighth.
+    """
+    return MAX_BATCH_RECORDS * min(8, 1 + before // _GROWS_EVERY)
 
 
 def has_items(obj: Any) -> bool:

@@ -97,7 +97,7 @@ class ShardPipeline:
         if isinstance(self._writer, ShardWriter):
             # There is still a writer only after a failure, and that failure is the error to show.
             with suppress(CacheLayerError):
-                self._writer.close()
+                self._writer.give_up()
 
     def write(self, frames: Frames, nullable: frozenset[int]) -> None:
         """Append records; errors of earlier records may be raised here.
@@ -138,8 +138,7 @@ class ShardPipeline:
             return
 
         def finish() -> ShardFile:
-            last_hash.result()
-            return self._of.file(number, writer.finish())
+            return self._of.file(number, writer.finish(last_hash.result))
 
         finished = self._finishing.submit(finish)
         self._shards.append(finished)

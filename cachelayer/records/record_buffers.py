@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,14 +93,20 @@ class Frames:
 
     def to_list(self) -> list[bytes]:
         """Return the records, without their lengths."""
+        return [record for records in self.lists(max(1, len(self))) for record in records]
+
+    def lists(self, together: int) -> Iterator[list[bytes]]:
+        """Yield the records, without their lengths, in lists of so many."""
         uniform = self.uniform_nbytes
         if uniform and uniform < _MAX_ITEM_NBYTES:
-            rows = self.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:]
-            listed: list[bytes] = rows.view(f"V{uniform}")[:, 0].tolist()
-            return listed
+            rows = self.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:].view(f"V{uniform}")[:, 0]
+            for start in range(0, len(rows), together):
+                yield rows[start : start + together].tolist()
+            return
         memory = self.memory()
-        ends = self.starts + self.lengths
-        return [bytes(memory[start:end]) for start, end in zip(self.starts.tolist(), ends.tolist(), strict=True)]
+        bounds = zip(self.starts.tolist(), (self.starts + self.lengths).tolist(), strict=True)
+        while records := [bytes(memory[start:end]) for start, end in islice(bounds, together)]:
+            yield records
 
 
 class Records(Protocol):

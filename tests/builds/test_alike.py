@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cachelayer import ArraySpec
 from cachelayer.builds import iterable_source
-from cachelayer.builds.batches import Batch, Elements
+from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch, Elements
 from cachelayer.builds.build_shards import infer_spec
 from cachelayer.builds.element_copies import snapshot
 from cachelayer.builds.encode import Encoder, OnError
@@ -25,6 +25,7 @@ from cachelayer.records import tree
 from cachelayer.records.alike import AlikeElements
 from cachelayer.records.codec import codec_for
 
+COUNT = 2 * MAX_BATCH_RECORDS + 452
 Pair = namedtuple("Pair", ["a", "b"])
 Other = namedtuple("Other", ["a", "b"])
 
@@ -233,17 +234,24 @@ def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_mak
 def test_elements_that_are_alike_are_kept_in_rows_of_whole_batches() -> None:
     def elements() -> Iterator[Any]:
         memory = np.zeros((2, 3))
-        for number in range(2500):
+        for number in range(COUNT):
             memory[...] = number
             yield {"x": memory, "y": (number, "text")}
 
     batches: list[Any] = list(as_source(elements).batches(None))
-    assert [len(batch) for batch in batches] == [1024, 1024, 452]
+    assert [len(batch) for batch in batches] == [MAX_BATCH_RECORDS, MAX_BATCH_RECORDS, 452]
     assert all(isinstance(batch.items, AlikeElements) for batch in batches)
     assert [(item["x"].max(), item["y"]) for batch in batches for item in batch.items] == [
-        (number, (number, "text")) for number in range(2500)
+        (number, (number, "text")) for number in range(COUNT)
     ]
-    assert [item["y"][0] for item in batches[2].items[-2:]] == [2498, 2499]
+    assert [item["y"][0] for item in batches[2].items[-2:]] == [COUNT - 2, COUNT - 1]
+
+
+def test_batches_of_small_elements_grow_up_to_an_eighth_of_those_before() -> None:
+    sizes = [len(batch) for batch in as_source(iter(range(150_000))).batches(None)]
+    before = np.cumsum([0, *sizes[:-1]])
+    assert all(size <= max(MAX_BATCH_RECORDS, done // 8) for size, done in zip(sizes, before.tolist(), strict=True))
+    assert max(sizes) == 8 * MAX_BATCH_RECORDS
 
 
 def test_what_is_kept_of_an_element_is_encoded_in_its_place() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import cachelayer
 from cachelayer import Storage
+from cachelayer.builds.batches import MAX_BATCH_RECORDS
 from cachelayer.builds.source import as_source
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 
@@ -116,7 +117,17 @@ def test_an_interruption_publishes_nothing_and_stays_what_it_is(storage: Storage
 
 
 @pytest.mark.parametrize("kind", [Said, SaidSequence])
-@pytest.mark.parametrize(("said", "given"), [(1000, 500), (1000, 0), (500, 1000), (0, 7), (1024, 1025), (1025, 1024)])
+@pytest.mark.parametrize(
+    ("said", "given"),
+    [
+        (1000, 500),
+        (1000, 0),
+        (500, 1000),
+        (0, 7),
+        (MAX_BATCH_RECORDS, MAX_BATCH_RECORDS + 1),
+        (MAX_BATCH_RECORDS + 1, MAX_BATCH_RECORDS),
+    ],
+)
 def test_a_source_that_has_other_elements_than_its_length_says_is_refused(
     storage: Storage, kind: Any, said: int, given: int
 ) -> None:
