@@ -25,7 +25,6 @@ from cachelayer.records.memory import Ints
 from cachelayer.records.record_buffers import Frames, RecordBuffer
 from cachelayer.records.shard_digest import ShardDigest
 from cachelayer.records.varying_leaves import VaryingLeaves
-from cachelayer.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
 _OPTIONS = "group_size:1,transpose:false,pad_to_block_boundary:false,max_parallelism:1,saturation_delay_ms:60000"
