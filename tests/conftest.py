@@ -39,14 +39,17 @@ LONGEST = [
     "huggingface",
     "crash",
 ]
+RANKS = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
 # Who runs tests in several processes may set the width of a terminal, which tables would keep to.
 os.environ.pop("COLUMNS", None)
 
 
-# Processes that train compile the same functions: the first one does it for all.
+# Processes that train compile the same functions: the first one does it for all. They run for a moment: what they
+# compute matters, not how fast.
 COMPILED_BY_JAX = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
 }
 
 
@@ -61,7 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="compiled-")
         os.environ |= COMPILED_BY_JAX | {"JAX_COMPILATION_CACHE_DIR": folder}
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        spread_imports(config)
+    else:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "dont_write_bytecode", False)
             importlib.import_module("hypothesis")  # pytest rewrites it, which takes a process two seconds
@@ -77,6 +82,19 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
 
 
+def spread_imports(config: pytest.Config) -> None:
+    """Have each of several processes collect other files first: it finds compiled what another one has imported."""
+    if config.args == config.getini("testpaths"):
+        files = sorted(Path(__file__).parent.rglob("test_*.py"), key=place)
+        own = int(config.workerinput["workerid"][2:]) * len(files) // config.workerinput["workercount"]  # type: ignore[attr-defined]
+        config.args[:] = [str(file) for file in files[own:] + files[:own]]
+
+
+def place(path: Path) -> tuple[int, Path]:
+    """Return a key that sorts test files as they run."""
+    return RANKS.get(path.stem, len(RANKS)), path
+
+
 def pytest_report_header() -> list[str]:
     names = sorted(set().union(*LEFT_OUT.values()))
     return [f"left out: {len(LEFT_OUT)} test files, for lack of {', '.join(names)}"] if LEFT_OUT else []
@@ -88,8 +106,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ranks = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+    items.sort(key=lambda item: place(item.path))
     for item in items if samples.IN_FULL else []:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or item.get_closest_marker("sampled"):
             item.add_marker("soak")
