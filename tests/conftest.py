@@ -27,18 +27,25 @@ LEFT_OUT = left_out()
 # Files that take longest, the longest first: several processes then end at about the same time.
 LONGEST = [
     "docs",
+    "values_tensorflow",
+    "keras",
+    "resume",
+    "tensorflow",
+    "build_parts",
+    "torch",
+    "encode_workers",
+    "browser",
+    "waits",
+    "tfds",
     "grain",
     "jax",
-    "torch",
     "train",
-    "resume",
-    "build_parts",
-    "tensorflow",
-    "tfds",
-    "orbax",
-    "huggingface",
     "crash",
+    "races",
+    "walk",
 ]
+# Test files that import what takes longest to compile.
+FRAMEWORKS = ["tensorflow", "torch", "grain"]
 RANKS = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
 # Who runs tests in several processes may set the width of a terminal, which tables would keep to.
 os.environ.pop("COLUMNS", None)
@@ -83,11 +90,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def spread_imports(config: pytest.Config) -> None:
-    """Have each of several processes collect other files first: it finds compiled what another one has imported."""
-    if config.args == config.getini("testpaths"):
-        files = sorted(Path(__file__).parent.rglob("test_*.py"), key=place)
-        own = int(config.workerinput["workerid"][2:]) * len(files) // config.workerinput["workercount"]  # type: ignore[attr-defined]
-        config.args[:] = [str(file) for file in files[own:] + files[:own]]
+    """Have each of several processes import something else first: what one has compiled, the others find compiled.
+
+    They run the tests in one order all the same.
+    """
+    if config.args != config.getini("testpaths"):
+        return
+    number, workers = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]  # type: ignore[attr-defined]
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    own = number * len(files) // workers
+    first = f"test_{FRAMEWORKS[number % len(FRAMEWORKS)]}"
+    files = sorted(files[own:] + files[:own], key=lambda file: (file.stem != first, file.parent.name == "adapters"))
+    config.args[:] = map(str, files)
 
 
 def place(path: Path) -> tuple[int, Path]:
