@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -44,7 +44,7 @@ LONGEST = [
     "races",
     "walk",
 ]
-# Test files that import what takes longest to compile.
+# They take longest to compile.
 FRAMEWORKS = ["tensorflow", "torch", "grain"]
 RANKS = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
 # Who runs tests in several processes may set the width of a terminal, which tables would keep to.
@@ -71,9 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="compiled-")
         os.environ |= COMPILED_BY_JAX | {"JAX_COMPILATION_CACHE_DIR": folder}
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
-    if hasattr(config, "workerinput"):
-        spread_imports(config)
-    else:
+    if not hasattr(config, "workerinput"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "dont_write_bytecode", False)
             importlib.import_module("hypothesis")  # pytest rewrites it, which takes a process two seconds
@@ -89,19 +87,31 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
 
 
-def spread_imports(config: pytest.Config) -> None:
-    """Have each of several processes import something else first: what one has compiled, the others find compiled.
+def share_of(config: pytest.Config) -> tuple[int, int]:
+    """Return the number of this process among those that run tests, and their number."""
+    given = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    return int(given["workerid"].removeprefix("gw")), given["workercount"]
 
-    They run the tests in one order all the same.
-    """
-    if config.args != config.getini("testpaths"):
-        return
-    number, workers = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]  # type: ignore[attr-defined]
-    files = sorted(Path(__file__).parent.rglob("test_*.py"))
-    own = number * len(files) // workers
-    first = f"test_{FRAMEWORKS[number % len(FRAMEWORKS)]}"
-    files = sorted(files[own:] + files[:own], key=lambda file: (file.stem != first, file.parent.name == "adapters"))
-    config.args[:] = map(str, files)
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Have each of several processes import another framework first: what one compiles, the others find compiled."""
+    number, processes = share_of(session.config)
+    if processes > 1 and session.config.args == session.config.getini("testpaths"):
+        with suppress(ImportError):
+            importlib.import_module(FRAMEWORKS[number % len(FRAMEWORKS)])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have each of several processes collect other files first, for the like reason."""
+    report = yield
+    if isinstance(collector, pytest.Directory):
+        number, processes = share_of(collector.config)
+        own = number * len(report.result) // processes
+        report.result = report.result[own:] + report.result[:own]
+    return report
 
 
 def place(path: Path) -> tuple[int, Path]:
