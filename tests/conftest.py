@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -27,26 +27,36 @@ LEFT_OUT = left_out()
 # Files that take longest, the longest first: several processes then end at about the same time.
 LONGEST = [
     "docs",
+    "values_tensorflow",
+    "keras",
+    "resume",
+    "tensorflow",
+    "build_parts",
+    "torch",
+    "encode_workers",
+    "browser",
+    "waits",
+    "tfds",
     "grain",
     "jax",
-    "torch",
     "train",
-    "resume",
-    "build_parts",
-    "tensorflow",
-    "tfds",
-    "orbax",
-    "huggingface",
     "crash",
+    "races",
+    "walk",
 ]
+# They take longest to compile.
+FRAMEWORKS = ["tensorflow", "torch", "grain"]
+RANKS = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
 # Who runs tests in several processes may set the width of a terminal, which tables would keep to.
 os.environ.pop("COLUMNS", None)
 
 
-# Processes that train compile the same functions: the first one does it for all.
+# Processes that train compile the same functions: the first one does it for all. They run for a moment: what they
+# compute matters, not how fast.
 COMPILED_BY_JAX = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
 }
 
 
@@ -77,6 +87,38 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
 
 
+def share_of(config: pytest.Config) -> tuple[int, int]:
+    """Return the number of this process among those that run tests, and their number."""
+    given = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    return int(given["workerid"].removeprefix("gw")), given["workercount"]
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Have each of several processes import another framework first: what one compiles, the others find compiled."""
+    number, processes = share_of(session.config)
+    if processes > 1 and session.config.args == session.config.getini("testpaths"):
+        with suppress(ImportError):
+            importlib.import_module(FRAMEWORKS[number % len(FRAMEWORKS)])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have each of several processes collect other files first, for the like reason."""
+    report = yield
+    if isinstance(collector, pytest.Directory):
+        number, processes = share_of(collector.config)
+        own = number * len(report.result) // processes
+        report.result = report.result[own:] + report.result[:own]
+    return report
+
+
+def place(path: Path) -> tuple[int, Path]:
+    """Return a key that sorts test files as they run."""
+    return RANKS.get(path.stem, len(RANKS)), path
+
+
 def pytest_report_header() -> list[str]:
     names = sorted(set().union(*LEFT_OUT.values()))
     return [f"left out: {len(LEFT_OUT)} test files, for lack of {', '.join(names)}"] if LEFT_OUT else []
@@ -88,8 +130,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ranks = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+    items.sort(key=lambda item: place(item.path))
     for item in items if samples.IN_FULL else []:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or item.get_closest_marker("sampled"):
             item.add_marker("soak")

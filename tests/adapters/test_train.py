@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forks import FORKS, importing
-from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job, run_child
+from jax_process import BATCH, EPOCHS, RECORDS, SEED, STEPS, Job, on_devices, run_child
 from reference import Case
 
 import cachelayer
@@ -65,7 +65,7 @@ def run(folder: Path, processes: int, *, task: str = "train", private: bool = Fa
 
 def start(job: Job, errors: Path) -> tuple[ForkServerProcess, Connection]:
     """Start a child; return it, and what it talks through."""
-    environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES[job.task]}"}
+    environment = {"XLA_FLAGS": on_devices(DEVICES[job.task])}
     heard, talk = FORKS.Pipe(duplex=False)
     with talk:
         child = FORKS.Process(target=run_child, args=(job, environment, str(errors), talk))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import resume_child
+from samples import some
 from servers import Server, new_bucket
 
 import cachelayer
@@ -20,6 +21,8 @@ from cachelayer.versions import attempts, heartbeat
 EXPIRY = 3000.0
 KILLED_AT = 6000
 """A record after some shards."""
+OTHERS: list[dict[str, Any]] = [{"host": "elsewhere"}, {"boot": "another"}, {"namespace": 1}, {}]
+"""What a beat says of a process whose end cannot be seen from here."""
 
 
 @dataclass
@@ -97,7 +100,12 @@ def test_a_builder_that_was_killed_on_this_host_is_not_waited_for(
     assert "waiting" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"boot": "another"}, {"namespace": 1}, {}])
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("server", "other"),
+    [*(("gcs", other) for other in OTHERS), *(("s3", other) for other in some(OTHERS))],
+    indirect=["server"],
+)
 def test_a_builder_that_was_killed_elsewhere_is_waited_for_once_and_it_is_said(
     killed: Killed, clock: Clock, capfd: pytest.CaptureFixture[str], other: dict[str, Any]
 ) -> None:

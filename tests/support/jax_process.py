@@ -48,6 +48,11 @@ def run_child(*arguments: Any) -> None:
     train_child.main(*arguments)
 
 
+def on_devices(count: int) -> str:
+    """Return the flags of XLA for so many CPU devices, beside those that are set for all tests."""
+    return f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
+
+
 def assert_tests_pass(file: str, *, devices: int = 1) -> None:
     """Run the tests of a file in this folder in a process of their own, and raise unless all pass.
 
@@ -57,7 +62,7 @@ def assert_tests_pass(file: str, *, devices: int = 1) -> None:
     """
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": on_devices(devices),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).with_name(file))]
     # All tests of the file, as in the soak suite.
