@@ -164,7 +164,7 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
     """
     if len(rows) == 0:
         return RecordBuffer.of([])
-    if not all([source.is_plain for source in held]):
+    if not all(source.is_plain for source in held):
         return _checked([(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)])
     buffers, tables = np.frombuffer(b"".join([source.at for source in held]), np.int64).reshape(-1, 2)[owner].T
     places = tables + rows * _ROW_NBYTES
