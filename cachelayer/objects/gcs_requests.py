@@ -60,7 +60,7 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
             return reply.status, reply.headers, reply.request_info, await reply.read()
 
     def _place_of(self, path: str) -> URL:
-        """Return the URL of an object, of which many ranges may be read: to make it anew each time would take longer."""
+        """Return the URL of an object, of which many ranges may be read: making it anew takes longer."""
         url = self._places.get(path)
         if url is None:
             if len(self._places) >= _MOST_PLACES:
