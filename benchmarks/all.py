@@ -43,6 +43,7 @@ class Benchmark:
 BENCHMARKS = {
     "build": Benchmark(quick=()),
     "read": Benchmark(quick=("images", "stream", "single", "elements")),
+    "read_grid": Benchmark(quick=("zstd",)),
     "cold": Benchmark(quick=()),
     "verify": Benchmark(quick=()),
     "open": Benchmark(quick=("1000000",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import Bytes, Ints, splits_of
+from cachelayer.records.memory import Bytes, Ints, gather_rows, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
+
+# Of a table of starts and lengths.
+_ROW_NBYTES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,25 +65,20 @@ class HeldRecords:
         ]
         return cls(buffer, starts, lengths, checksums, compressed, frozenset(damaged), name)
 
-    address: int = field(init=False)
-    """Where the first record begins in the memory of this process."""
-    even: bytes | None = field(init=False)
-    """As int64: the address, the bytes from one record to the next, and those of each record.
-
-    None unless these are the same for all records, and each may be read where it lies.
-    """
     is_plain: bool = field(init=False)
     """True if no record is compressed or damaged."""
+    at: bytes = field(init=False)
+    """As int64: where the buffer begins in the memory of this process, and where a table of starts and lengths does."""
 
     def __post_init__(self) -> None:
         # They are read by their addresses.
         if len(self) and (int(self.starts.min()) < 0 or int((self.starts + self.lengths).max()) > len(self.buffer)):
             raise CorruptionError(f"{self.name(0)}, or one after it, does not lie in what was fetched")
-        first = self.starts.item(0) if len(self) else 0
-        object.__setattr__(self, "address", self.buffer.__array_interface__["data"][0] + first)
+        table = np.stack([self.starts, self.lengths], axis=1)
+        object.__setattr__(self, "starts", table[:, 0])
+        object.__setattr__(self, "lengths", table[:, 1])
         object.__setattr__(self, "is_plain", not self.damaged and not self.compressed.any())
-        even = _even(self.starts, self.lengths) if self.is_plain else None
-        object.__setattr__(self, "even", None if even is None else np.array([self.address, *even], np.int64).tobytes())
+        object.__setattr__(self, "at", np.array([_address(self.buffer), _address(table)], np.int64).tobytes())
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -109,19 +107,16 @@ class HeldRecords:
         return RecordBuffer(values, splits_of(found.lengths)[:-1], found.lengths, found.uniform_nbytes)
 
 
-def _even(starts: Ints, lengths: Ints) -> tuple[int, int] | None:
-    if len(starts) == 0 or (lengths != lengths[0]).any():
-        return None
-    strides = starts[1:] - starts[:-1]
-    stride = strides.item(0) if len(strides) else 0
-    return None if (strides != stride).any() else (stride, lengths.item(0))
+def _address(values: NDArray[Any]) -> int:
+    address: int = values.__array_interface__["data"][0]
+    return address
 
 
 class _Memory:
-    """The memory from one of some buffers to the end of another, as an array. It keeps them."""
+    """Memory that holds some objects, as an array from one address to another. It keeps the objects."""
 
-    def __init__(self, begin: int, end: int, buffers: Sequence[Bytes]) -> None:
-        self.buffers = buffers
+    def __init__(self, begin: int, end: int, kept: Sequence[object]) -> None:
+        self.kept = kept
         self.__array_interface__ = {"shape": (end - begin,), "typestr": "|u1", "data": (begin, True), "version": 3}
 
 
@@ -169,34 +164,21 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
     """
     if len(rows) == 0:
         return RecordBuffer.of([])
-    even = [source.even for source in held]
-    if None not in even:
-        addresses, lengths = _even_places(cast(list[bytes], even), owner, rows)
-    elif all(source.is_plain for source in held):
-        addresses, lengths = _places(held, owner, rows)
-    else:
+    if not all(source.is_plain for source in held):
         return _checked([(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)])
-    # One array over all of the buffers, of which nothing is read but the records.
-    begin, end = int(addresses.min()), int((addresses + lengths).max())
-    memory = np.asarray(_Memory(begin, end, [source.buffer for source in held]))
+    buffers, tables = np.frombuffer(b"".join([source.at for source in held]), np.int64).reshape(-1, 2)[owner].T
+    places = tables + rows * _ROW_NBYTES
+    memory, begins = _spread(places, _ROW_NBYTES, held)
+    starts, lengths = gather_rows(memory, begins, _ROW_NBYTES).view(np.int64).T
+    memory, begins = _spread(buffers + starts, lengths, [source.buffer for source in held])
     uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
-    return ScatteredRecords(RecordBuffer(memory, addresses - begin, lengths, uniform))
+    return ScatteredRecords(RecordBuffer(memory, begins, lengths, uniform))
 
 
-def _even_places(even: Sequence[bytes], owner: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return where records begin in the memory of this process, and their lengths, given :attr:`HeldRecords.even`."""
-    addresses, strides, lengths = np.frombuffer(b"".join(even), np.int64).reshape(-1, 3)[owner].T
-    return addresses + strides * rows, lengths
-
-
-def _places(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the same for records of any lengths."""
-    places = [
-        (source.address + source.starts.item(row) - source.starts.item(0), source.lengths.item(row))
-        for source, row in zip(map(held.__getitem__, owner.tolist()), rows.tolist(), strict=True)
-    ]
-    found, lengths = np.array(places, np.int64).T
-    return found, lengths
+def _spread(addresses: Ints, nbytes: Ints | int, kept: Sequence[object]) -> tuple[Bytes, Ints]:
+    """Return one array over all ranges of memory, of which nothing but the ranges may be read, and their begins."""
+    begin, end = int(addresses.min()), int((addresses + nbytes).max())
+    return np.asarray(_Memory(begin, end, kept)), addresses - begin
 
 
 def _checked(places: Sequence[tuple[HeldRecords, int]]) -> RecordBuffer:

@@ -18,6 +18,7 @@ from gcsfs.credentials import LOCAL_REFRESH_BUFFER
 from gcsfs.retry import HttpError, NonRetryableError
 from yarl import URL
 
+from cachelayer.locks import cached_property
 from cachelayer.objects.range_connections import RangeConnections
 from cachelayer.objects.retry import Kind, RequestError, check_place, kind_of_status
 from cachelayer.records.memory import Piece
@@ -34,6 +35,7 @@ _TRANSIENT = (
 )
 _FAILURES = (*_TRANSIENT, OSError, ValueError, google.auth.exceptions.GoogleAuthError)
 _LONGEST_REASON = 300
+_MOST_PLACES = 1 << 12
 
 
 class Requests(GCSFileSystem):  # type: ignore[misc]
@@ -46,12 +48,25 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
     """Reads ranges without gcsfs's own session, if that is allowed."""
     _refreshing: asyncio.Future[None] | None = None
 
+    @cached_property
+    def _places(self) -> dict[str, URL]:
+        return {}
+
     async def _request(
         self, method: str, path: str, *args: str, headers: Any = None, json: Any = None, data: Any = None, **query: Any
     ) -> tuple[int, Any, Any, bytes]:
         place = self._format_path(path, args)
         async with self._exchange(method, place, headers, query, json=json, data=data) as reply:
             return reply.status, reply.headers, reply.request_info, await reply.read()
+
+    def _place_of(self, path: str) -> URL:
+        """Return the URL of an object, of which many ranges may be read: making it anew takes longer."""
+        url = self._places.get(path)
+        if url is None:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            url = self._places[path] = URL(self.url(path)).update_query(self._get_params({}))
+        return url
 
     async def chunks(self, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """Yield a range of an object as it arrives; gcsfs itself hands it out only once it is complete."""
@@ -62,9 +77,8 @@ class Requests(GCSFileSystem):  # type: ignore[misc]
     async def range(self, path: str, start: int, stop: int) -> list[Piece]:
         """Return a range of an object, in the pieces in which it arrived; a reply that is too long is cut short."""
         if self.connections is not None:
-            url = URL(self.url(path)).update_query(self._get_params({}))
             await self._have_token()
-            reply = await self.connections.read(url, self._get_headers({}), start, stop)
+            reply = await self.connections.read(self._place_of(path), self._get_headers({}), start, stop)
             if reply is not None:
                 if reply.head.status >= 400:
                     raise _failure(reply.head.status, bytes(reply.body))

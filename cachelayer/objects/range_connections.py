@@ -8,6 +8,7 @@ length its head tells. All others are left to the general client.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections import deque
@@ -26,7 +27,12 @@ _MOST_STRANGE = 3
 _IDLE_SECONDS = 15.0
 """Connections that are idle for so long are closed: a host on the way may have forgotten them without a word."""
 _END = b"\r\n\r\n"
-_ENDS_OF_BODIES = {"content-length", "transfer-encoding", "content-encoding", "content-range"}
+_HEADERS = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*")
+# What tells about bodies and connections. Others may be repeated: Google sends two headers "Vary".
+_READ = re.compile(
+    rb"^(content-length|content-range|content-encoding|transfer-encoding|connection):([^\r\n]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -48,28 +54,27 @@ class Head:
     @classmethod
     def parsed(cls, raw: bytes) -> Head | None:
         """Return what a head says; None if it is of a reply that is not understood here."""
-        first, *lines = raw.decode("latin-1").split("\r\n")
-        version, _, status = first.partition(" ")
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, colon, value = line.partition(":")
-            if not colon or name != name.strip():
-                return None
-            name, value = name.lower(), value.strip()
+        first, _, rest = (raw + b"\r\n").partition(b"\r\n")
+        version, _, state = first.decode("latin-1").partition(" ")
+        if _HEADERS.fullmatch(rest) is None:
+            return None
+        headers: dict[bytes, bytes] = {}
+        for found, value in _READ.findall(rest):
+            name, value = found.lower(), value.strip()
             known = headers.setdefault(name, value)
             if known != value:
-                # Most may be repeated: Google sends two headers "Vary".
-                if name in _ENDS_OF_BODIES:
+                if name != b"connection":
                     return None
-                headers[name] = f"{known}, {value}"
-        length, status = headers.get("content-length", ""), status[:3]
-        coded = headers.keys() & {"transfer-encoding", "content-encoding"}
-        if version != "HTTP/1.1" or coded or not _is_number(status) or not _is_number(length):
+                headers[name] = known + b"," + value
+        place, asked = headers.pop(b"content-range", None), headers.pop(b"connection", b"").lower().split(b",")
+        length, status = headers.pop(b"content-length", b"").decode("latin-1"), state[:3]
+        # What is left says that the body is coded.
+        if version != "HTTP/1.1" or headers or not _is_number(status) or not _is_number(length):
             return None
-        if int(status) not in {200, 206, *range(400, 600)}:
+        if status not in {"200", "206"} and not 400 <= int(status) < 600:
             return None
-        asked = {option.strip() for option in headers.get("connection", "").lower().split(",")}
-        return cls(int(status), int(length), "close" not in asked, headers.get("content-range"))
+        stays = b"close" not in [option.strip() for option in asked]
+        return cls(int(status), int(length), stays, None if place is None else place.decode("latin-1"))
 
 
 def _is_number(text: str) -> bool:

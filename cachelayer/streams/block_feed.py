@@ -91,16 +91,8 @@ class _Fetch:
     outcome: Outcome[HeldBlock]
     again: Callable[[], HeldBlock]
 
-    @property
-    def is_lost(self) -> bool:
-        """True if it failed, or brought damaged records."""
-        answer = self.outcome.answer
-        return self.outcome.failed() if answer is None else answer[0].damaged
-
     def block(self, reading: Reading) -> HeldBlock:
         """Wait for the block, and return it."""
-        if (answer := self.outcome.answer) is not None:
-            return answer[0]
         while not self.outcome.done():
             # Nobody may fetch it any more.
             reading.check()
@@ -148,7 +140,11 @@ class BlockRows:
 
     def reads(self, numbers: Indices, reading: Reading) -> RecordReads[Any]:
         """Wait for the blocks, and return what reads the records of these numbers, one for each row."""
-        blocks = [fetch.block(reading) for fetch in self.fetches]
+        answers = [fetch.outcome.answer for fetch in self.fetches]
+        blocks = [
+            fetch.block(reading) if answer is None else answer[0]
+            for fetch, answer in zip(self.fetches, answers, strict=True)
+        ]
         return self.holder.reads(blocks, self.owner, numbers + self.shift)
 
 
@@ -253,7 +249,14 @@ class BlockFeed:
         needs = self._needs.pop((step.begin, step.end), None) or _Needs.of(self._steps.blocks(step))
         lasts = needs.lasts.tolist()
         known = self._uses
-        missing = [row for row, last in enumerate(lasts) if (use := known.get(last)) is None or use.fetch.is_lost]
+        # There are hundreds of blocks, nearly all of which have come whole.
+        found = [known.get(last) for last in lasts]
+        answers = [None if use is None else use.fetch.outcome.answer for use in found]
+        missing = [
+            row
+            for row, (use, answer) in enumerate(zip(found, answers, strict=True))
+            if (use is None or use.fetch.outcome.failed() if answer is None else answer[0].damaged)
+        ]
         if missing:
             self._fetch(step, needs, missing)
         uses = [known[last] for last in lasts]
