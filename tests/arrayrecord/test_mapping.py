@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +24,7 @@ from samples import examples
 import cachelayer
 from cachelayer.access import open_shards
 from cachelayer.access.local_shards import LocalShards
-from cachelayer.arrayrecord import index, mapping
+from cachelayer.arrayrecord import index, mapping, places
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
 from cachelayer.arrayrecord.footer import Footer, read_footer
@@ -33,6 +35,7 @@ from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
 from cachelayer.records.memory import Ints
 from cachelayer.records.selection import Selection
+from cachelayer.records.threads import Job
 from cachelayer.versions.manifest import Kept
 
 N = 60
@@ -273,6 +276,33 @@ def test_results_are_the_callers_own_after_their_shards_are_gone(tmp_path: Path)
     assert element.tolist() == list(range(70, 80))
     assert several[1].tolist() == list(range(20, 30))
     assert window[:64].tobytes() == before
+
+
+@pytest.mark.parametrize("nbytes", [100, 20_000])
+def test_threads_that_outlast_an_interrupted_read_keep_its_file_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 60_000, np.uint8)
+    content.tofile(tmp_path / "file")
+    file = MappedFile.open(tmp_path / "file")
+    begun: list[Job] = []
+
+    def interrupt(_: Job, parts: Callable[[int], list[Job]], *_rest: Any) -> None:
+        begun.extend(parts(2))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(places, "quickest", interrupt)
+    with suppress(KeyboardInterrupt):
+        file.uniform(np.array([40, 30_000]), nbytes, str).slab(0, nbytes)
+    unmapped = weakref.ref(file.slot)
+    del file
+    gc.collect()
+    assert begun
+    assert unmapped() is not None
+    while begun:
+        begun.pop()()
+    gc.collect()
+    assert unmapped() is None
 
 
 def run(script: str, *arguments: str) -> str:
