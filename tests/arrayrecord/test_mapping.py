@@ -33,7 +33,7 @@ from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.reserved_memory import mapping_limit
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, aligning
 from cachelayer.records.selection import Selection
 from cachelayer.records.threads import Job
 from cachelayer.versions.manifest import Kept
@@ -276,6 +276,38 @@ def test_results_are_the_callers_own_after_their_shards_are_gone(tmp_path: Path)
     assert element.tolist() == list(range(70, 80))
     assert several[1].tolist() == list(range(20, 30))
     assert window[:64].tobytes() == before
+
+
+@pytest.mark.usefixtures("space")
+@pytest.mark.parametrize("kind", ["uniform", "varying"])
+@pytest.mark.parametrize("position", [0, 24, 63, 64])
+def test_rows_gathered_into_aligned_memory_begin_behind_the_signature_of_their_file(
+    tmp_path: Path, kind: str, position: int
+) -> None:
+    elements = [bytes([number]) * (1500 + number * (kind == "varying")) for number in range(N)]
+    ref: Any = cachelayer.Storage(tmp_path).submit(elements, "d", "v1")
+    (path,), (index_path,) = tmp_path.rglob("*.array_record"), tmp_path.rglob("*.index")
+    raw = index_path.read_bytes()
+    header = replace(index.decode_header(raw[: index.HEADER_NBYTES], len(raw), "index"), first_position=position)
+    rows = np.frombuffer(raw, index.ROW, offset=index.HEADER_NBYTES).copy()
+    rows["position"][0] = position
+    changed = index.encode(header, rows)
+    index_path.write_bytes(changed)
+    stats = replace(
+        ref._base.version.manifest.shards[0].stats,
+        index_crc32c=index.header_checksum(changed[: index.HEADER_NBYTES]),
+    )
+
+    def read() -> bytes:
+        with aligning():
+            opened = LocalShards([N], lambda _, since: ShardReader(path, index_path, stats, "never", since))
+            return opened.records(np.arange(N), in_part=True).slab(0, 1400)[0].tobytes()
+
+    if position == 64:
+        assert read() == path.read_bytes()[64 : 64 + 1400]
+    else:
+        with pytest.raises(CorruptionError, match=r"begins? in the signature of"):
+            read()
 
 
 @pytest.mark.parametrize("nbytes", [100, 20_000])
