@@ -310,13 +310,33 @@ def test_rows_gathered_into_aligned_memory_begin_behind_the_signature_of_their_f
             read()
 
 
+def one_file(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
+    (folder / "file").write_bytes(bytes(60_000))
+    file = MappedFile.open(folder / "file")
+    return file, lambda nbytes: file.uniform(np.array([100, 30_000]), 20_000, str).slab(0, nbytes)
+
+
+def several_shards(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
+    ref: Any = cachelayer.Storage(folder).submit([bytes(20_000)] * 8, "d", "v1", shard_bytes=100_000)
+    shards = ref._base.shards
+    ref.read(range(8))
+    return shards.reader(1).mapped, lambda nbytes: shards.records(np.arange(8)).slab(0, nbytes)
+
+
+def several_versions(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
+    storage = cachelayer.Storage(folder)
+    refs: Any = [storage.submit([bytes(20_000)] * 8, name, "v1") for name in ("a", "b")]
+    joined: Any = cachelayer.concat(refs)
+    joined.read(range(16))
+    return refs[1]._base.shards.reader(0).mapped, lambda nbytes: joined._base.records(np.arange(16)).slab(0, nbytes)
+
+
 @pytest.mark.parametrize("nbytes", [100, 20_000])
-def test_threads_that_outlast_an_interrupted_read_keep_its_file_mapped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
+@pytest.mark.parametrize("opened", [one_file, several_shards, several_versions])
+def test_threads_that_outlast_an_interrupted_read_keep_its_files_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Callable[[Path], tuple[MappedFile, Any]], nbytes: int
 ) -> None:
-    content = np.random.default_rng(0).integers(0, 256, 60_000, np.uint8)
-    content.tofile(tmp_path / "file")
-    file = MappedFile.open(tmp_path / "file")
+    file, read = opened(tmp_path)
     begun: list[Job] = []
 
     def interrupt(_: Job, parts: Callable[[int], list[Job]], *_rest: Any) -> None:
@@ -325,9 +345,9 @@ def test_threads_that_outlast_an_interrupted_read_keep_its_file_mapped(
 
     monkeypatch.setattr(places, "quickest", interrupt)
     with suppress(KeyboardInterrupt):
-        file.uniform(np.array([40, 30_000]), nbytes, str).slab(0, nbytes)
+        read(nbytes)
     unmapped = weakref.ref(file.slot)
-    del file
+    del file, read
     gc.collect()
     assert begun
     assert unmapped() is not None
