@@ -92,7 +92,7 @@ class JoinedShards:
         for each, part in zip(self._open, self._parts, strict=True):
             each.note_use(is_used[part], now)
         is_cold = self._read_ahead.announce(numbers)
-        found = tables.gathered(self._space, epoch, shard_of, numbers, self._path, in_part=in_part)
+        found = tables.gathered(self._space, (self, epoch), shard_of, numbers, self._path, in_part=in_part)
         if found is not None:
             add_records("disk" if is_cold else "memory_map", found)
         return found

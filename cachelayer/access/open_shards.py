@@ -87,7 +87,7 @@ class OpenShards:
         self._used[shard_of] = now
         # Hold the epoch before reading the tables: every shard that they say is mapped then stays mapped.
         epoch = space.epoch
-        return self.tables.gathered(space, epoch, shard_of, numbers, self.path, in_part=in_part)
+        return self.tables.gathered(space, (self, epoch), shard_of, numbers, self.path, in_part=in_part)
 
     def note_use(self, is_used: NDArray[np.bool_], now: int) -> None:
         """Note which shards are read by a caller that has a copy of the tables."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index
-from cachelayer.arrayrecord.address_space import AddressSpace, Epoch
+from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import to_logical
 from cachelayer.arrayrecord.checksums import checked
 from cachelayer.arrayrecord.places import Places, UniformRecords, VaryingRecords, check_inside
@@ -100,7 +100,7 @@ class ShardTables:
     def gathered(
         self,
         space: AddressSpace,
-        epoch: Epoch,
+        holder: object,
         shard_of: Ints,
         numbers: Ints,
         path: Callable[[int], str],
@@ -111,7 +111,8 @@ class ShardTables:
 
         Args:
             space: where the shards are mapped.
-            epoch: its current epoch, which the caller has held since before it took these tables.
+            holder: an object that keeps mapped all shards that the tables say are mapped: what has opened them, and the
+                epoch of the space, which the caller has held since before it took these tables.
             shard_of: the shard of each record.
             numbers: the number of each record.
             path: returns the path of a shard for error messages.
@@ -125,7 +126,7 @@ class ShardTables:
             shard = int(shard_of[row])
             return f"{path(shard)}: record {numbers[row] - self.splits[shard]} of the shard"
 
-        found = self._unchecked(space, epoch, shard_of, numbers, name, in_part=in_part)
+        found = self._unchecked(space, holder, shard_of, numbers, name, in_part=in_part)
         if found is None or not self.checks:
             return found
         return checked(found, self._rows(space, shard_of, numbers)["crc32c"], name)
@@ -133,7 +134,7 @@ class ShardTables:
     def _unchecked(
         self,
         space: AddressSpace,
-        epoch: Epoch,
+        holder: object,
         shard_of: Ints,
         numbers: Ints,
         name: Callable[[int], str],
@@ -145,7 +146,7 @@ class ShardTables:
         logical += self.origin[shard_of]
         # As unsigned integers, negative offsets are larger than all others: one comparison checks both ends.
         if not (logical.view(np.uint64) >= limit).any():
-            return UniformRecords.inside(space, epoch, self.base[shard_of], logical, self.nbytes)
+            return UniformRecords.inside(space, holder, self.base[shard_of], logical, self.nbytes)
         if not self.is_mapped[shard_of].all():
             return None
         kind = int(self.kind[shard_of[0]])
@@ -154,19 +155,19 @@ class ShardTables:
         if kind == _UNIFORM:
             check_inside(logical, np.full(len(logical), self.nbytes), self.room[shard_of], name)
             return None
-        located = self._by_index(space, epoch, shard_of, numbers, name)
+        located = self._by_index(space, holder, shard_of, numbers, name)
         compression = _COMPRESSION[kind]
         if in_part and compression == "none" and not self.checks:
             return VaryingRecords(located)
         return located.records(compression)
 
     def _by_index(
-        self, space: AddressSpace, epoch: Epoch, shard_of: Ints, numbers: Ints, name: Callable[[int], str]
+        self, space: AddressSpace, holder: object, shard_of: Ints, numbers: Ints, name: Callable[[int], str]
     ) -> Places:
         """Return the stored bytes of records, whose positions are read from the mapped indices."""
         rows = self._rows(space, shard_of, numbers)
         logical, lengths = to_logical(rows["position"].astype(np.int64)), rows["length"].astype(np.int64)
-        return Places(space, epoch, self.base[shard_of], self.room[shard_of], logical, lengths, name)
+        return Places(space, holder, self.base[shard_of], self.room[shard_of], logical, lengths, name)
 
     def _rows(self, space: AddressSpace, shard_of: Ints, numbers: Ints) -> Any:
         """Return the index rows of records, from mapped indices."""

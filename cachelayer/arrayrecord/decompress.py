@@ -108,6 +108,7 @@ def decompressed(parts: Sequence[StoredRows], name: Callable[[int], str], holder
 
     Raises:
         CorruptionError: if a record does not decompress to its size.
+        MemoryError: if all do, but not all of them fit into memory.
     """
     turn_to(DECODING)
     try:
@@ -115,10 +116,13 @@ def decompressed(parts: Sequence[StoredRows], name: Callable[[int], str], holder
     except CorruptionError as error:
         if sum(len(rows) for rows, _ in parts) == 1:
             raise CorruptionError(f"{name(int(parts[0][0][0]))} {error}") from error
+        cause = error.__cause__
     only = np.zeros(1, np.int64)
     for rows, stored in parts:
         for place, row in enumerate(rows.tolist()):
             decompressed([(only, stored[place : place + 1])], lambda _, row=row: name(row), holder)  # type: ignore[misc]
+    if isinstance(cause, MemoryError):
+        raise cause
     raise CorruptionError(f"{name(0)} and the others of its batch decompress one by one, but not together")
 
 

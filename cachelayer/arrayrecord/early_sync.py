@@ -1,4 +1,4 @@
-"""Flush a file to disk while it is still written, so that little is left to flush at its end."""
+"""Flush a file to disk while it is being written, so that little is left to flush at its end."""
 
 from __future__ import annotations
 

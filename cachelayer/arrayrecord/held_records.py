@@ -10,6 +10,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from cachelayer.arrayrecord.blocks import outside
 from cachelayer.arrayrecord.decompress import decompressed
 from cachelayer.errors import CorruptionError
 from cachelayer.records.memory import Bytes, Ints, gather_rows, splits_of
@@ -68,17 +69,19 @@ class HeldRecords:
     is_plain: bool = field(init=False)
     """True if no record is compressed or damaged."""
     at: bytes = field(init=False)
-    """As int64: where the buffer begins in the memory of this process, and where a table of starts and lengths does."""
+    """As int64: the number of records, and where the buffer and a table of starts and lengths begin in memory."""
 
     def __post_init__(self) -> None:
         # They are read by their addresses.
-        if len(self) and (int(self.starts.min()) < 0 or int((self.starts + self.lengths).max()) > len(self.buffer)):
-            raise CorruptionError(f"{self.name(0)}, or one after it, does not lie in what was fetched")
-        table = np.stack([self.starts, self.lengths], axis=1)
+        wrong = outside(self.starts, self.lengths, len(self.buffer))
+        if wrong.any():
+            raise CorruptionError(f"{self.name(int(wrong.argmax()))} does not lie in what was fetched")
+        table = np.stack([self.starts, self.lengths], axis=1, dtype=np.int64)
         object.__setattr__(self, "starts", table[:, 0])
         object.__setattr__(self, "lengths", table[:, 1])
         object.__setattr__(self, "is_plain", not self.damaged and not self.compressed.any())
-        object.__setattr__(self, "at", np.array([_address(self.buffer), _address(table)], np.int64).tobytes())
+        at = np.array([len(table), _address(self.buffer), _address(table)], np.int64).tobytes()
+        object.__setattr__(self, "at", at)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -160,13 +163,18 @@ def taken(held: Sequence[HeldRecords], owner: Ints, rows: Ints) -> Records:
         rows: the row of each in there.
 
     Raises:
-        CorruptionError: if a record is not what was written.
+        CorruptionError: if there is no such row, or a record is not what was written.
     """
     if len(rows) == 0:
         return RecordBuffer.of([])
+    counts, buffers, tables = np.frombuffer(b"".join([source.at for source in held]), np.int64).reshape(-1, 3)[owner].T
+    # No other row has a place in the table, which is read by its address.
+    wrong = (rows < 0) | (rows >= counts)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise CorruptionError(f"a block of {counts[row]} records has no row {rows[row]}")
     if not all(source.is_plain for source in held):
         return _checked([(held[number], row) for number, row in zip(owner.tolist(), rows.tolist(), strict=True)])
-    buffers, tables = np.frombuffer(b"".join([source.at for source in held]), np.int64).reshape(-1, 2)[owner].T
     places = tables + rows * _ROW_NBYTES
     memory, begins = _spread(places, _ROW_NBYTES, held)
     starts, lengths = gather_rows(memory, begins, _ROW_NBYTES).view(np.int64).T

@@ -16,16 +16,7 @@ from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.blocks import HEADER, PAYLOAD, SIGNATURE, in_blocks, outside, pieces, to_position
 from cachelayer.arrayrecord.decompress import LONG, CutRecords, StoredRows, decompressed
 from cachelayer.errors import CorruptionError
-from cachelayer.records.memory import (
-    Bytes,
-    Ints,
-    aligns,
-    empty,
-    gather_aligned,
-    gather_ranges,
-    move_ranges,
-    splits_of,
-)
+from cachelayer.records.memory import Bytes, Ints, aligns, empty, gather_aligned, gather_ranges, move_ranges, splits_of
 from cachelayer.records.record_buffers import RecordBuffer, Records
 from cachelayer.records.threads import Gain, Job, quickest
 
@@ -47,8 +38,12 @@ def _parts(copy: Callable[[int, int], None], rows: int, count: int) -> list[Job]
     return [partial(copy, first, last) for first, last in pairwise(bounds) if first < last]
 
 
-def _gathered(space: AddressSpace, nbytes: int, starts: Ints) -> NDArray[Any]:
-    """Return the windows of so many bytes that begin at these places, behind the signatures of their files."""
+def _gathered(space: AddressSpace, nbytes: int, starts: Ints, holder: object) -> NDArray[Any]:
+    """Return the windows of so many bytes that begin at these places, behind the signatures of their files.
+
+    Args:
+        holder: an object that keeps the files mapped.
+    """
     windows, rows = space.windows(nbytes), len(starts)
     found: list[NDArray[Any]] = []
 
@@ -67,7 +62,8 @@ def _gathered(space: AddressSpace, nbytes: int, starts: Ints) -> NDArray[Any]:
         found[:] = [out]
         out_bytes = out.view(np.uint8)
 
-        def copy(first: int, last: int) -> None:
+        # A thread that copies keeps the files mapped, even if the thread that reads was interrupted.
+        def copy(first: int, last: int, _: object = holder) -> None:
             out_bytes[first * nbytes : last * nbytes] = windows[starts[first:last]].view(np.uint8)
 
         return _parts(copy, rows, count)
@@ -333,7 +329,7 @@ class UniformRecords:
             self._copy_rows([row for part in parts for row in part], begin, self.places + offset)
             return parts
         # Gather all rows as if no block header cut them. Then repair the few that a header does cut, row by row.
-        found = [_gathered(self.space, nbytes, part) for part in starts]
+        found = [_gathered(self.space, nbytes, part, self.holder) for part in starts]
         crossing = self.crossing
         if len(crossing):
             room = self.room - offset
@@ -368,7 +364,7 @@ class UniformRecords:
         # Assigning slices of arrays releases the GIL; assigning those of memoryviews does not.
         memory = self.space.memory
 
-        def copy(first: int, last: int) -> None:
+        def copy(first: int, last: int, _: object = self.holder) -> None:
             here = slice(first, last)
             for row, start, place in zip(rows[here], starts[here].tolist(), places[here].tolist(), strict=True):
                 block, within = divmod(place, PAYLOAD)

@@ -165,10 +165,10 @@ class ShardWriter:
             StorageError: if the disk is full or fails.
             CorruptionError: if the file is not what was written.
         """
-        self.close()
-        # The disk is the slowest part, so flush the shard while the last records are hashed and the index is made.
-        self._sync.begin()
         try:
+            self.close()
+            # The disk is the slowest part, so flush the shard while the last records are hashed and the index is made.
+            self._sync.begin()
             return self._finished(hashed)
         finally:
             self._sync.wait()

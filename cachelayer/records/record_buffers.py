@@ -96,7 +96,7 @@ class Frames:
         return [record for records in self.lists(max(1, len(self))) for record in records]
 
     def lists(self, together: int) -> Iterator[list[bytes]]:
-        """Yield the records, without their lengths, in lists of so many."""
+        """Yield the records, without their lengths, in lists of ``together`` records each; the last may be shorter."""
         uniform = self.uniform_nbytes
         if uniform and uniform < _MAX_ITEM_NBYTES:
             rows = self.buffer.reshape(-1, PREFIX + uniform)[:, PREFIX:].view(f"V{uniform}")[:, 0]

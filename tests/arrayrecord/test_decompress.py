@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import resource
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zstandard
@@ -9,6 +13,7 @@ import zstandard
 from cachelayer.arrayrecord.blocks import BLOCK, HEADER, PAYLOAD
 from cachelayer.arrayrecord.decompress import CutRecords, decompressed
 from cachelayer.errors import CorruptionError
+from cachelayer.records.record_buffers import RecordBuffer
 
 NOISE = np.random.default_rng(0).bytes(200_000)
 RECORDS = [NOISE, b"", NOISE[:1], b"text " * 60_000, NOISE[:70_000] + bytes(70_000)]
@@ -58,3 +63,15 @@ def test_a_cut_record_of_another_size_than_it_says_is_named(*, sized: bool) -> N
     short = [*parts[:3], parts[3][:-1], *parts[4:]]
     with pytest.raises(CorruptionError, match="record 3"):
         decompressed([(np.arange(len(parts)), cut(short, 2))], lambda row: f"record {row}")
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_not_called_damaged() -> None:
+    records = RecordBuffer.of([stored(bytes(16 << 20))] * 40)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), before[1]))
+    try:
+        with pytest.raises(MemoryError):
+            decompressed([(np.arange(40), records)], str)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

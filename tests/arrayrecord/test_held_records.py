@@ -106,9 +106,18 @@ def test_records_of_one_size_come_with_their_index_and_later_ones_alone(tmp_path
 
 def test_records_are_never_read_outside_of_what_was_fetched() -> None:
     buffer = np.zeros(10, np.uint8)
-    for start, length in ((-1, 3), (8, 3), (11, 0)):
+    for start, length in ((-1, 3), (8, 3), (11, 0), (2, -1), (2**63 - 1, 3)):
         column = np.array([start], np.int64)
         with pytest.raises(CorruptionError, match="does not lie in what was fetched"):
             HeldRecords.checked(
                 buffer, column, np.array([length]), np.zeros(1, np.uint32), np.zeros(1, np.bool_), lambda _: "it"
             )
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("row", [-1, 12, 2**40, -(2**63)])
+def test_no_row_is_read_that_a_block_does_not_have(tmp_path: Path, compression: str | None, row: int) -> None:
+    there, _ = remote(tmp_path, [1000] * 24, compression=compression)
+    blocks = [held(there, 0, 12), held(there, 12, 24)]
+    with pytest.raises(CorruptionError, match=rf"a block of 12 records has no row {row}$"):
+        taken(blocks, np.array([0, 1, 1]), np.array([11, 0, row]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +24,7 @@ from samples import examples
 import cachelayer
 from cachelayer.access import open_shards
 from cachelayer.access.local_shards import LocalShards
-from cachelayer.arrayrecord import index, mapping
+from cachelayer.arrayrecord import index, mapping, places
 from cachelayer.arrayrecord.address_space import AddressSpace
 from cachelayer.arrayrecord.file import ArrayRecordFile, map_file
 from cachelayer.arrayrecord.footer import Footer, read_footer
@@ -31,8 +33,9 @@ from cachelayer.arrayrecord.reader import ShardReader
 from cachelayer.arrayrecord.reserved_memory import mapping_limit
 from cachelayer.arrayrecord.writer import ShardStats
 from cachelayer.errors import CacheLayerError, CacheLayerWarning, CorruptionError, StorageError
-from cachelayer.records.memory import Ints
+from cachelayer.records.memory import Ints, aligning
 from cachelayer.records.selection import Selection
+from cachelayer.records.threads import Job
 from cachelayer.versions.manifest import Kept
 
 N = 60
@@ -273,6 +276,85 @@ def test_results_are_the_callers_own_after_their_shards_are_gone(tmp_path: Path)
     assert element.tolist() == list(range(70, 80))
     assert several[1].tolist() == list(range(20, 30))
     assert window[:64].tobytes() == before
+
+
+@pytest.mark.usefixtures("space")
+@pytest.mark.parametrize("kind", ["uniform", "varying"])
+@pytest.mark.parametrize("position", [0, 24, 63, 64])
+def test_rows_gathered_into_aligned_memory_begin_behind_the_signature_of_their_file(
+    tmp_path: Path, kind: str, position: int
+) -> None:
+    elements = [bytes([number]) * (1500 + number * (kind == "varying")) for number in range(N)]
+    ref: Any = cachelayer.Storage(tmp_path).submit(elements, "d", "v1")
+    (path,), (index_path,) = tmp_path.rglob("*.array_record"), tmp_path.rglob("*.index")
+    raw = index_path.read_bytes()
+    header = replace(index.decode_header(raw[: index.HEADER_NBYTES], len(raw), "index"), first_position=position)
+    rows = np.frombuffer(raw, index.ROW, offset=index.HEADER_NBYTES).copy()
+    rows["position"][0] = position
+    changed = index.encode(header, rows)
+    index_path.write_bytes(changed)
+    stats = replace(
+        ref._base.version.manifest.shards[0].stats,
+        index_crc32c=index.header_checksum(changed[: index.HEADER_NBYTES]),
+    )
+
+    def read() -> bytes:
+        with aligning():
+            opened = LocalShards([N], lambda _, since: ShardReader(path, index_path, stats, "never", since))
+            return opened.records(np.arange(N), in_part=True).slab(0, 1400)[0].tobytes()
+
+    if position == 64:
+        assert read() == path.read_bytes()[64 : 64 + 1400]
+    else:
+        with pytest.raises(CorruptionError, match=r"begins? in the signature of"):
+            read()
+
+
+def one_file(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
+    (folder / "file").write_bytes(bytes(60_000))
+    file = MappedFile.open(folder / "file")
+    return file, lambda nbytes: file.uniform(np.array([100, 30_000]), 20_000, str).slab(0, nbytes)
+
+
+def several_shards(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
+    ref: Any = cachelayer.Storage(folder).submit([bytes(20_000)] * 8, "d", "v1", shard_bytes=100_000)
+    shards = ref._base.shards
+    ref.read(range(8))
+    return shards.reader(1).mapped, lambda nbytes: shards.records(np.arange(8)).slab(0, nbytes)
+
+
+def several_versions(folder: Path) -> tuple[MappedFile, Callable[[int], Any]]:
+    storage = cachelayer.Storage(folder)
+    refs: Any = [storage.submit([bytes(20_000)] * 8, name, "v1") for name in ("a", "b")]
+    joined: Any = cachelayer.concat(refs)
+    joined.read(range(16))
+    return refs[1]._base.shards.reader(0).mapped, lambda nbytes: joined._base.records(np.arange(16)).slab(0, nbytes)
+
+
+@pytest.mark.parametrize("nbytes", [100, 20_000])
+@pytest.mark.parametrize("opened", [one_file, several_shards, several_versions])
+def test_threads_that_outlast_an_interrupted_read_keep_its_files_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Callable[[Path], tuple[MappedFile, Any]], nbytes: int
+) -> None:
+    file, read = opened(tmp_path)
+    begun: list[Job] = []
+
+    def interrupt(_: Job, parts: Callable[[int], list[Job]], *_rest: Any) -> None:
+        begun.extend(parts(2))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(places, "quickest", interrupt)
+    with suppress(KeyboardInterrupt):
+        read(nbytes)
+    unmapped = weakref.ref(file.slot)
+    del file, read
+    gc.collect()
+    assert begun
+    assert unmapped() is not None
+    while begun:
+        begun.pop()()
+    gc.collect()
+    assert unmapped() is None
 
 
 def run(script: str, *arguments: str) -> str:
