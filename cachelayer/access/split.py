@@ -129,7 +129,7 @@ def _checked(shares: Mapping[str, Any]) -> list[float]:
     for name, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, (Real, np.number)):
             raise InvalidTypeError(f"the share of {name!r} is {share!r}: pass a number")
-        if not 0 < float(share) <= 1:
+        if not 0 < share <= 1:
             raise InvalidArgumentError(f"the share of {name!r} is {share!r}: it must lie in (0, 1]")
     total = math.fsum(shares.values())
     if not math.isclose(total, 1, abs_tol=1e-9):

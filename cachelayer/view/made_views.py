@@ -26,6 +26,8 @@ from cachelayer.streams.buckets import Buckets, buckets_of
 
 LONGEST_TEXT = 4000
 _MOST_STEPS = 16
+# Python does not write integers of many thousands of bits in decimal, which messages do.
+_MOST_BITS = 128
 _METHODS = ("exclude", "fields", "packed", "padded", "sample", "select", "split", "windows")
 # They change how records are decoded, not their order. The page decodes images itself, within limits.
 _OTHER_DECODING = ("decoded", "raw")
@@ -106,9 +108,13 @@ def _parsed(name: str, text: str) -> ast.expr:
     if len(text) > LONGEST_TEXT:
         raise InvalidArgumentError(f"{name} of {len(text):,} characters: at most {LONGEST_TEXT:,}")
     try:
-        return ast.parse(text, mode="eval").body
+        node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidArgumentError(f"{name}={text[:200]!r} is not Python: {error}") from error
+    constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    if any(isinstance(each, int) and each.bit_length() > _MOST_BITS for each in constants):
+        raise InvalidArgumentError(f"{name}: an integer has more than {_MOST_BITS} bits, which is out of range")
+    return node
 
 
 def _literal(node: ast.expr) -> Any:

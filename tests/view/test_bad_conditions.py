@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threads_denied import no_threads
 from view_client import Client, serving
 
 import cachelayer
@@ -129,6 +130,14 @@ def test_two_surveys_run_at_once_and_a_third_is_told_which(storage: cachelayer.S
         for each in started:
             each.join(60)
     running.start(refs[2], None).join(60)
+
+
+def test_a_survey_that_gets_no_thread_is_refused_and_started_by_the_next_try(storage: cachelayer.Storage) -> None:
+    running, ref = Surveys(), storage.fetch("d@v1")
+    with no_threads(), pytest.raises(cachelayer.StorageError, match="no thread to read statistics in"):
+        running.start(ref, 10)
+    assert running.find(ref) is None
+    running.start(ref, 10).join(60)
 
 
 def test_a_survey_that_nobody_looks_at_any_more_stops(storage: cachelayer.Storage, monkeypatch: Any) -> None:
