@@ -31,7 +31,7 @@ from cachelayer.view.storage_pages import ref_of, shelf_of
 PAGE = 48
 # The leaf of links to stored bytes, which are no leaf.
 WHOLE_RECORD = -1
-# A page reads on for so many seconds, and then says how far it came.
+# A page searches for so many seconds, and then says how far it came.
 _PATIENCE = 1.0
 _BATCH_NBYTES, _BATCH_RECORDS = 4 << 20, 65_536
 _LONGEST_NUMBER = 40
@@ -39,11 +39,11 @@ _LONGEST_NUMBER = 40
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched.
+    """What is searched for.
 
     Args:
         leaf: the number of the leaf; :data:`WHOLE_RECORD` for the stored bytes of records.
-        wanted: what it is to have.
+        wanted: what the leaf must have.
     """
 
     leaf: int
@@ -130,8 +130,8 @@ def _found(raw: DataRef[Any], spec: LeafSpec | None, search: Search, start: int)
 
 
 def _words(ref: DataRef[Any], path: str, search: Search) -> str:
-    """Return what is searched in words."""
-    wanted, name = search.wanted, shown_path(path) or ("record" if search.leaf == WHOLE_RECORD else "element")
+    """Return in words what is searched for."""
+    wanted, name = search.wanted, "record" if search.leaf == WHOLE_RECORD else shown_path(path)
     if wanted.kind not in ("value", "text", "length"):
         return f"{name}: {wanted.kind}"
     of = " of length" if search.leaf != WHOLE_RECORD and wanted.kind == "length" else ""

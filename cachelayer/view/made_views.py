@@ -37,7 +37,7 @@ _ARGUMENTS = "numbers, texts, lists and dicts are, and nothing else is accepted 
 
 @dataclass(frozen=True)
 class MadeView:
-    """What the streams of a program read.
+    """What a stream of a program reads.
 
     Args:
         view: the elements that are drawn.

@@ -98,7 +98,7 @@ def test_a_dataset_that_is_missing_is_missing_also_beside_some_that_cannot_be_re
     storage = cachelayer.Storage(tmp_path)
     storage.submit([1], "bad@v1")
     linked(tmp_path / "bad/_log")
-    with pytest.raises(cachelayer.DatasetNotFoundError, match="no dataset 'baad'.*did you mean 'bad'"):
+    with pytest.raises(cachelayer.DatasetNotFoundError, match=r"no dataset 'baad'.*did you mean 'bad'"):
         storage.fetch("baad@v1")
     shown = CliRunner().invoke(app, ["ls", f"{storage.url}/baad"])
     assert (shown.exit_code, "there is nothing at" in shown.output) == (2, True)

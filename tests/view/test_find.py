@@ -164,6 +164,8 @@ def test_the_words_have_the_name_of_the_class_and_the_page_ends_at_the_last_reco
     text = shown(client, "/d/d/v1/find?leaf=0&low=2")
     assert "label 2 &lt;b&gt;emu&lt;/b&gt;" in text
     assert "That was the last record." in text
+    assert "<h1>record 9 stored bytes" in shown(client, "/d/d/v1/find?has=length&low=9")
+    assert "<h1>element 1 " in shown(client, "/d/plain/v1/find?leaf=0&low=1&from=4990")
     assert "None of these records has it." in shown(client, "/d/d/v1/find?leaf=0&low=9")
 
 
