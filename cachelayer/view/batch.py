@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.access.dataref import DataRef
+from cachelayer.access.stored_view import FieldsRef
 from cachelayer.drawing.drawn_leaf import Look, named
 from cachelayer.drawing.leaf_paths import shown_path
 from cachelayer.drawing.leaf_text import leaf_text
@@ -94,13 +95,14 @@ def batch_of(raw: Stored, numbers: Sequence[int], by: str, look: Look) -> Batch:
 
 def _column(raw: Stored, numbers: Sequence[int], leaf: int) -> list[Any]:
     """Return one leaf of these records."""
+    narrow: Any = raw
     if isinstance(raw, DataRef):
-        raw, leaf = alone(raw, leaf)
-    elements = raw.__getitems__(np.asarray(numbers, np.int64))
-    return [tree.flatten_like(raw.element_spec, one)[leaf] for one in elements]
+        narrow, leaf = alone(raw, leaf)
+    elements = narrow.__getitems__(np.asarray(numbers, np.int64))
+    return [tree.flatten_like(narrow.element_spec, one)[leaf] for one in elements]
 
 
-def alone(raw: DataRef[Any], leaf: int) -> tuple[DataRef[Any], int]:
+def alone(raw: DataRef[Any], leaf: int) -> tuple[DataRef[Any] | FieldsRef[Any], int]:
     """Return the records with one leaf alone, and 0; with all leaves, and its number, if no name chooses it alone."""
     name = names_of_leaves(raw.element_spec)[leaf]
     try:

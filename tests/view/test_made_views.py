@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +20,7 @@ from view_client import Client, serving
 import cachelayer
 from cachelayer import Buckets
 from cachelayer.view import shelf
-from cachelayer.view.made_views import MadeView, made_view
+from cachelayer.view.made_views import MadeView, made_view, records_of_version
 
 RECORDS = 120
 SPEC = {
@@ -131,6 +132,11 @@ def test_each_element_of_a_view_names_the_records_of_the_version_that_it_is_made
     text = shown(client, "fewer", batch=6, shuffle="none", view='[5:90].windows("tokens", 8)')
     for number, found in zip(cards(text), origins(text), strict=True):
         assert found == [piece.record + 5 for piece in windows.document(number)][:4]
+    packs = ref[5:90].packed("tokens", 200)
+    text = shown(client, "fewer", batch=3, shuffle="none", view='[5:90].packed("tokens", 200)[1:]')
+    for number, found, heading in zip(cards(text), origins(text), re.findall(r"<h3>.*?</h3>", text), strict=True):
+        documents = sorted({piece.record + 5 for piece in packs[1:].document(number)})
+        assert (found, f"and {len(documents) - 4} more" in heading) == (documents[:4], len(documents) > 4)
 
 
 @pytest.mark.parametrize("view", SAMPLES)
@@ -257,3 +263,20 @@ def test_a_view_that_was_refused_is_tried_again(storage: cachelayer.Storage, mon
         with pytest.raises(ZeroDivisionError):
             views.made_view(ref, "[:3]", "")
     assert len(views.made_view(ref, "[:3]", "").view) == 3
+
+
+def test_long_windows_and_packs_take_no_memory_for_the_names_of_all_their_records(tmp_path: Path) -> None:
+    length, elements = 8000, 96
+    tokens = ({"tokens": np.array([number], np.int32)} for number in range(length + elements))
+    storage = cachelayer.Storage(tmp_path)
+    ref = storage.submit(tokens, "d@v1", element_spec={"tokens": SPEC["tokens"]})
+    for view in (ref.windows("tokens", length, stride=1), ref.packed("tokens", length)):
+        numbers = range(len(view))[:elements]
+        first = records_of_version(ref, view, numbers)[0]
+        documents = sorted({piece.record for piece in view.document(0)})
+        assert (first.first, first.count) == (documents[:4], len(documents))
+        tracemalloc.start()
+        records_of_version(ref, view, numbers)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 2 << 20
