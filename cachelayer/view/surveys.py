@@ -15,6 +15,7 @@ _AT_ONCE = 2
 _KEPT = 16
 # So many seconds after the last look, a survey stops: its page looks every second while it is open.
 _UNSEEN = 600.0
+_STOPPED = "stopped"
 
 
 class _StoppedError(Exception):
@@ -42,7 +43,8 @@ class Survey:
 
     @property
     def is_running(self) -> bool:
-        return self._thread.is_alive()
+        """True until it has ended, or was asked to stop."""
+        return self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> None:
         """Begin.
@@ -59,6 +61,8 @@ class Survey:
     def stop(self) -> None:
         """Ask it to stop; it does after the batch that it reads."""
         self._stop.set()
+        if self.found is None:
+            self.problem = _STOPPED
 
     def join(self, seconds: float) -> None:
         """Wait until it has ended, or so long."""
@@ -67,6 +71,7 @@ class Survey:
     def _run(self) -> None:
         try:
             self.found = survey(self._ref, records=self._records, progress=False, each_batch=self._count)
+            self.problem = ""
         except _StoppedError as error:
             self.problem = str(error)
         except CacheLayerError as error:
@@ -78,7 +83,7 @@ class Survey:
     def _count(self, read: int) -> None:
         self.read = read
         if self._stop.is_set():
-            raise _StoppedError("stopped")
+            raise _StoppedError(_STOPPED)
         if time.monotonic() - self._looked > _UNSEEN:
             raise _StoppedError(f"stopped: nobody has looked for {_UNSEEN / 60:g} minutes")
 
